@@ -1,0 +1,1 @@
+"""Rampart: train a federation of unequal models, defend it, attack it, and see which defense holds."""

@@ -1,0 +1,49 @@
+"""Errors a user can act on: what is wrong, what it would lead to, what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        cause: what was found, with the offending value.
+        consequence: what would happen if the run went on.
+        remedy: what the user can change, naming the option.
+    """
+
+    cause: str
+    consequence: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        lines = [self.cause]
+        if self.consequence:
+            lines.append(f"  consequence: {self.consequence}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+
+class UserError(Exception):
+    """A mistake in what the user asked for; the command line prints it without a traceback."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+    @classmethod
+    def of(cls, cause: str, consequence: str = "", remedy: str = "") -> UserError:
+        """Error with a single problem."""
+        return cls(Problem(cause, consequence, remedy))
+
+
+def raise_all(problems: Iterable[Problem]) -> None:
+    """Raise one error that lists every problem, or return when there is none."""
+    found = tuple(problems)
+    if found:
+        raise UserError(*found)

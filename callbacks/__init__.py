@@ -1,0 +1,1 @@
+"""Callbacks: one defense or observer per file."""
