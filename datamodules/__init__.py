@@ -1,0 +1,48 @@
+"""Datasets dealt to clients: who owns which sample, who is a member, what shadow data an attacker has."""
+
+from datamodules.augmentation import CropFlip, Crops
+from datamodules.base import FederatedDataModule, RawData
+from datamodules.digits import Digits
+from datamodules.femnist import FEMNIST
+from datamodules.folder import ImageFolder
+from datamodules.partitions import (
+    Centralised,
+    DirichletLabels,
+    DirichletSizes,
+    Iid,
+    Multimodal,
+    Natural,
+    Partition,
+    Shards,
+    Staircase,
+)
+from datamodules.split import Holdout, Membership, split_pool
+from datamodules.store import ImageStore
+from datamodules.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+
+__all__ = [
+    "FederatedDataModule",
+    "RawData",
+    "Digits",
+    "MNIST",
+    "FashionMNIST",
+    "CIFAR10",
+    "CIFAR100",
+    "FEMNIST",
+    "ImageFolder",
+    "Partition",
+    "Iid",
+    "Centralised",
+    "DirichletSizes",
+    "DirichletLabels",
+    "Shards",
+    "Multimodal",
+    "Natural",
+    "Staircase",
+    "Holdout",
+    "Membership",
+    "split_pool",
+    "ImageStore",
+    "CropFlip",
+    "Crops",
+]

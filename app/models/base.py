@@ -64,5 +64,6 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
 
 
 def scaled_width(width: int, rate: float) -> int:
-    """Channels of a layer at `rate`: ceil(rate * width), as in HeteroFL and MaPP-FL (guarded against 0.3*10=3.0000001)."""
+    """Channels of a layer at `rate`: ceil(rate * width), as in HeteroFL and MaPP-FL."""
+    # 0.1 * 30 is a little more than 3 in floating point
     return max(1, math.ceil(round(rate * width, 6)))

@@ -1,0 +1,158 @@
+"""Server optimisers: how the mean of the clients becomes the server's next model.
+
+They are torch optimisers over the server's network, so Lightning counts their steps (one per round) and keeps their
+state in the checkpoint. A new one overrides `move`, and `weigh` where clients do not count by the base weight.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from app.federation.channel import Aggregate, Update
+
+
+class ServerOptimizer(torch.optim.Optimizer):
+    """Base of the server optimisers. `move` works on the flat vector of parameters in double precision."""
+
+    needs_received_loss: ClassVar[bool] = False
+    """Whether clients must report the loss of the received model on their training set."""
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    def weigh(self, update: Update) -> None:
+        """Adjust the weight of one update before it is sent."""
+
+    @abstractmethod
+    def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
+        """Next parameters from the present ones and the aggregate (both cut to the parameters).
+
+        `memory` persists between rounds; what is not in it yet starts at zero.
+        """
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], Any] | None = None, *, theta: Tensor, aggregate: Aggregate, trainable: int
+    ) -> Tensor:
+        """The next flat vector: `move` on the parameters, the plain mean on the buffers."""
+        if closure is not None:
+            closure()
+        state = self.state[self.param_groups[0]["params"][0]]
+        precise = {name: value.to(aggregate.mean.dtype) for name, value in state.items()}
+        cut = Aggregate(
+            aggregate.mean[:trainable], aggregate.weight[:trainable], aggregate.curvature, aggregate.updates
+        )
+        moved = self.move(theta[:trainable].to(aggregate.mean.dtype), cut, precise)
+        # stored in the parameters' precision: loading an optimiser casts to it, and a resumed run must not differ
+        state.update({name: value.to(theta.dtype) for name, value in precise.items()})
+        return torch.cat([moved, aggregate.mean[trainable:]]).to(theta.dtype)
+
+
+class FedAvg(ServerOptimizer):
+    """The mean of the clients (McMahan et al. 2017), or a step of size `lr` towards it."""
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float = 1.0) -> None:
+        """Plain averaging.
+
+        Args:
+            parameters: the server's parameters.
+            lr: server learning rate; 1 takes the mean as it is.
+        """
+        super().__init__(parameters)
+        self.lr = lr
+
+    def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
+        """theta + lr (mean - theta); exactly the mean for lr = 1."""
+        return aggregate.mean if self.lr == 1.0 else theta + self.lr * (aggregate.mean - theta)
+
+
+class FedAvgM(ServerOptimizer):
+    """Averaging with server momentum (Hsu et al. 2019), without Nesterov or dampening."""
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float = 0.9, momentum: float = 0.3) -> None:
+        """Momentum on the server; the defaults are those of the taxonomy's Table 6.
+
+        Args:
+            parameters: the server's parameters.
+            lr: server learning rate (eta).
+            momentum: share of the last step that is kept (beta), in [0, 1).
+        """
+        super().__init__(parameters)
+        self.lr, self.momentum = lr, momentum
+
+    def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
+        """m = beta m + (mean - theta); theta + eta m."""
+        step = aggregate.mean - theta
+        memory["momentum"] = self.momentum * memory.get("momentum", torch.zeros_like(step)) + step
+        return theta + self.lr * memory["momentum"]
+
+
+class FedAdam(ServerOptimizer):
+    """Adaptive server steps (Reddi et al. 2021, FedAdam: no bias correction)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.99),
+        tau: float = 1e-3,
+    ) -> None:
+        """Adam on the server.
+
+        Args:
+            parameters: the server's parameters.
+            lr: server learning rate (eta).
+            betas: decay of the first and second moment, in [0, 1).
+            tau: adaptivity; added to the root of the second moment.
+        """
+        super().__init__(parameters)
+        self.lr, self.betas, self.tau = lr, betas, tau
+
+    def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
+        """theta + eta m / (sqrt(v) + tau)."""
+        step = aggregate.mean - theta
+        zero = torch.zeros_like(step)
+        memory["first"] = self.betas[0] * memory.get("first", zero) + (1 - self.betas[0]) * step
+        memory["second"] = self.betas[1] * memory.get("second", zero) + (1 - self.betas[1]) * step**2
+        return theta + self.lr * memory["first"] / (memory["second"].sqrt() + self.tau)
+
+
+class QFFL(ServerOptimizer):
+    """q-fair federated learning, q-FedAvg (Li et al. 2020): clients with a high loss pull harder.
+
+    With F_k the loss of the received model on client k's training set and d_k = (theta - theta_k) / lr:
+    theta - sum_k F_k^q d_k / sum_k (q F_k^(q-1) |d_k|^2 + F_k^q / lr). For q = 0 this is the plain mean.
+    """
+
+    needs_received_loss = True
+
+    def __init__(self, parameters: Iterable[Parameter], q: float = 0.001) -> None:
+        """Fair averaging.
+
+        Args:
+            parameters: the server's parameters.
+            q: fairness; 0 is the plain mean, larger values equalise the clients' losses.
+        """
+        super().__init__(parameters)
+        self.q = q
+
+    def weigh(self, update: Update) -> None:
+        """Weight F^q, and the client's estimate of the Lipschitz constant in units of 1/lr."""
+        loss = update.received_loss + 1e-10
+        moved = update.received[: update.trainable] - update.vector[: update.trainable]
+        squared = float(moved.double().square().sum()) / update.lr**2
+        update.curvature = update.lr * self.q * loss ** (self.q - 1) * squared + loss**self.q
+        update.weight = loss**self.q
+
+    def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
+        """theta - sum_k F_k^q (theta - theta_k) / (lr sum_k h_k): the learning rate cancels against `curvature`."""
+        return theta - aggregate.weight * (theta - aggregate.mean) / aggregate.curvature
+
+
+ServerOptimizerFactory = Callable[[Iterable[Parameter]], ServerOptimizer]

@@ -1,0 +1,139 @@
+"""How updates reach the server. Plain here; masked and encrypted channels replace it by overriding the same methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from app.federation.plan import Plan
+
+UncoveredCells = Literal["keep", "zero"]
+Reduce = Callable[[Tensor], Tensor]
+"""Sums a tensor over all processes."""
+
+
+@dataclass
+class Update:
+    """What a client is about to send. Defenses edit `vector` in place.
+
+    Attributes:
+        client: client id.
+        round: 0-based round.
+        index: cells of the server's vector that `vector` holds (int64, ascending); cells that stay on the client are
+            not among them.
+        vector: the client's values after local training, parameters first, then buffers.
+        received: the values the client was sent, same cells.
+        trainable: how many leading cells are parameters; the rest are buffers, which noise must not touch.
+        samples: training samples of the client.
+        lr: learning rate of the round.
+        loss: mean training loss over the local steps.
+        received_loss: loss of the received model on the client's training set, where the server optimiser needs it.
+        weight: weight in the mean.
+        curvature: this client's term of q-FFL's normaliser, 0 elsewhere.
+    """
+
+    client: int
+    round: int
+    index: Tensor
+    vector: Tensor
+    received: Tensor
+    trainable: int
+    samples: int
+    lr: float
+    loss: float
+    received_loss: float
+    weight: float = 1.0
+    curvature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sees of one update.
+
+    Attributes:
+        client: sender.
+        round: 0-based round.
+        index: cells the message is about (public).
+        payload: the values where the server can read them, None where it sees only masks or ciphertext.
+        form: what travelled.
+        size: bytes on the wire.
+    """
+
+    client: int
+    round: int
+    index: Tensor
+    payload: Tensor | None
+    form: Literal["plain", "masked", "ciphertext"]
+    size: int
+
+
+@dataclass
+class Aggregate:
+    """What the server knows at the end of a round. Server-side defenses edit `mean` in place.
+
+    Attributes:
+        mean: weighted mean of every cell (float64); cells nobody sent are filled as `uncovered_cells` says.
+        weight: total weight of every cell; 0 where nobody sent it.
+        curvature: sum of the clients' curvature (q-FFL).
+        updates: number of updates in it.
+    """
+
+    mean: Tensor
+    weight: Tensor
+    curvature: float
+    updates: int
+
+
+class Channel(ABC):
+    """The way from the clients to the server during one round."""
+
+    @abstractmethod
+    def open(self, plan: Plan, theta: Tensor) -> None:
+        """Start a round from the server's vector `theta`."""
+
+    @abstractmethod
+    def send(self, update: Update) -> Message:
+        """Carry one update; returns what the server saw of it."""
+
+    @abstractmethod
+    def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
+        """End the round: combine what arrived on all processes."""
+
+
+class PlainChannel(Channel):
+    """The server reads every update. Sums are kept in double precision, so order and grouping do not show."""
+
+    def open(self, plan: Plan, theta: Tensor) -> None:
+        """Clear the sums."""
+        # Apple's GPUs have no float64
+        precise = torch.float32 if theta.device.type == "mps" else torch.float64
+        self._theta = theta
+        self._total = torch.zeros_like(theta, dtype=precise)
+        self._weight = torch.zeros_like(theta, dtype=precise)
+        self._scalars = torch.zeros(2, dtype=precise, device=theta.device)
+
+    def send(self, update: Update) -> Message:
+        """Add the update to the sums."""
+        values = update.vector.to(self._total.dtype) * update.weight
+        if update.index.numel() == self._total.numel():
+            self._total += values
+            self._weight += update.weight
+        else:
+            self._total.index_add_(0, update.index, values)
+            self._weight.index_add_(0, update.index, torch.full_like(values, update.weight))
+        self._scalars += torch.tensor([update.curvature, 1.0], dtype=self._scalars.dtype, device=self._scalars.device)
+        size = update.vector.numel() * update.vector.element_size()
+        return Message(update.client, update.round, update.index, update.vector, "plain", size)
+
+    def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
+        """Divide the sums by the weights, cell by cell."""
+        total, weight, scalars = reduce(self._total), reduce(self._weight), reduce(self._scalars)
+        curvature, updates = scalars.tolist()
+        fill = self._theta.to(total.dtype) if uncovered == "keep" or updates == 0 else torch.zeros_like(total)
+        mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), fill)
+        return Aggregate(mean, weight, curvature, int(updates))

@@ -1,0 +1,104 @@
+"""One client: a LightningModule around its submodel, with the local objective and the local training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from app.federation.local import LocalTraining
+from app.models.base import ScalableNet
+
+Batch = tuple[Tensor, Tensor]
+LossHook = Callable[["ClientModule", Batch, Tensor, Tensor], Tensor]
+
+
+class ClientModule(LightningModule):
+    """The local objective of one client at a time: cross-entropy, the proximal term, and what callbacks add.
+
+    One module is reused for all clients of one width on one worker. It is an ordinary LightningModule, so a single
+    client can also be trained with a Trainer of its own.
+
+    Attributes:
+        net: the client's submodel; callbacks may wrap it for the duration of one local training.
+        client: id of the client at hand.
+        round: 0-based round.
+        samples: its number of training samples.
+        optimizer: steps the net; callbacks may replace it in `on_client_start`.
+        batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
+    """
+
+    def __init__(self, net: ScalableNet, local: LocalTraining, loss_hooks: Iterable[LossHook] = ()) -> None:
+        """Wrap a submodel.
+
+        Args:
+            net: the submodel.
+            local: how clients train.
+            loss_hooks: called in order on every loss (`FederatedCallback.client_loss`).
+        """
+        super().__init__()
+        self.net: nn.Module = net
+        self.local = local
+        self.loss_hooks = tuple(loss_hooks)
+        self.client = -1
+        self.round = 0
+        self.samples = 0
+        self.lr = 0.0
+        self.optimizer: Optimizer | None = None
+        self.batches: Iterable[Batch] = ()
+        if local.proximal:
+            for position, parameter in enumerate(net.parameters()):
+                self.register_buffer(f"anchor_{position}", parameter.detach().clone(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of the submodel."""
+        return self.net(images)
+
+    def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
+        """The local objective on one batch."""
+        images, labels = batch
+        logits = self(images)
+        loss = cross_entropy(logits, labels)
+        if self.local.proximal:
+            loss = loss + self.local.proximal / 2 * self._squared_distance()
+        for hook in self.loss_hooks:
+            loss = hook(self, batch, logits, loss)
+        return loss
+
+    def configure_optimizers(self) -> Optimizer:
+        """A fresh optimiser at the round's learning rate."""
+        return self.local.build_optimizer(self.net.parameters(), self.lr)
+
+    @torch.no_grad()
+    def anchor(self) -> None:
+        """Remember the present parameters as those received from the server (FedProx)."""
+        if self.local.proximal:
+            for position, parameter in enumerate(self.net.parameters()):
+                getattr(self, f"anchor_{position}").copy_(parameter)
+
+    def fit(self) -> float:
+        """Run the local steps; returns the mean loss over them (NaN without any step)."""
+        assert self.optimizer is not None
+        self.net.train()
+        losses = []
+        for batch in self.batches:
+            loss = self.training_step(batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if self.local.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.net.parameters(), self.local.clip_norm)
+            self.optimizer.step()
+            losses.append(loss.detach())
+        return float(torch.stack(losses).double().mean()) if losses else float("nan")
+
+    def _squared_distance(self) -> Tensor:
+        parts: list[Any] = [
+            (parameter - getattr(self, f"anchor_{position}")).square().sum()
+            for position, parameter in enumerate(self.net.parameters())
+        ]
+        return torch.stack(parts).sum()

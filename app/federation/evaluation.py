@@ -1,0 +1,120 @@
+"""Accuracy and loss of a network on chosen samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from app.errors import Problem
+from app.federation.local import merge_short
+from app.models.norms import posthoc_statistics, uses_batch_statistics
+from datamodules.store import ImageStore
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured during the run, and how often.
+
+    Attributes:
+        every: evaluate the clients every so many rounds, and always in the last one; the server is evaluated as often
+            as Lightning validates (--trainer.check_val_every_n_epoch).
+        clients: evaluate the model every client received and the one it trained, on the common test set and on its own.
+        batch_size: samples per batch for networks that normalise by the statistics of the batch (the papers use 128);
+            others are evaluated in larger batches, which changes nothing but the speed.
+        limit: evaluate clients on at most so many samples of the common test set (the server always sees all).
+    """
+
+    every: int = 1
+    clients: bool = True
+    batch_size: int = 128
+    limit: int | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with these settings."""
+        for name, value in (("every", self.every), ("batch_size", self.batch_size), ("limit", self.limit)):
+            if value is not None and value < 1:
+                yield Problem(
+                    f"evaluation.{name} is {value}",
+                    "nothing could be evaluated",
+                    f"set --model.evaluation.{name} to 1 or more",
+                )
+
+    def due(self, round_: int, rounds: int) -> bool:
+        """Whether clients are evaluated in this (0-based) round."""
+        return self.clients and ((round_ + 1) % self.every == 0 or round_ + 1 == rounds)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Counts of one evaluation; sums, so that parts add up.
+
+    Attributes:
+        correct: correctly classified samples.
+        loss: sum of the cross-entropy over the samples.
+        total: number of samples.
+    """
+
+    correct: int = 0
+    loss: float = 0.0
+    total: int = 0
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.correct + other.correct, self.loss + other.loss, self.total + other.total)
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction correct, in [0, 1]; NaN without samples."""
+        return self.correct / self.total if self.total else float("nan")
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean cross-entropy; NaN without samples."""
+        return self.loss / self.total if self.total else float("nan")
+
+
+def evaluation_batches(net: nn.Module, indices: Tensor, batch_size: int) -> tuple[Tensor, ...]:
+    """The sample ids cut into batches: `batch_size` where the batch's own statistics matter, larger elsewhere."""
+    if uses_batch_statistics(net):
+        return merge_short(indices.split(batch_size), least=2)
+    return indices.split(max(batch_size, 1024))
+
+
+@torch.no_grad()
+def score_batch(net: nn.Module, store: ImageStore, indices: Tensor) -> Score:
+    """Score of a network, in the mode it is in, on one batch."""
+    images, labels = store.batch(indices, next(net.parameters()).dtype)
+    logits = net(images)
+    loss = cross_entropy(logits.double(), labels, reduction="sum")
+    return Score(int((logits.argmax(1) == labels).sum()), float(loss), len(labels))
+
+
+def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -> Score:
+    """Score of a network in evaluation mode on the given samples, in their order."""
+    was_training = net.training
+    net.eval()
+    result = Score()
+    for batch in evaluation_batches(net, indices, batch_size):
+        if len(batch) > 1 or not uses_batch_statistics(net):  # one sample has no batch statistics
+            result = result + score_batch(net, store, batch)
+    net.train(was_training)
+    return result
+
+
+def statistics_context(
+    net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int
+) -> AbstractContextManager[None]:
+    """Within it, a net built with `statistics: posthoc` normalises by the statistics of the given samples.
+
+    HeteroFL's static batch norm; for other nets the context does nothing.
+    """
+    if getattr(net, "hparams", {}).get("statistics") != "posthoc" or not uses_batch_statistics(net):
+        return nullcontext()
+    dtype = next(net.parameters()).dtype
+    return posthoc_statistics(
+        net, (store.batch(batch, dtype)[0] for batch in merge_short(indices.split(batch_size), least=2))
+    )

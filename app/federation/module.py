@@ -1,0 +1,353 @@
+"""The federation as a LightningModule: a round is an epoch, a block of clients is a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Literal, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from app.errors import raise_all
+from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
+from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells, Update
+from app.federation.checks import federation_problems
+from app.federation.evaluation import Evaluation, Score, evaluation_batches, score_batch, statistics_context
+from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.hooks import RoundHooks, overriding
+from app.federation.local import LocalTraining
+from app.federation.parameters import ParameterSpace
+from app.federation.personal import PersonalCells
+from app.federation.plan import NOBODY, Plan, Roster, TensorLoader
+from app.federation.processes import autocast_of, gather
+from app.federation.reports import ClientReport, PhaseClock, RoundReport, client_report
+from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.workshop import ClientTask, LocalContext, TrainedClient
+from app.models.base import DataShape, ScalableNet
+from app.models.cnn import CNN
+from app.seeding import derive_key
+from datamodules.base import FederatedDataModule
+
+
+class FederatedModule(LightningModule):
+    """Trains a federation of unequal models.
+
+    Attributes:
+        net: the server's network.
+        space: layout of its flat vector.
+        plan: the current round: who trains which cells.
+        channel: how updates reach the server; a defense may replace it in its `setup`.
+        report: what the last round reported.
+    """
+
+    net: ScalableNet
+    space: ParameterSpace
+    roster: Roster
+    plan: Plan
+
+    def __init__(
+        self,
+        net: Callable[[DataShape], ScalableNet] = CNN,
+        method: SubmodelMethod | None = None,
+        capacities: list[float] | None = None,
+        local: LocalTraining | None = None,
+        server: ServerOptimizerFactory = FedAvg,
+        participation: float = 1.0,
+        weighting: Literal["uniform", "samples"] = "uniform",
+        uncovered_cells: UncoveredCells = "keep",
+        personal: list[str] | None = None,
+        evaluation: Evaluation | None = None,
+        executor: ExecutorKind = "auto",
+        workers: int | None = None,
+        block_size: int = 32,
+        seed: int = 0,
+    ) -> None:
+        """Set up a federation; networks are built when the data are known.
+
+        Args:
+            net: the server's network, built for the data at hand.
+            method: how submodels are chosen; without one, clients take the first channels (HeteroFL).
+            capacities: width rate in (0, 1] of every client, or one rate for all; without any, all clients train the
+                whole network (FedAvg).
+            local: how clients train.
+            server: how the mean of the clients becomes the server's next model.
+            participation: fraction of the clients that take part in a round, in (0, 1].
+            weighting: clients count equally, or by their number of training samples.
+            uncovered_cells: cells no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
+            personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
+                baseline without federation, `classifier.*` a local head.
+            evaluation: what is measured, and how often.
+            executor: how a block of clients is trained: worker threads, vectorised, in sequence, or what is fastest.
+            workers: worker threads of the `threads` executor; without a number, one per core.
+            block_size: clients per block; bounds memory, does not change results.
+            seed: key of every random choice.
+        """
+        super().__init__()
+        self.automatic_optimization = False
+        self.make_net, self.make_server = net, server
+        self.method = method if method is not None else Prefix()
+        self.capacities = list(capacities) if capacities else [1.0]
+        self.local = local if local is not None else LocalTraining()
+        self.evaluation = evaluation if evaluation is not None else Evaluation()
+        self.participation, self.weighting, self.uncovered_cells = participation, weighting, uncovered_cells
+        self.personal_patterns = list(personal or [])
+        self.executor_kind, self.workers, self.block_size = executor, workers, block_size
+        self.seed = seed
+        self.channel: Channel = PlainChannel()
+        self.clock = PhaseClock()
+        self._prepared = False
+        self._executor: Executor | None = None
+        self._reports: list[ClientReport] = []
+        self._server_score = Score()
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Build the server's network for the data. Callbacks may call it in their `setup`; it runs once."""
+        if self._prepared:
+            return
+        raise_all(federation_problems(self))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_key(self.seed, "initialisation"))
+            self.net = self.make_net(self.data.shape)
+        if self.local.channels_last:
+            self.net = self.net.to(memory_format=torch.channels_last)
+        self.space = ParameterSpace(self.net)
+        self.roster = Roster(tuple(self.data.sizes), self._client_capacities(), self.participation, self.seed)
+        self.personal = PersonalCells(self.space.matching(self.personal_patterns))
+        self._prepared = True
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """The data of the federation."""
+        return cast(FederatedDataModule, self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    def setup(self, stage: str) -> None:
+        """Build the network; refuse settings that cannot work, all at once."""
+        self.prepare()
+
+    def configure_optimizers(self) -> ServerOptimizer:
+        """The server's optimiser; it steps once per round."""
+        return self.make_server(self.net.parameters())
+
+    def on_fit_start(self) -> None:
+        """Move the data to the device and make the executor."""
+        self.data.to(self.device)
+        self.hooks = RoundHooks(self.trainer, self)
+        self._learning_rates = self.local.learning_rates(self.rounds)
+        cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
+        workers = self.workers or max(1, cores)
+        self._executor = make_executor(
+            self.executor_kind, self._context(), workers, self.hooks.vectorisation_obstacles()
+        )
+
+    def teardown(self, stage: str) -> None:
+        """End the workers."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def round_loader(self) -> TensorLoader:
+        """Clients of the current round on this process, in blocks; every round has equally many."""
+        return TensorLoader(self._blocks, len(self._blocks()))
+
+    def evaluation_loader(self) -> TensorLoader:
+        """Batches of the common test set that this process evaluates; ranks get equally many, some of them empty."""
+        batches = evaluation_batches(self.net, self.data.common_test, self.evaluation.batch_size)
+        rank, ranks = self.global_rank, self.trainer.world_size
+        mine = list(batches[rank::ranks])
+        empty = self.data.common_test[:0]
+        padded = mine + [empty] * (-(-len(batches) // ranks) - len(mine))
+        return TensorLoader(lambda: padded, len(padded))
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Plan the round and open the channel."""
+        self.clock.start()
+        self.plan = self._plan_of(self.current_epoch)
+        self.theta = self.space.read(self.net)
+        self._reports, self._server_score = [], Score()
+        self._context_in_use.shared_scores.clear()
+        self.channel.open(self.plan, self.theta)
+        self.hooks.call("on_round_start", self.plan)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Train a block of clients and hand their updates to the channel; after the last block, aggregate."""
+        assert self._executor is not None
+        clients = [client for client in batch.tolist() if client != NOBODY]
+        results = self._executor.run(self._task(client) for client in clients)
+        while True:
+            with self.clock.phase("clients"):
+                trained = next(results, None)
+            if trained is None:
+                break
+            self._accept(trained)
+        if self.trainer.is_last_batch:
+            self._finish_round()
+
+    def _task(self, client: int) -> ClientTask:
+        """What the server sends to one client."""
+        index = self.plan.index(client).to(self.device)
+        vector = self.theta[index]
+        self.personal.restore(client, index, vector)
+        self.hooks.call("on_broadcast", client, vector)
+        same_for_all = not self.personal and not overriding(self.hooks.callbacks, "on_broadcast")
+        return ClientTask(
+            client,
+            self.plan.round,
+            self.roster.capacities[client],
+            vector,
+            self.plan.key(client) if same_for_all else None,
+            self._learning_rates[self.plan.round],
+            self.data.train_indices(client),
+            self.data.test_indices(client),
+            self.evaluation.due(self.plan.round, self.rounds),
+        )
+
+    def _accept(self, trained: TrainedClient) -> None:
+        """Take one client's result: drop it where it is not finite, else defend it and send it."""
+        finite = math.isfinite(trained.loss) and bool(trained.vector.isfinite().all())
+        size = self._send(trained) if finite else 0
+        if not finite:
+            rank_zero_warn(
+                f"round {self.plan.round + 1}: client {trained.task.client} diverged (loss {trained.loss}); "
+                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on."
+            )
+        self._reports.append(client_report(trained, dropped=not finite, bytes_up=size))
+
+    def _send(self, trained: TrainedClient) -> int:
+        update = self._update(trained)
+        with self.clock.phase("defend"):
+            self.hooks.call("on_client_update", update)
+        self.server.weigh(update)
+        with self.clock.phase("channel"):
+            message = self.channel.send(update)
+        self.hooks.call("on_message", message)
+        return message.size
+
+    def _update(self, trained: TrainedClient) -> Update:
+        task = trained.task
+        index = self.plan.index(task.client).to(self.device)
+        vector, received = trained.vector, task.received
+        if self.personal:
+            self.personal.keep(task.client, index, vector, self.theta)
+            shared = self.personal.shared(index)
+            index, vector, received = index[shared], vector[shared], received[shared]
+        return Update(
+            client=task.client,
+            round=task.round,
+            index=index,
+            vector=vector,
+            received=received,
+            trainable=int((index < self.space.trainable).sum()),
+            samples=len(task.train),
+            lr=task.lr,
+            loss=trained.loss,
+            received_loss=trained.received_loss,
+            weight=float(len(task.train)) if self.weighting == "samples" else 1.0,
+        )
+
+    def _finish_round(self) -> None:
+        """Aggregate and move the server's model."""
+        with self.clock.phase("channel"):
+            aggregate = self.channel.close(self.uncovered_cells, self._reduce)
+        with self.clock.phase("server"):
+            self.hooks.call("on_server_update", aggregate)
+            self.space.write(self.net, self._next_model(aggregate))
+        self.personal.synchronise()
+        self._reports = sorted((report for part in gather(self._reports) for report in part), key=lambda r: r.client)
+        if aggregate.updates == 0 and not self.personal:
+            rank_zero_warn(
+                f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is."
+            )
+
+    def _next_model(self, aggregate: Aggregate) -> Tensor:
+        optimizer: Any = self.optimizers()
+        return optimizer.step(theta=self.theta, aggregate=aggregate, trainable=self.space.trainable)
+
+    # ---- the server's evaluation -----------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting; gather post-hoc statistics where the network wants them."""
+        self._server_score, self._evaluating = Score(), ExitStack()
+        everyone = torch.cat([self.data.train_indices(client) for client in range(self.data.clients)])
+        self._evaluating.enter_context(
+            statistics_context(self.net, self.data.store, everyone, self.evaluation.batch_size)
+        )
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Score one batch of the common test set."""
+        with self.clock.phase("evaluate"):
+            if len(batch):
+                self._server_score += score_batch(self.net, self.data.store, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Add up the processes' scores; `server/accuracy` can be monitored by early stopping."""
+        self._evaluating.close()
+        self._server_score = sum(gather(self._server_score), Score())
+        self.log("server/accuracy", self._server_score.accuracy, logger=False, batch_size=1)
+        self.log("server/loss", self._server_score.mean_loss, logger=False, batch_size=1)
+
+    @property
+    def report(self) -> RoundReport:
+        """The round that has just ended."""
+        return RoundReport(self.plan.round + 1, tuple(self._reports), self._server_score, self.clock.reading())
+
+    # ---- checkpoint ------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what clients keep to themselves."""
+        checkpoint["personal"] = self.personal.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Give clients back what they had."""
+        self.personal.load_state_dict(checkpoint["personal"])
+
+    # ---- helpers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the whole run; a run without an end is taken to have many."""
+        planned = self.trainer.max_epochs
+        return planned if planned is not None and planned >= 0 else 10_000
+
+    @property
+    def server(self) -> ServerOptimizer:
+        """The server's optimiser without Lightning's wrapper."""
+        return cast(ServerOptimizer, self.optimizers(use_pl_optimizer=False))
+
+    def _plan_of(self, round_: int) -> Plan:
+        return Plan(round_, self.roster, self.method, self.space)
+
+    def _blocks(self) -> tuple[Tensor, ...]:
+        share = self._plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
+        return torch.tensor(share, dtype=torch.long).split(self.block_size)
+
+    def _client_capacities(self) -> tuple[float, ...]:
+        rates = self.capacities * self.data.clients if len(self.capacities) == 1 else self.capacities
+        return tuple(float(rate) for rate in rates)
+
+    def _reduce(self, tensor: Tensor) -> Tensor:
+        return cast(Tensor, self.trainer.strategy.reduce(tensor, reduce_op="sum"))
+
+    def _context(self) -> LocalContext:
+        self._context_in_use = LocalContext(
+            prototype=self.net,
+            store=self.data.store,
+            common_test=self.data.common_test[: self.evaluation.limit],
+            augment=self.data.augmented,
+            local=self.local,
+            evaluation=self.evaluation,
+            seed=self.seed,
+            needs_received_loss=self.server.needs_received_loss,
+            loss_hooks=self.hooks.loss_hooks(),
+            start_hooks=self.hooks.client_hooks("on_client_start"),
+            end_hooks=self.hooks.client_hooks("on_client_end"),
+            precision=autocast_of(self.trainer),
+        )
+        return self._context_in_use

@@ -1,0 +1,161 @@
+"""The server's network as one flat vector, and submodels as index sets into it.
+
+This is the one place that knows about layers: everything else (aggregation, defenses, masks, plans, attacks) reads and
+writes flat vectors and indices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import torch
+from torch import Tensor, nn
+
+from app.errors import UserError
+from app.models.base import LayerAxes, ScalableNet
+
+ChannelChoice = Mapping[str, Tensor]
+"""Channels kept on every axis, ascending; an axis that is absent is kept whole."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One parameter or buffer tensor inside the flat vector.
+
+    Attributes:
+        name: dotted name in the network, such as `features.0.weight`.
+        shape: shape of the tensor.
+        start: its first cell.
+        axes: axis name of each of the first dimensions (None: never cut).
+        spread: consecutive inputs per channel along the second dimension.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    axes: tuple[str | None, ...]
+    spread: int
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return math.prod(self.shape)
+
+    @property
+    def cells(self) -> slice:
+        """Where the block lies in the flat vector."""
+        return slice(self.start, self.start + self.size)
+
+
+class ParameterSpace:
+    """Layout of a network's flat vector: trainable parameters first, then floating-point buffers.
+
+    Attributes:
+        blocks: the tensors in flat order.
+        trainable: number of cells that are parameters; the cells after them are buffers (running statistics).
+        size: number of cells.
+        axes: full width of every channel axis, in the order of the layers.
+    """
+
+    def __init__(self, net: ScalableNet) -> None:
+        self.blocks = tuple(_blocks(net))
+        parameters = {name for name, _ in net.named_parameters()}
+        self.trainable = sum(block.size for block in self.blocks if block.name in parameters)
+        self.size = sum(block.size for block in self.blocks)
+        self.axes = _axis_widths(self.blocks)
+
+    def read(self, net: nn.Module) -> Tensor:
+        """Flat copy of the network's parameters and buffers, detached."""
+        tensors = _tensors(net)
+        return torch.cat([tensors[block.name].detach().reshape(-1) for block in self.blocks])
+
+    @torch.no_grad()
+    def write(self, net: nn.Module, vector: Tensor) -> None:
+        """Copy `vector` into the network. Values are copied, so training the net never edits `vector`."""
+        tensors = _tensors(net)
+        for block in self.blocks:
+            tensors[block.name].copy_(vector[block.cells].view(block.shape))
+
+    def index(self, choice: ChannelChoice) -> Tensor:
+        """Cells (int64, ascending) of the submodel that keeps the chosen channels on every axis."""
+        return torch.cat([_block_index(block, choice) for block in self.blocks])
+
+    def matching(self, patterns: list[str]) -> Tensor:
+        """Mask (bool, size) of the cells whose block name matches one of the shell-style patterns."""
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        for pattern in patterns:
+            found = [block for block in self.blocks if fnmatch(block.name, pattern)]
+            if not found:
+                names = ", ".join(block.name for block in self.blocks[:6])
+                raise UserError.of(
+                    f"no parameter matches {pattern!r}",
+                    "nothing would be kept on the clients although the configuration asks for it",
+                    f"use a shell-style pattern over the parameter names ({names}, ...)",
+                )
+            for block in found:
+                mask[block.cells] = True
+        return mask
+
+
+def _tensors(net: nn.Module) -> dict[str, Tensor]:
+    return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+
+
+def _blocks(net: ScalableNet) -> Iterator[Block]:
+    layers = net.layer_axes()
+    buffers = [(name, buffer) for name, buffer in net.named_buffers() if buffer.is_floating_point()]
+    start = 0
+    for name, tensor in [*net.named_parameters(), *buffers]:
+        layer, _, kind = name.rpartition(".")
+        if layer not in layers:
+            raise UserError.of(
+                f"{type(net).__name__} declares no channel axes for layer {layer!r}",
+                "its parameters could not be cut into submodels",
+                f"add {layer!r} to `layer_axes()` of {type(net).__name__}",
+            )
+        axes = _block_axes(layers[layer], kind, tensor.dim())
+        yield Block(name, tuple(tensor.shape), start, axes, layers[layer].spread)
+        start += tensor.numel()
+
+
+def _block_axes(layer: LayerAxes, kind: str, dimensions: int) -> tuple[str | None, ...]:
+    if dimensions == 0:
+        return ()
+    return (layer.output, layer.input) if kind == "weight" and dimensions > 1 else (layer.output,)
+
+
+def _axis_widths(blocks: tuple[Block, ...]) -> dict[str, int]:
+    widths: dict[str, int] = {}
+    for block in blocks:
+        for position, axis in enumerate(block.axes):
+            if axis is None:
+                continue
+            width = block.shape[position] // (block.spread if position == 1 else 1)
+            if widths.setdefault(axis, width) != width:
+                raise ValueError(f"axis {axis!r} is {widths[axis]} wide, but {block.name} makes it {width}")
+    return widths
+
+
+def _block_index(block: Block, choice: ChannelChoice) -> Tensor:
+    index = torch.zeros((1,) * len(block.shape), dtype=torch.long)
+    stride = block.size
+    for position, length in enumerate(block.shape):
+        stride //= length
+        kept = _kept(block, position, length, choice)
+        view = [1] * len(block.shape)
+        view[position] = -1
+        index = index + (kept * stride).view(view)
+    return block.start + index.reshape(-1)
+
+
+def _kept(block: Block, position: int, length: int, choice: ChannelChoice) -> Tensor:
+    axis = block.axes[position] if position < len(block.axes) else None
+    channels = choice.get(axis) if axis is not None else None
+    if channels is None:
+        return torch.arange(length)
+    if position == 1 and block.spread > 1:
+        return (channels[:, None] * block.spread + torch.arange(block.spread)).reshape(-1)
+    return channels

@@ -1,0 +1,99 @@
+"""Who trains which cells in a round, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from app.federation.parameters import ParameterSpace
+from app.federation.submodels import Seat, SubmodelMethod
+from app.seeding import torch_generator
+
+NOBODY = -1
+"""Client id that pads the lists of ranks with fewer clients, so that all ranks make the same number of steps."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of a federation, as the server knows them.
+
+    Attributes:
+        sizes: training samples of each client.
+        capacities: width rate of each client, in (0, 1].
+        participation: fraction of the clients that take part in a round, in (0, 1].
+        seed: the run's seed.
+    """
+
+    sizes: tuple[int, ...]
+    capacities: tuple[float, ...]
+    participation: float
+    seed: int
+
+    def participants(self, round_: int) -> tuple[int, ...]:
+        """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
+        clients = len(self.sizes)
+        count = max(1, round(self.participation * clients))
+        chosen = torch.randperm(clients, generator=torch_generator(self.seed, "participation", round_))[:count]
+        return tuple(sorted(chosen.tolist(), key=lambda client: (-self.sizes[client], client)))
+
+    def seat(self, round_: int, client: int) -> Seat:
+        """The client's place in the round."""
+        return Seat(round_, client, self.capacities[client], len(self.sizes), self.seed)
+
+
+class Plan:
+    """One round: participants and their submodels. Public: every adversary may read it.
+
+    Submodels are computed when asked for and kept once per distinct submodel, so that memory does not grow with the
+    number of clients.
+    """
+
+    def __init__(self, round_: int, roster: Roster, method: SubmodelMethod, space: ParameterSpace) -> None:
+        self.round = round_
+        self.roster = roster
+        self.participants = roster.participants(round_)
+        self._method = method
+        self._space = space
+        self._indices: dict[Hashable, Tensor] = {}
+
+    def key(self, client: int) -> Hashable:
+        """Clients with equal keys hold the same submodel this round."""
+        return self._method.key(self.roster.seat(self.round, client))
+
+    def index(self, client: int) -> Tensor:
+        """Cells of the client's submodel (int64, ascending)."""
+        key = self.key(client)
+        if key not in self._indices:
+            if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory
+                self._indices.clear()
+            self._indices[key] = self._method.index(self._space, self.roster.seat(self.round, client))
+        return self._indices[key]
+
+    def share(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """Clients that one of several processes trains, padded with NOBODY to the length of the longest share."""
+        longest = -(-len(self.participants) // ranks)
+        mine = self.participants[rank::ranks]
+        return mine + (NOBODY,) * (longest - len(mine))
+
+
+class TensorLoader:
+    """A dataloader over tensors of ids: whoever iterates gets what `make` gives at that moment."""
+
+    def __init__(self, make: Callable[[], Iterable[Tensor]], length: int) -> None:
+        """Make a loader.
+
+        Args:
+            make: gives the batches.
+            length: how many there are, every time.
+        """
+        self._make = make
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from self._make()

@@ -1,0 +1,113 @@
+"""What a round reports: per client, for the server, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from app.federation.evaluation import Score
+from app.federation.workshop import TrainedClient
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """One client in one round. Accuracies are fractions in [0, 1], NaN where not evaluated.
+
+    Attributes:
+        client: client id.
+        capacity: width rate of its submodel.
+        samples: training samples.
+        loss: mean training loss over the local steps.
+        dropped: whether the update was thrown away because it was not finite.
+        received_common: accuracy of the model received, on the common test set.
+        received_own: accuracy of the model received, on the client's own test set.
+        trained_common: accuracy after local training, on the common test set.
+        trained_own: accuracy after local training, on the client's own test set.
+        bytes_down: bytes the server sent to the client.
+        bytes_up: bytes the client sent to the server.
+        train_seconds: seconds of local training.
+        evaluate_seconds: seconds of evaluation.
+    """
+
+    client: int
+    capacity: float
+    samples: int
+    loss: float
+    dropped: bool
+    received_common: float
+    received_own: float
+    trained_common: float
+    trained_own: float
+    bytes_down: int
+    bytes_up: int
+    train_seconds: float
+    evaluate_seconds: float
+
+
+def client_report(trained: TrainedClient, dropped: bool, bytes_up: int) -> ClientReport:
+    """Report of one client's task."""
+    task, scores = trained.task, trained.scores
+    return ClientReport(
+        client=task.client,
+        capacity=task.capacity,
+        samples=len(task.train),
+        loss=trained.loss,
+        dropped=dropped,
+        received_common=scores.received_common.accuracy,
+        received_own=scores.received_own.accuracy,
+        trained_common=scores.trained_common.accuracy,
+        trained_own=scores.trained_own.accuracy,
+        bytes_down=task.received.numel() * task.received.element_size(),
+        bytes_up=bytes_up,
+        train_seconds=trained.train_seconds,
+        evaluate_seconds=trained.evaluate_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One round.
+
+    Attributes:
+        round: rounds completed, so the first round reports 1.
+        clients: reports of the participants, by client id.
+        server: evaluation of the server's model after aggregation, empty where it was not evaluated.
+        seconds: wall-clock seconds per phase on the first process (`PhaseClock`).
+    """
+
+    round: int
+    clients: tuple[ClientReport, ...]
+    server: Score
+    seconds: dict[str, float]
+
+
+@dataclass
+class PhaseClock:
+    """Wall-clock seconds per phase of a round.
+
+    Phases: `clients` (waiting for local training and evaluation), `defend` (callbacks that edit updates), `channel`
+    (carrying and combining updates), `server` (aggregation), `evaluate` (the server's model), `total`.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _started: float = 0.0
+
+    def start(self) -> None:
+        """Begin a round."""
+        self.seconds = dict.fromkeys(("clients", "defend", "channel", "server", "evaluate"), 0.0)
+        self._started = time.perf_counter()
+
+    def reading(self) -> dict[str, float]:
+        """Seconds per phase so far."""
+        return {**self.seconds, "total": time.perf_counter() - self._started}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time spent inside towards a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

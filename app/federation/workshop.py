@@ -1,0 +1,259 @@
+"""What one worker needs to train clients: a network per width, reused for all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from app.federation.client import Batch, ClientModule, LossHook
+from app.federation.evaluation import Evaluation, Score, score, statistics_context
+from app.federation.local import LocalTraining
+from app.federation.parameters import ParameterSpace
+from app.models.base import ScalableNet
+from app.models.layers import seed_dropout
+from app.models.norms import uses_batch_statistics
+from app.seeding import torch_generator
+from datamodules.store import ImageStore
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """One client's work in one round.
+
+    Attributes:
+        client: client id.
+        round: 0-based round.
+        capacity: width rate, in (0, 1].
+        received: the flat vector of the client's submodel, as sent.
+        key: clients with equal keys received the same vector (None: unlike any other).
+        lr: learning rate of the round.
+        train: sample ids of the training set.
+        test: sample ids of the client's own test set.
+        evaluate: whether to evaluate the received and the trained model.
+    """
+
+    client: int
+    round: int
+    capacity: float
+    received: Tensor
+    key: Hashable | None
+    lr: float
+    train: Tensor
+    test: Tensor
+    evaluate: bool
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """Evaluation of one client: the model it received and the one it trained, on the common and its own test set."""
+
+    received_common: Score = field(default_factory=Score)
+    received_own: Score = field(default_factory=Score)
+    trained_common: Score = field(default_factory=Score)
+    trained_own: Score = field(default_factory=Score)
+
+
+@dataclass(frozen=True)
+class TrainedClient:
+    """The outcome of a task.
+
+    Attributes:
+        task: what was asked for.
+        vector: flat vector after local training.
+        loss: mean training loss over the local steps.
+        received_loss: loss of the received model on the training set, NaN unless asked for.
+        scores: evaluation, empty unless asked for.
+        train_seconds: seconds spent in local training by this worker.
+        evaluate_seconds: seconds spent in evaluation by this worker.
+    """
+
+    task: ClientTask
+    vector: Tensor
+    loss: float
+    received_loss: float
+    scores: ClientScores
+    train_seconds: float
+    evaluate_seconds: float
+
+
+class SharedScores:
+    """Scores that several clients share: the first one to ask computes, the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[Hashable, tuple[threading.Event, list[Score]]] = {}
+
+    def clear(self) -> None:
+        """Forget everything; called at the start of a round."""
+        self._entries.clear()
+
+    def get(self, key: Hashable, compute: Callable[[], Score]) -> Score:
+        """The score for `key`, computed once."""
+        with self._lock:
+            first = key not in self._entries
+            done, result = self._entries.setdefault(key, (threading.Event(), []))
+        if first:
+            try:
+                result.append(compute())
+            finally:
+                done.set()
+        done.wait()
+        return result[0] if result else compute()
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """All that training a client depends on, shared by the workers.
+
+    Attributes:
+        prototype: the server's network; local networks are built from it at each capacity.
+        store: all samples, on the device.
+        common_test: sample ids of the common test set for clients.
+        augment: augmentation of training batches.
+        local: how clients train.
+        evaluation: what is measured.
+        seed: the run's seed.
+        needs_received_loss: whether to compute the loss of the received model on the training set.
+        loss_hooks: callbacks' `client_loss`, bound.
+        start_hooks: callbacks' `on_client_start`, bound.
+        end_hooks: callbacks' `on_client_end`, bound.
+        precision: makes the context in which networks run (autocast for mixed precision).
+        shared_scores: scores of received models, once per distinct submodel and round.
+    """
+
+    prototype: ScalableNet
+    store: ImageStore
+    common_test: Tensor
+    augment: Callable[[Tensor, torch.Generator], Tensor]
+    local: LocalTraining
+    evaluation: Evaluation
+    seed: int
+    needs_received_loss: bool
+    loss_hooks: tuple[LossHook, ...]
+    start_hooks: tuple[Callable[[ClientModule], None], ...]
+    end_hooks: tuple[Callable[[ClientModule], None], ...]
+    precision: Callable[[], AbstractContextManager[None]]
+    shared_scores: SharedScores = field(default_factory=SharedScores)
+
+    @property
+    def device(self) -> torch.device:
+        """Where clients are trained."""
+        return next(self.prototype.parameters()).device
+
+    @property
+    def least_batch(self) -> int:
+        """Smallest usable batch: batch statistics need two samples."""
+        return 2 if uses_batch_statistics(self.prototype) else 1
+
+
+class Workshop:
+    """Trains clients one after the other on one worker."""
+
+    def __init__(self, context: LocalContext) -> None:
+        self.context = context
+        self._clients: dict[float, ClientModule] = {}
+        self._spaces: dict[float, ParameterSpace] = {}
+
+    def train(self, task: ClientTask) -> TrainedClient:
+        """Load, evaluate, train and evaluate again."""
+        with self.context.precision():
+            client = self.client_for(task)
+            received_loss = self.received_loss(task, client)
+            started = time.perf_counter()
+            received = self.evaluate_received(task, client)
+            evaluated = time.perf_counter()
+            loss = self._fit(task, client)
+            trained = time.perf_counter()
+            scores = self.evaluate_trained(task, client, received)
+            vector = self._spaces[task.capacity].read(client.net)
+        finished = time.perf_counter()
+        evaluate_seconds = evaluated - started + finished - trained
+        return TrainedClient(task, vector, loss, received_loss, scores, trained - evaluated, evaluate_seconds)
+
+    def client_for(self, task: ClientTask) -> ClientModule:
+        """The module of the task's width, holding the received model."""
+        client = self.module(task.capacity)
+        client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
+        self._spaces[task.capacity].write(client.net, task.received)
+        return client
+
+    def module(self, capacity: float) -> ClientModule:
+        """The module of one width, built on first use."""
+        if capacity not in self._clients:
+            prototype = next(self.context.prototype.parameters())
+            net = self.context.prototype.scaled(capacity).to(prototype.device, prototype.dtype)
+            if self.context.local.channels_last:
+                net = net.to(memory_format=torch.channels_last)
+            self._spaces[capacity] = ParameterSpace(net)
+            client = ClientModule(net, self.context.local, self.context.loss_hooks)
+            self._clients[capacity] = client.to(prototype.device, prototype.dtype)
+        return self._clients[capacity]
+
+    def space(self, capacity: float) -> ParameterSpace:
+        """Layout of the submodel of one width."""
+        self.module(capacity)
+        return self._spaces[capacity]
+
+    def batches(self, task: ClientTask) -> Iterator[Batch]:
+        """Images (augmented) and labels of the task's local steps."""
+        context = self.context
+        order = torch_generator(context.seed, "batches", task.round, task.client)
+        crops = torch_generator(context.seed, "augmentation", task.round, task.client)
+        dtype = next(context.prototype.parameters()).dtype
+        for positions in context.local.batches(len(task.train), order, context.least_batch):
+            images, labels = context.store.batch(task.train[positions.to(task.train.device)], dtype)
+            yield context.augment(images, crops), labels
+
+    def received_loss(self, task: ClientTask, client: ClientModule) -> float:
+        """Loss of the received model on the training set, where the server optimiser wants it."""
+        if not self.context.needs_received_loss:
+            return float("nan")
+        return score(client.net, self.context.store, task.train, self.context.evaluation.batch_size).mean_loss
+
+    def evaluate_received(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:
+        """Scores of the received model on the common and on the client's own test set."""
+        if not task.evaluate:
+            return Score(), Score()
+        if task.key is None or self._posthoc(task, client):
+            return self._scores(task, client)
+        common = self.context.shared_scores.get(task.key, lambda: self._score(client, self.context.common_test))
+        return common, self._score(client, task.test)
+
+    def evaluate_trained(self, task: ClientTask, client: ClientModule, received: tuple[Score, Score]) -> ClientScores:
+        """All scores of the task, given those of the received model."""
+        if not task.evaluate:
+            return ClientScores()
+        return ClientScores(*received, *self._scores(task, client))
+
+    def _fit(self, task: ClientTask, client: ClientModule) -> float:
+        seed_dropout(
+            client.net,
+            torch_generator(self.context.seed, "dropout", task.round, task.client, device=self.context.device),
+        )
+        client.anchor()
+        client.optimizer = client.configure_optimizers()
+        client.batches = self.batches(task)
+        for hook in self.context.start_hooks:
+            hook(client)
+        try:
+            return client.fit()
+        finally:
+            for hook in self.context.end_hooks:
+                hook(client)
+            client.optimizer, client.batches = None, ()
+
+    def _posthoc(self, task: ClientTask, client: ClientModule) -> bool:
+        return getattr(client.net, "hparams", {}).get("statistics") == "posthoc"
+
+    def _score(self, client: ClientModule, indices: Tensor) -> Score:
+        return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)
+
+    def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:
+        with statistics_context(client.net, self.context.store, task.train, self.context.evaluation.batch_size):
+            return self._score(client, self.context.common_test), self._score(client, task.test)

@@ -1,0 +1,113 @@
+"""Layers that networks share: seeded dropout, HeteroFL's Scaler, and the block of a convolutional chain."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from app.errors import raise_all
+from app.models.base import LayerAxes
+from app.models.checks import dropout_problems, rate_problems
+
+
+class SeededDropout(nn.Module):
+    """Dropout whose masks come from its own generator, so that clients trained in parallel stay reproducible.
+
+    Args:
+        p: fraction of activations that are dropped in training, in [0, 1); the others are divided by 1 - p.
+    """
+
+    generator: torch.Generator | None
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        raise_all(dropout_problems(p))
+        self.p = p
+        self.generator = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of `x` in training; `x` itself in evaluation and for p = 0."""
+        if not self.training or self.p == 0:
+            return x
+        # Drawn in the order of the shape, whatever the memory layout of x: channels_last gives the same mask.
+        drawn = torch.rand(x.shape, generator=self.generator, device=x.device)
+        return x * (drawn >= self.p) / (1 - self.p)
+
+    def extra_repr(self) -> str:
+        """Shown when the network is printed."""
+        return f"p={self.p}"
+
+
+def seed_dropout(net: nn.Module, generator: torch.Generator | None) -> None:
+    """Let every `SeededDropout` of `net` draw from `generator` (on the net's device); None is torch's default."""
+    for layer in net.modules():
+        if isinstance(layer, SeededDropout):
+            layer.generator = generator
+
+
+def has_dropout(net: nn.Module) -> bool:
+    """Whether training `net` draws dropout masks."""
+    return any(isinstance(layer, (SeededDropout, _DropoutNd)) and layer.p > 0 for layer in net.modules())
+
+
+class Scaler(nn.Module):
+    """Division by the width rate, so that a narrow layer sends signals as strong as the full one (HeteroFL sec. 3).
+
+    Args:
+        rate: width of the submodel as a fraction of the full width, in (0, 1].
+        keep: also divide in evaluation; otherwise evaluation passes signals through unchanged.
+    """
+
+    def __init__(self, rate: float, keep: bool = False) -> None:
+        super().__init__()
+        raise_all(rate_problems(rate))
+        self.rate = rate
+        self.keep = keep
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x / rate` in training (and in evaluation with `keep`), `x` otherwise."""
+        if self.rate == 1 or not (self.training or self.keep):
+            return x
+        return x / self.rate
+
+    def extra_repr(self) -> str:
+        """Shown when the network is printed."""
+        return f"rate={self.rate}, keep={self.keep}"
+
+
+def make_scaler(active: bool, rate: float, keep: bool) -> nn.Module:
+    """A `Scaler`, or nothing where it is switched off."""
+    return Scaler(rate, keep) if active else nn.Identity()
+
+
+def conv_block(conv: nn.Conv2d, norm: nn.Module, pool: bool, scaler: nn.Module | None = None) -> nn.Sequential:
+    """Convolution, optional scaler, norm, ReLU and optional 2x2 max-pool, under the names conv, scaler, norm, ..."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=conv)
+    if scaler is not None:
+        layers["scaler"] = scaler
+    layers["norm"] = norm
+    layers["activation"] = nn.ReLU()
+    if pool:
+        layers["pool"] = nn.MaxPool2d(2)
+    return nn.Sequential(layers)
+
+
+def conv_chain_axes(depth: int, spread: int = 1) -> dict[str, LayerAxes]:
+    """Axes conv1, conv2, ... of a net made of `blocks` (each a `conv_block`) and a linear `classifier`.
+
+    Args:
+        depth: number of blocks.
+        spread: pixels of the last map that the classifier sees per channel; 1 after global pooling.
+    """
+    axes: dict[str, LayerAxes] = {}
+    previous: str | None = None
+    for number in range(depth):
+        current = f"conv{number + 1}"
+        axes[f"blocks.{number}.conv"] = LayerAxes(output=current, input=previous)
+        axes[f"blocks.{number}.norm"] = LayerAxes(output=current)
+        previous = current
+    axes["classifier"] = LayerAxes(input=previous, spread=spread)
+    return axes

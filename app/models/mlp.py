@@ -1,0 +1,62 @@
+"""Fully connected network, the network of WAFFLe on MNIST."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from app.errors import raise_all
+from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
+from app.models.checks import dropout_problems, rate_problems, width_problems
+from app.models.layers import SeededDropout
+
+
+class MLP(ScalableNet):
+    """Fully connected network with ReLU; WAFFLe's 784-200-10 has 158,800 parameters without biases.
+
+    WAFFLe Table 1 prints 155,800, probably a slip of one digit: 784 * 200 + 200 * 10 is 158,800.
+
+    Args:
+        shape: image size (any) and number of classes.
+        hidden: widths of the hidden layers, each at least 1; empty for multinomial logistic regression.
+        bias: whether layers have a bias.
+        dropout: fraction of each hidden layer's activations dropped in training, in [0, 1).
+        rate: fraction of the full width, in (0, 1]; the server's model has 1.
+    """
+
+    def __init__(
+        self,
+        shape: DataShape,
+        hidden: Sequence[int] = (200,),
+        bias: bool = True,
+        dropout: float = 0.0,
+        rate: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        raise_all([*rate_problems(rate), *width_problems("hidden", hidden), *dropout_problems(dropout)])
+        inputs = shape.channels * shape.height * shape.width
+        layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+        for number, full in enumerate(hidden, start=1):
+            width = scaled_width(full, rate)
+            layers[f"hidden{number}"] = nn.Linear(inputs, width, bias=bias)
+            layers[f"activation{number}"] = nn.ReLU()
+            layers[f"dropout{number}"] = SeededDropout(dropout)
+            inputs = width
+        layers["classifier"] = nn.Linear(inputs, shape.classes, bias=bias)
+        self.layers = nn.Sequential(layers)
+        self.depth = len(hidden)
+
+    def layer_axes(self) -> dict[str, LayerAxes]:
+        """Axes hidden1, hidden2, ... in order of depth."""
+        names = [f"hidden{number}" for number in range(1, self.depth + 1)]
+        ends = zip([*names, None], [None, *names], strict=True)
+        return {
+            f"layers.{output or 'classifier'}": LayerAxes(output=output, input=previous) for output, previous in ends
+        }
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
+        return self.layers(images)

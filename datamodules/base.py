@@ -1,0 +1,242 @@
+"""The federated data module: loads a dataset once, deals it to clients once, and hands out index sets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+
+from app.errors import Problem, raise_all
+from app.models.base import DataShape
+from datamodules.augmentation import CropFlip
+from datamodules.partitions import Iid, Partition
+from datamodules.partitions.base import seed_problems
+from datamodules.split import Holdout, Membership, split_pool
+from datamodules.store import ImageStore
+from datamodules.table import PartitionTable
+
+DEFAULT_HOLDOUT = Holdout()
+
+
+@dataclass(frozen=True, eq=False)
+class RawData:
+    """What a dataset consists of before anybody owns it.
+
+    Attributes:
+        images: (n, height, width, channels), uint8 in 0..255 or float32 in 0..1; the pool that is dealt to clients.
+        labels: (n,) int64 classes.
+        test_images: (m, height, width, channels); the common test set.
+        test_labels: (m,) int64.
+        class_names: one per class.
+        mean: per channel, on the 0..1 scale.
+        std: per channel, on the 0..1 scale.
+        owners: (n,) int64 number of each sample's owner (writer, site), None where unknown.
+        test_owners: (m,) the same for the test set.
+        owner_names: name of each owner, empty where they have none.
+    """
+
+    images: Tensor
+    labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    owners: Tensor | None = None
+    test_owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
+
+    def store(self) -> ImageStore:
+        """Pool and test set in one store, in that order."""
+        images = torch.cat([self.images, self.test_images])
+        labels = torch.cat([self.labels, self.test_labels])
+        return ImageStore(images, labels, torch.tensor(self.mean), torch.tensor(self.std), len(self.class_names))
+
+    def problems(self) -> list[Problem]:
+        """Labels without a class name, and sets that are empty."""
+        found = []
+        labels = torch.cat([self.labels, self.test_labels])
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.class_names):
+            cause = f"labels run from {labels.min()} to {labels.max()}, the dataset has {len(self.class_names)} classes"
+            found.append(Problem(cause, "the network has no output for some labels", "correct the labels in the data"))
+        for name, part in (("training", self.labels), ("test", self.test_labels)):
+            if len(part) == 0:
+                cause = f"the {name} set is empty"
+                remedy = "check --data.root or --data.source, or the test fraction"
+                found.append(Problem(cause, "nothing can be trained or evaluated", remedy))
+        return found
+
+
+class FederatedDataModule(LightningDataModule, ABC):
+    """A dataset dealt to clients.
+
+    A subclass overrides `load`, and `prepare_data` if there is something to download.
+
+    Args:
+        partition: who owns which sample; None takes the dataset's usual one (Iid with 10 clients for most).
+        holdout: what is kept out of training, for tests and for attacks.
+        augment: random crops and flips of training images; None for none.
+        seed: seed of the partition and of membership, at least 0.
+    """
+
+    def __init__(
+        self,
+        partition: Partition | None = None,
+        holdout: Holdout = DEFAULT_HOLDOUT,
+        augment: CropFlip | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.partition = self.usual_partition() if partition is None else partition
+        self.holdout = holdout
+        self.augment = augment
+        self.seed = seed
+        self._ready: _Ready | None = None
+
+    @abstractmethod
+    def load(self) -> RawData:
+        """Read the dataset; no download here."""
+
+    def usual_partition(self) -> Partition:
+        """The partition where the user names none."""
+        return Iid(10)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the settings, as far as it shows without reading the data."""
+        augment = [] if self.augment is None else self.augment.problems()
+        return self.partition.problems() + self.holdout.problems() + augment + seed_problems("seed", self.seed)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load and deal once; later calls do nothing.
+
+        Raises:
+            UserError: naming everything that is wrong with the settings or the data.
+        """
+        if self._ready is not None:
+            return
+        raise_all(self.problems())
+        raw = self.load()
+        raise_all(raw.problems())
+        owners = None if raw.owners is None else raw.owners.numpy()
+        tests = len(raw.test_labels)
+        membership = split_pool(raw.labels.numpy(), owners, tests, self.partition, self.holdout, self.seed)
+        names = _client_names(membership, owners, raw.owner_names)
+        self._ready = _Ready(raw.store(), membership, raw.class_names, names)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the images to `device`."""
+        self._ready = replace(self._set_up, store=self.store.to(device))
+
+    @property
+    def store(self) -> ImageStore:
+        """All images."""
+        return self._set_up.store
+
+    @property
+    def membership(self) -> Membership:
+        """Who is a member, a non-member, shadow data ..."""
+        return self._set_up.membership
+
+    @property
+    def shape(self) -> DataShape:
+        """What a network must know of the data."""
+        return self.store.shape
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.membership.members)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Training samples of each client."""
+        return [len(own) for own in self.membership.members]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Name of each class."""
+        return self._set_up.class_names
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Name of each client: its owner where it has a single named one, else its number."""
+        return self._set_up.client_names
+
+    @property
+    def groups(self) -> list[str]:
+        """Subpopulation of each client, for fairness reports."""
+        return self.partition.groups(self.clients)
+
+    @property
+    def common_test(self) -> Tensor:
+        """Sample ids of the common test set."""
+        return torch.from_numpy(self.membership.test)
+
+    def train_indices(self, client: int) -> Tensor:
+        """Sample ids that `client` trains on."""
+        return torch.from_numpy(self.membership.members[client])
+
+    def test_indices(self, client: int) -> Tensor:
+        """Sample ids of the client's own test set: its non-members."""
+        return torch.from_numpy(self.membership.nonmembers[client])
+
+    def augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Normalised training images after the configured augmentation, if any."""
+        return images if self.augment is None else self.augment(images, generator, self.store.black)
+
+    def client_class_table(self) -> np.ndarray:
+        """(clients, classes) numbers of training samples."""
+        labels = self.store.labels.cpu().numpy()
+        classes = len(self.class_names)
+        return np.stack([np.bincount(labels[own], minlength=classes) for own in self.membership.members])
+
+    def write_table(self, folder: Path) -> None:
+        """Save `partition.csv` and `partition.png` in `folder`, which is made if need be."""
+        folder.mkdir(parents=True, exist_ok=True)
+        table = PartitionTable(self.client_class_table(), self.class_names, self.client_names, tuple(self.groups))
+        table.write_csv(folder / "partition.csv")
+        table.draw().savefig(folder / "partition.png", dpi=130)
+
+    def train_dataloader(self) -> Any:
+        """The clients of this round, as the federation chooses them."""
+        return self._federation.round_loader()
+
+    def val_dataloader(self) -> Any:
+        """What the federation evaluates after a round."""
+        return self._federation.evaluation_loader()
+
+    @property
+    def _federation(self) -> Any:
+        assert self.trainer is not None, "loaders exist only while a Trainer runs"
+        return self.trainer.lightning_module
+
+    @property
+    def _set_up(self) -> _Ready:
+        if self._ready is None:
+            raise RuntimeError(f"call setup() before using the data of {type(self).__name__}")
+        return self._ready
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """What setup leaves behind."""
+
+    store: ImageStore
+    membership: Membership
+    class_names: tuple[str, ...]
+    client_names: tuple[str, ...]
+
+
+def _client_names(membership: Membership, owners: np.ndarray | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The owner's name for clients with one owner, the client's number for all others."""
+    found = []
+    for client, own in enumerate(membership.members):
+        of_client = np.unique(owners[own]) if owners is not None and names else np.empty(0, dtype=np.int64)
+        found.append(names[of_client[0]] if len(of_client) == 1 else str(client))
+    return tuple(found)

@@ -1,0 +1,76 @@
+"""All images of a dataset in one tensor on one device, so that memory does not grow with the number of clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from app.models.base import DataShape
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStore:
+    """Every sample once: first the pool (in dataset order), then the common test set.
+
+    A sample id, everywhere in the application, is the position of the sample in this store.
+
+    Attributes:
+        images: (samples, height, width, channels), uint8 in 0..255 or float32 in 0..1. Channels come last so that a
+            gathered batch is a channels_last image batch without a copy.
+        labels: (samples,) int64 classes.
+        mean: (channels,) float32, subtracted from pixels on the 0..1 scale.
+        std: (channels,) float32, what they are divided by afterwards.
+        classes: number of classes.
+    """
+
+    images: Tensor
+    labels: Tensor
+    mean: Tensor
+    std: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> DataShape:
+        """Channels, height, width and classes, as a network needs them."""
+        _, height, width, channels = self.images.shape
+        return DataShape(channels, height, width, self.classes)
+
+    @property
+    def black(self) -> Tensor:
+        """(channels,) normalised value of a pixel that was 0 in the file: what padding must be filled with."""
+        return -self.mean / self.std
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images live."""
+        return self.images.device
+
+    def to(self, device: torch.device | str) -> ImageStore:
+        """The same store on another device (itself where it is there already)."""
+        if self.device == torch.device(device):
+            return self
+        moved = (tensor.to(device) for tensor in (self.images, self.labels, self.mean, self.std))
+        images, labels, mean, std = moved
+        return replace(self, images=images, labels=labels, mean=mean, std=std)
+
+    def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Normalised images and labels of the samples `indices`.
+
+        Args:
+            indices: int64 sample ids of any shape, such as (batch,) or (clients, batch), on any device.
+            dtype: floating type of the images; the normalisation itself runs in float32 or wider.
+
+        Returns:
+            Images (*indices.shape, channels, height, width) with channels_last strides, labels of indices.shape.
+        """
+        chosen = indices.to(self.device).reshape(-1)
+        pixels = self.images.index_select(0, chosen).to(torch.promote_types(dtype, torch.float32))
+        scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
+        pixels = pixels.mul_(1.0 / (scale * self.std)).add_(self.black).to(dtype)
+        images = pixels.view(*indices.shape, *self.images.shape[1:]).movedim(-1, -3)
+        return images, self.labels.index_select(0, chosen).view(indices.shape)

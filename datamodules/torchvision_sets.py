@@ -1,0 +1,194 @@
+"""MNIST, FashionMNIST, CIFAR-10 and CIFAR-100, read by torchvision."""
+
+from __future__ import annotations
+
+import pickle
+from abc import abstractmethod
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_borders
+from torchvision import datasets
+
+from app.errors import Problem, UserError
+from datamodules.base import FederatedDataModule, RawData
+
+UNREADABLE = (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError)
+
+
+class TorchvisionData(FederatedDataModule):
+    """A dataset that torchvision can read and download; a subclass names it and says how to open it."""
+
+    title: ClassVar[str]
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+
+    def __init__(self, root: str = "data", download: bool = False, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.root = root
+        self.download = download
+
+    @abstractmethod
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's dataset object of the training or the test part."""
+
+    def pixels(self, part: Any) -> Tensor:
+        """Images of one part as (n, height, width, channels) uint8."""
+        return torch.as_tensor(part.data)
+
+    def prepare_data(self) -> None:
+        """Download where asked for; files that are there already are kept."""
+        if not self.download:
+            return
+        try:
+            self.open(train=True, download=True)
+        except (HTTPException, *UNREADABLE) as error:
+            raise UserError.of(
+                f"{self.title} could not be downloaded to {self.root}: {' '.join(str(error).split())}",
+                "there is no data to train on",
+                "check the connection and try again, or copy the files there and set --data.download false",
+            ) from error
+
+    def load(self) -> RawData:
+        """Both parts, at full size."""
+        try:
+            train, test = self.open(train=True), self.open(train=False)
+        except UNREADABLE as error:
+            raise self._missing(error) from error
+        return RawData(
+            images=self.pixels(train),
+            labels=torch.as_tensor(train.targets, dtype=torch.int64),
+            test_images=self.pixels(test),
+            test_labels=torch.as_tensor(test.targets, dtype=torch.int64),
+            class_names=tuple(name.split(" - ")[0] for name in train.classes),
+            mean=self.mean,
+            std=self.std,
+        )
+
+    def _missing(self, error: Exception) -> UserError:
+        return UserError.of(
+            f"no {self.title} in {Path(self.root)} ({' '.join(str(error).split())})",
+            "there is no data to train on",
+            "set --data.download true, or let --data.root name the folder that holds it",
+        )
+
+
+class MNIST(TorchvisionData):
+    """MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        pad: black pixels added on each side, at least 0; 2 gives 32x32.
+        shared: settings of every data module.
+    """
+
+    title = "MNIST"
+    mean = (0.1307,)
+    std = (0.3081,)
+
+    def __init__(self, root: str = "data", download: bool = False, pad: int = 0, **shared: Any) -> None:
+        super().__init__(root, download, **shared)
+        self.pad = pad
+
+    def problems(self) -> list[Problem]:
+        """Settings of the base, and the padding."""
+        if self.pad >= 0:
+            return super().problems()
+        found = Problem(f"pad is {self.pad}", "images would be cut", "set --data.pad to 0 or more")
+        return [*super().problems(), found]
+
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's MNIST."""
+        return datasets.MNIST(self.root, train=train, download=download)
+
+    def pixels(self, part: Any) -> Tensor:
+        """Padded images with a channel axis."""
+        return pad_borders(part.data, (self.pad,) * 4).unsqueeze(-1)
+
+
+class FashionMNIST(MNIST):
+    """FashionMNIST: 60,000 + 10,000 pieces of clothing in ten classes, 28x28 grey.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        pad: black pixels added on each side, at least 0; 2 gives 32x32.
+        shared: settings of every data module.
+    """
+
+    title = "FashionMNIST"
+    mean = (0.2860,)
+    std = (0.3530,)
+
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's FashionMNIST."""
+        return datasets.FashionMNIST(self.root, train=train, download=download)
+
+
+class CIFAR10(TorchvisionData):
+    """CIFAR-10: 50,000 + 10,000 photographs in ten classes, 32x32 colour.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
+            switch the check off only for files you made yourself, such as a subset.
+        shared: settings of every data module.
+    """
+
+    title = "CIFAR-10"
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2434, 0.2615)
+
+    def __init__(self, root: str = "data", download: bool = False, verify: bool = True, **shared: Any) -> None:
+        super().__init__(root, download, **shared)
+        self.verify = verify
+
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's CIFAR-10."""
+        source = datasets.CIFAR10 if self.verify else _OwnCIFAR10
+        return source(self.root, train=train, download=download)
+
+
+class CIFAR100(CIFAR10):
+    """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
+            switch the check off only for files you made yourself, such as a subset.
+        shared: settings of every data module.
+    """
+
+    title = "CIFAR-100"
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2761)
+
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's CIFAR-100."""
+        source = datasets.CIFAR100 if self.verify else _OwnCIFAR100
+        return source(self.root, train=train, download=download)
+
+
+def _files_exist(dataset: datasets.CIFAR10) -> bool:
+    folder = Path(dataset.root) / dataset.base_folder
+    return all((folder / name).is_file() for name, _ in dataset.train_list + dataset.test_list)
+
+
+class _OwnCIFAR10(datasets.CIFAR10):
+    """CIFAR-10 files of the user's own making, whose checksums are not the published ones."""
+
+    def _check_integrity(self) -> bool:
+        return _files_exist(self)
+
+
+class _OwnCIFAR100(datasets.CIFAR100):
+    """CIFAR-100 files of the user's own making, whose checksums are not the published ones."""
+
+    def _check_integrity(self) -> bool:
+        return _files_exist(self)

@@ -1,0 +1,165 @@
+"""Seeded dropout, the Scaler, and options that networks refuse."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from app.errors import UserError
+from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, Scaler, SeededDropout, has_dropout, seed_dropout
+
+GREY = DataShape(1, 28, 28, 10)
+COLOUR = DataShape(3, 32, 32, 10)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_dropout_keeps_the_expected_fraction_and_the_mean():
+    layer = SeededDropout(0.3)
+    layer.generator = generator(0)
+    y = layer(torch.ones(200_000))
+    assert set(y.unique().tolist()) == {0.0, (torch.ones(()) / 0.7).item()}
+    assert (y == 0).float().mean().item() == pytest.approx(0.3, abs=0.005)  # five standard errors
+    assert y.mean().item() == pytest.approx(1, abs=0.008)
+
+
+def test_dropout_passes_gradients_through_the_same_mask():
+    layer = SeededDropout(0.5)
+    x = torch.randn(1000, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad * x, y)
+
+
+@pytest.mark.parametrize("layer", [SeededDropout(0.0).train(), SeededDropout(0.9).eval()])
+def test_dropout_is_the_identity_without_probability_or_in_evaluation(layer):
+    x = torch.randn(50)
+    assert layer(x) is x
+
+
+def test_dropout_masks_depend_on_the_generator_alone():
+    net, images = LeNet5(GREY, dropout=0.5), torch.randn(4, 1, 28, 28)
+
+    def logits(seed):
+        seed_dropout(net, generator(seed))
+        torch.rand(7)  # the default generator moves on, as it would with other threads at work
+        return net(images)
+
+    assert torch.equal(logits(1), logits(1))
+    assert not torch.equal(logits(1), logits(2))
+
+
+def test_dropout_falls_back_to_the_default_generator():
+    layer, x = SeededDropout(0.5), torch.ones(100)
+    seed_dropout(layer, generator(1))
+    seed_dropout(layer, None)
+    first, second = (layer(x) for _ in range(2) if torch.manual_seed(5))
+    assert torch.equal(first, second)
+
+
+def test_dropout_masks_do_not_depend_on_the_memory_format():
+    x = torch.ones(2, 3, 8, 8)
+    layer = SeededDropout(0.5)
+    layer.generator = generator(3)
+    contiguous = layer(x)
+    layer.generator = generator(3)
+    assert torch.equal(layer(x.to(memory_format=torch.channels_last)), contiguous)
+
+
+def test_dropout_is_reproducible_across_threads():
+    def train(seed):
+        net = nn.Sequential(SeededDropout(0.5), nn.Flatten(), SeededDropout(0.2))
+        seed_dropout(net, generator(seed))
+        return torch.stack([net(torch.ones(5, 40)) for _ in range(20)])
+
+    with ThreadPoolExecutor(4) as pool:
+        threaded = list(pool.map(train, range(8)))
+    assert all(torch.equal(threaded[seed], train(seed)) for seed in range(8))
+
+
+@pytest.mark.parametrize("build", [LeNet5, MLP, lambda s, **options: AlexNet(s, rate=0.1, **options)])
+def test_has_dropout(build):
+    assert has_dropout(build(COLOUR, dropout=0.5))
+    assert not has_dropout(build(COLOUR))
+    assert has_dropout(nn.Sequential(nn.Dropout2d(0.1)))
+    assert not has_dropout(nn.Sequential(nn.Dropout(0.0)))
+
+
+def test_scaler_divides_in_training_only_unless_kept():
+    x = torch.randn(10)
+    assert torch.equal(Scaler(0.25).train()(x), 4 * x)
+    assert Scaler(0.25).eval()(x) is x
+    assert torch.equal(Scaler(0.25, keep=True).eval()(x), 4 * x)
+    assert Scaler(1.0).train()(x) is x
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize(
+    "build", [lambda **o: CNN(GREY, u=16, rate=0.5, **o), lambda **o: ResNet18(GREY, 16, rate=0.5, **o)]
+)
+def test_a_norm_cancels_the_scaler(build, norm):
+    torch.manual_seed(0)
+    scaled, plain = build(norm=norm).double(), build(norm=norm, scaler=False).double()
+    plain.load_state_dict(scaled.state_dict())
+    images = torch.randn(16, 1, 28, 28, dtype=torch.double)
+    expected = scaled(images)
+    torch.testing.assert_close(plain(images), expected, rtol=0, atol=2e-4)
+    # Norm(x / r) with eps is Norm(x) with r^2 eps: the small difference above is entirely that of eps.
+    for layer in plain.modules():
+        if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+            layer.eps *= 0.5**2
+    torch.testing.assert_close(plain(images), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_without_a_norm_the_scaler_acts_in_training_and_where_it_is_kept():
+    options = {"norm": "none", "bias": False, "rate": 0.5}
+    net, kept = CNN(GREY, **options), CNN(GREY, keep_scaling=True, **options)
+    kept.load_state_dict(net.state_dict())
+    images = torch.randn(2, 1, 28, 28)
+    trained = net.train()(images)
+    torch.testing.assert_close(trained, 2**4 * net.eval()(images))
+    torch.testing.assert_close(kept.eval()(images), trained)
+
+
+@pytest.mark.parametrize("build", [CNN, LeNet5, AlexNet, MLP, ResNet18])
+@pytest.mark.parametrize("rate", [0.0, -0.5, 1.5])
+def test_a_rate_outside_the_unit_interval_is_refused(build, rate):
+    with pytest.raises(UserError, match=r"rate is .*, outside \(0, 1\]"):
+        build(COLOUR, rate=rate)
+
+
+@pytest.mark.parametrize("build", [LeNet5, AlexNet, MLP])
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_an_impossible_dropout_is_refused(build, dropout):
+    with pytest.raises(UserError, match=r"--model\.net\.dropout"):
+        build(COLOUR, dropout=dropout)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: CNN(GREY, u=0), "--model.net.u"),
+        (lambda: ResNet18(GREY, base=-1), "--model.net.base"),
+        (lambda: MLP(GREY, [10, 0]), "--model.net.hidden"),
+        (lambda: LeNet5(GREY, padding=-1), "--model.net.padding"),
+        (lambda: LeNet5(DataShape(1, 9, 9, 10)), "--model.net.padding 4"),
+        (lambda: AlexNet(GREY, "nasr"), "--model.net.variant bn"),
+        (lambda: AlexNet(GREY, "large"), "not one of bn, nasr"),
+        (lambda: Scaler(0.0), "--model.net.rate"),
+        (lambda: SeededDropout(2), "--model.net.dropout"),
+    ],
+)
+def test_impossible_options_are_refused_with_a_remedy(build, expected):
+    with pytest.raises(UserError) as caught:
+        build()
+    assert expected in str(caught.value)
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        CNN(DataShape(1, 4, 4, 10), u=12, norm="group", statistics="none", rate=3)
+    assert len(caught.value.problems) == 4
+    assert all(problem.consequence and problem.remedy for problem in caught.value.problems)
