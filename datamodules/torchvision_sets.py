@@ -129,52 +129,6 @@ class FashionMNIST(MNIST):
         return datasets.FashionMNIST(self.root, train=train, download=download)
 
 
-class CIFAR10(TorchvisionData):
-    """CIFAR-10: 50,000 + 10,000 photographs in ten classes, 32x32 colour.
-
-    Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
-        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
-            switch the check off only for files you made yourself, such as a subset.
-        shared: settings of every data module.
-    """
-
-    title = "CIFAR-10"
-    mean = (0.4914, 0.4822, 0.4465)
-    std = (0.2470, 0.2434, 0.2615)
-
-    def __init__(self, root: str = "data", download: bool = False, verify: bool = True, **shared: Any) -> None:
-        super().__init__(root, download, **shared)
-        self.verify = verify
-
-    def open(self, train: bool, download: bool = False) -> Any:
-        """Torchvision's CIFAR-10."""
-        source = datasets.CIFAR10 if self.verify else _OwnCIFAR10
-        return source(self.root, train=train, download=download)
-
-
-class CIFAR100(CIFAR10):
-    """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour.
-
-    Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
-        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
-            switch the check off only for files you made yourself, such as a subset.
-        shared: settings of every data module.
-    """
-
-    title = "CIFAR-100"
-    mean = (0.5071, 0.4865, 0.4409)
-    std = (0.2673, 0.2564, 0.2761)
-
-    def open(self, train: bool, download: bool = False) -> Any:
-        """Torchvision's CIFAR-100."""
-        source = datasets.CIFAR100 if self.verify else _OwnCIFAR100
-        return source(self.root, train=train, download=download)
-
-
 def _files_exist(dataset: datasets.CIFAR10) -> bool:
     folder = Path(dataset.root) / dataset.base_folder
     return all((folder / name).is_file() for name, _ in dataset.train_list + dataset.test_list)
@@ -192,3 +146,58 @@ class _OwnCIFAR100(datasets.CIFAR100):
 
     def _check_integrity(self) -> bool:
         return _files_exist(self)
+
+
+class CIFAR10(TorchvisionData):
+    """CIFAR-10: 50,000 + 10,000 photographs in ten classes, 32x32 colour.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
+            switch the check off only for files you made yourself, such as a subset.
+        shared: settings of every data module.
+    """
+
+    published: ClassVar[Any] = datasets.CIFAR10
+    own: ClassVar[Any] = _OwnCIFAR10
+    title = "CIFAR-10"
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2434, 0.2615)
+
+    def __init__(self, root: str = "data", download: bool = False, verify: bool = True, **shared: Any) -> None:
+        super().__init__(root, download, **shared)
+        self.verify = verify
+
+    def open(self, train: bool, download: bool = False) -> Any:
+        """Torchvision's reader, with or without the comparison of checksums."""
+        source = self.published if self.verify else self.own
+        return source(self.root, train=train, download=download)
+
+    def _missing(self, error: Exception) -> UserError:
+        folder = Path(self.root) / self.published.base_folder
+        if not (self.verify and folder.is_dir()):
+            return super()._missing(error)
+        return UserError.of(
+            f"files in {folder} are missing or differ from the published {self.title}",
+            "they are pickles, which can run code when read, so they were not opened",
+            "set --data.download true to fetch the published files, or --data.verify false if you made these yourself",
+        )
+
+
+class CIFAR100(CIFAR10):
+    """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
+            switch the check off only for files you made yourself, such as a subset.
+        shared: settings of every data module.
+    """
+
+    published = datasets.CIFAR100
+    own = _OwnCIFAR100
+    title = "CIFAR-100"
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2761)

@@ -293,6 +293,15 @@ class FederatedModule(LightningModule):
         self.log("server/accuracy", self._server_score.accuracy, logger=False, batch_size=1)
         self.log("server/loss", self._server_score.mean_loss, logger=False, batch_size=1)
 
+    def on_train_epoch_end(self) -> None:
+        """Let checkpoints know the round."""
+        self.log("round", float(self.plan.round + 1), logger=False, batch_size=1)
+
+    @property
+    def clients_done(self) -> int:
+        """Clients of the current round that have been trained so far."""
+        return min(len(self._reports) * self.trainer.world_size, len(self.plan.participants))
+
     @property
     def report(self) -> RoundReport:
         """The round that has just ended."""

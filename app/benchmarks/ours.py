@@ -1,0 +1,69 @@
+"""This application on the work of a benchmark."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from functools import partial
+
+import lightning.pytorch as pl
+from torch.optim import Adam
+
+from app.benchmarks.raw import flat
+from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, SEED, Run, Work
+from app.federation.evaluation import Evaluation
+from app.federation.executors import ExecutorKind
+from app.federation.local import LocalTraining
+from app.federation.module import FederatedModule
+
+
+class _RoundTimer(pl.Callback):
+    """When each round ended, Lightning's own work between rounds included."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the time."""
+        self.ends.append(time.perf_counter())
+
+
+def federation(work: Work, executor: ExecutorKind) -> FederatedModule:
+    """The federation that does the work."""
+    return FederatedModule(
+        net=work.net,
+        local=LocalTraining(batch_size=work.batch_size, optimizer=partial(Adam, lr=LEARNING_RATE)),
+        evaluation=Evaluation(clients=work.evaluate, batch_size=EVALUATION_BATCH),
+        executor=executor,
+        seed=SEED,
+    )
+
+
+def ours(work: Work, rounds: int, executor: ExecutorKind = "auto") -> Run:
+    """Train with this application, by default with the executor it would choose itself."""
+    module, timer = federation(work, executor), _RoundTimer()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    trainer = pl.Trainer(
+        max_epochs=rounds,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=1.0 if work.evaluate else 0,
+        callbacks=[timer],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice about dataloader workers, which do not exist here
+        trainer.fit(module, datamodule=work.data())
+    seconds = tuple(end - start for start, end in zip(timer.ends, timer.ends[1:], strict=False))
+    return Run(seconds, flat(module.net), _correct(module, work) if work.evaluate else 0)
+
+
+def _correct(module: FederatedModule, work: Work) -> int:
+    """Correct answers in the evaluations of the last round; the received model counts once."""
+    clients = module.report.clients
+    shares = [clients[0].received_common, *(client.trained_common for client in clients)]
+    return sum(round(share * work.tests) for share in shares) + module.report.server.correct

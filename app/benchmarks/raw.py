@@ -1,0 +1,170 @@
+"""Federated averaging written directly in PyTorch: the practical limit, and what most code does.
+
+The loops know nothing of this application's federation, only of its networks: images lie normalised in memory, there are
+no defenses, no unequal models, no reports. What a framework costs is the difference to them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Adam
+from torch.utils.data import DataLoader, TensorDataset
+
+from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, MEAN, STD, Run, Work
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Normalised float32 images and labels: one pair per client, and the common test set."""
+
+    clients: tuple[Batch, ...]
+    test: Batch
+
+    @classmethod
+    def of(cls, work: Work, channels_last: bool) -> Tables:
+        """The data of the work in one memory layout."""
+        data = work.data()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        images = (data.store.images.movedim(-1, 1).float() / 255 - MEAN) / STD
+        images = images.contiguous(memory_format=layout)
+        parts = [*(data.train_indices(client) for client in range(work.clients)), data.common_test]
+        pairs = [(images[ids].contiguous(memory_format=layout), data.store.labels[ids]) for ids in parts]
+        return cls(tuple(pairs[:-1]), pairs[-1])
+
+
+def fit(net: nn.Module, batches: Iterable[Batch], fused: bool) -> None:
+    """One local epoch with a fresh Adam."""
+    net.train()
+    optimizer = Adam(net.parameters(), lr=LEARNING_RATE, fused=fused or None)
+    for images, labels in batches:
+        optimizer.zero_grad(set_to_none=True)
+        cross_entropy(net(images), labels).backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def correct_answers(net: nn.Module, test: Batch) -> int:
+    """Correctly classified test samples; batch norms use the statistics of each batch."""
+    net.eval()
+    batches = zip(test[0].split(EVALUATION_BATCH), test[1].split(EVALUATION_BATCH), strict=True)
+    return int(sum((net(images).argmax(1) == labels).sum() for images, labels in batches))
+
+
+def flat(net: nn.Module) -> Tensor:
+    """The parameters as one vector."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+
+
+def timed_rounds(rounds: int, step: Callable[[int], int], net: nn.Module) -> Run:
+    """Run `step(round)`, which returns the correct answers, and time every round but the first."""
+    seconds, correct = [], 0
+    for round_ in range(rounds):
+        started = time.perf_counter()
+        correct = step(round_)
+        seconds.append(time.perf_counter() - started)
+    return Run(tuple(seconds[1:]), flat(net), correct)
+
+
+@dataclass
+class _Sum:
+    """Sum of the clients' parameters, and of the correct answers; workers add to it in turn."""
+
+    parameters: list[Tensor]
+    correct: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @torch.no_grad()
+    def add(self, net: nn.Module, correct: int) -> None:
+        with self.lock:
+            torch._foreach_add_(self.parameters, list(net.parameters()))
+            self.correct += correct
+
+
+class _FastLoop:
+    """One network per worker, reused for all clients; channels_last; fused Adam."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.tables = Tables.of(work, channels_last=True)
+        self.net = work.initial_net().to(memory_format=torch.channels_last)
+        self.local = threading.local()
+
+    def round(self, number: int, run_clients: Callable[[Callable[[int], None]], None]) -> int:
+        """One round; returns the correct answers of all evaluations."""
+        total = _Sum([torch.zeros_like(parameter) for parameter in self.net.parameters()])
+        run_clients(lambda client: self._client(number, client, total))
+        with torch.no_grad():
+            for parameter, value in zip(self.net.parameters(), total.parameters, strict=True):
+                parameter.copy_(value / self.work.clients)
+        return total.correct + (correct_answers(self.net, self.tables.test) if self.work.evaluate else 0)
+
+    def _client(self, round_: int, client: int, total: _Sum) -> None:
+        net = self._local_net()
+        correct = correct_answers(net, self.tables.test) if self.work.evaluate and client == 0 else 0
+        fit(net, self._batches(round_, client), fused=True)
+        if self.work.evaluate:
+            correct += correct_answers(net, self.tables.test)
+        total.add(net, correct)
+
+    @torch.no_grad()
+    def _local_net(self) -> nn.Module:
+        if not hasattr(self.local, "net"):
+            self.local.net = copy.deepcopy(self.net)
+        torch._foreach_copy_(list(self.local.net.parameters()), list(self.net.parameters()))
+        return self.local.net
+
+    def _batches(self, round_: int, client: int) -> Iterator[Batch]:
+        images, labels = self.tables.clients[client]
+        for positions in self.work.order(round_, client):
+            yield images.index_select(0, positions), labels[positions]
+
+
+def raw_threads(work: Work, rounds: int, workers: int) -> Run:
+    """Worker threads with one intra-op thread each, one client at a time per thread."""
+    loop = _FastLoop(work)
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+
+        def everyone(train: Callable[[int], None]) -> None:
+            list(pool.map(train, range(work.clients)))
+
+        return timed_rounds(rounds, lambda number: loop.round(number, everyone), loop.net)
+
+
+def raw_sequence(work: Work, rounds: int) -> Run:
+    """One client after the other with all intra-op threads."""
+    loop = _FastLoop(work)
+
+    def everyone(train: Callable[[int], None]) -> None:
+        for client in range(work.clients):
+            train(client)
+
+    return timed_rounds(rounds, lambda number: loop.round(number, everyone), loop.net)
+
+
+def naive(work: Work, rounds: int) -> Run:
+    """What most code does: a DataLoader and a deep copy of the model per client, default memory layout."""
+    tables, net = Tables.of(work, channels_last=False), work.initial_net()
+
+    def step(_: int) -> int:
+        correct = correct_answers(net, tables.test) if work.evaluate else 0
+        states = []
+        for images, labels in tables.clients:
+            local = copy.deepcopy(net)
+            fit(local, DataLoader(TensorDataset(images, labels), work.batch_size, shuffle=True), fused=False)
+            correct += correct_answers(local, tables.test) if work.evaluate else 0
+            states.append(local.state_dict())
+        net.load_state_dict({key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]})
+        return correct + (correct_answers(net, tables.test) if work.evaluate else 0)
+
+    return timed_rounds(rounds, step, net)

@@ -1,0 +1,108 @@
+"""The work that every competitor of a benchmark does, and what doing it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from app.models.base import DataShape, ScalableNet
+from app.models.cnn import CNN
+from app.seeding import derive_key, torch_generator
+from datamodules.base import FederatedDataModule, RawData
+from datamodules.partitions import Iid
+from datamodules.split import Holdout
+
+LEARNING_RATE = 1e-3
+SEED = 0
+EVALUATION_BATCH = 128
+MEAN, STD = 0.5, 0.25
+
+
+@dataclass(frozen=True)
+class Work:
+    """One setting: every client takes part in every round, trains one epoch with Adam, and the mean is taken.
+
+    Attributes:
+        clients: number of clients.
+        samples: training samples of each client.
+        batch_size: samples per local step.
+        evaluate: evaluate the received model once and every client's trained model and the server's model on the whole
+            common test set.
+        net: the network.
+        shape: shape of the images.
+        tests: samples of the common test set.
+    """
+
+    clients: int
+    samples: int
+    batch_size: int
+    evaluate: bool = False
+    net: Callable[[DataShape], ScalableNet] = CNN
+    shape: DataShape = DataShape(3, 32, 32, 10)  # noqa: RUF009  (frozen)
+    tests: int = 1000
+
+    def data(self) -> SyntheticImages:
+        """The data, dealt and ready."""
+        data = SyntheticImages(self.clients, self.samples, self.shape, self.tests)
+        data.setup()
+        return data
+
+    def initial_net(self) -> ScalableNet:
+        """The server's first model, the same for all competitors."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_key(SEED, "initialisation"))
+            return self.net(self.shape)
+
+    def order(self, round_: int, client: int) -> tuple[Tensor, ...]:
+        """Positions in the client's training set of each batch of a (0-based) round."""
+        generator = torch_generator(SEED, "batches", round_, client)
+        return torch.randperm(self.samples, generator=generator).split(self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a competitor did.
+
+    Attributes:
+        seconds: wall-clock seconds of every round but the first, which warms up.
+        vector: the server's parameters after the last round, flat, in the order of `net.parameters()`.
+        correct: correct answers in all evaluations of the last round, 0 without evaluation.
+    """
+
+    seconds: tuple[float, ...]
+    vector: Tensor
+    correct: int = 0
+
+
+Competitor = Callable[[Work, int], Run]
+"""Does the work for a number of rounds, at least 2."""
+
+
+class SyntheticImages(FederatedDataModule):
+    """Random images and labels, the same in every run.
+
+    Args:
+        clients: number of clients, all with equally many samples.
+        samples: training samples of each client.
+        shape: shape of the images.
+        tests: samples of the common test set.
+    """
+
+    def __init__(self, clients: int, samples: int, shape: DataShape, tests: int) -> None:
+        super().__init__(partition=Iid(clients), holdout=Holdout(clients=0, shadow=0, population=0))
+        self.pool, self.tests, self.image_shape = clients * samples, tests, shape
+
+    def load(self) -> RawData:
+        """Uniform pixels, uniform labels."""
+        shape, generator = self.image_shape, torch.Generator().manual_seed(SEED)
+        size = (self.pool + self.tests, shape.height, shape.width, shape.channels)
+        images = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
+        labels = torch.randint(0, shape.classes, (len(images),), generator=generator)
+        images, test_images = images.split([self.pool, self.tests])
+        labels, test_labels = labels.split([self.pool, self.tests])
+        names = tuple(map(str, range(shape.classes)))
+        mean, std = (MEAN,) * shape.channels, (STD,) * shape.channels
+        return RawData(images, labels, test_images, test_labels, names, mean, std)

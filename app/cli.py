@@ -1,0 +1,62 @@
+"""The command line: `rampart fit | list`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.errors import UserError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it does in one line, and how to load it (heavy imports wait until it is called)."""
+
+    purpose: str
+    load: Callable[[], Callable[[Sequence[str]], int]]
+
+
+def _fit() -> Callable[[Sequence[str]], int]:
+    from app.commands.fit import fit
+
+    return fit
+
+
+def _list() -> Callable[[Sequence[str]], int]:
+    from app.commands.listing import list_choices
+
+    return list_choices
+
+
+COMMANDS = {
+    "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
+    "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code: 0 done, 2 a mistake in what was asked for, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    lines = "\n".join(f"  {name:<9} {command.purpose}" for name, command in COMMANDS.items())
+    parser = ArgumentParser(
+        prog="rampart",
+        description=f"{__doc__}\n\ncommands:\n{lines}",
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="rampart COMMAND [options]",
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands above")
+    chosen = parser.parse_args(given[:1]).command
+    try:
+        code = COMMANDS[chosen].load()(given[1:])
+    except UserError as error:
+        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

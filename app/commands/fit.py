@@ -1,0 +1,174 @@
+"""`rampart fit`: train one federation, resume it, keep everything in its run folder."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+
+import callbacks  # noqa: F401  its classes can then be named without a path
+import datamodules  # noqa: F401
+from app.commands.arguments import expand
+from app.errors import UserError
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
+from app.results.run_folder import RunFolder, RunSettings
+from app.results.tracking import RoundLogger, TrackingMode, make_tracker
+from callbacks.progress import FederationProgress
+from callbacks.run_recorder import RunRecorder
+from datamodules.base import FederatedDataModule
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,  # the federation shares out clients itself
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+    "logger": False,  # the tracker is added by --tracking
+}
+
+
+class FitCommand(LightningCLI):
+    """LightningCLI with a run folder, defenses and attacks by name, and a tracker."""
+
+    folder: RunFolder
+    tracker: RoundLogger | None
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        super().__init__(
+            FederatedModule,
+            FederatedDataModule,
+            subclass_mode_data=True,
+            save_config_callback=None,
+            trainer_defaults=TRAINER_DEFAULTS,
+            auto_configure_optimizers=False,
+            run=False,
+            args=expand(arguments),
+            parser_kwargs={"prog": "rampart fit", "description": __doc__},
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Options of a run that are not the trainer's, the model's or the data's."""
+        parser.add_class_arguments(RunSettings, "run")
+        entries = dict[str, FederatedCallback]
+        parser.add_argument(
+            "--defenses", type=entries, default={}, help="Defenses by name, in the order in which they act on updates."
+        )
+        parser.add_argument("--attacks", type=entries, default={}, help="Attacks by name, run after the defenses.")
+        parser.add_argument(
+            "--defense_order",
+            type=list[str] | None,
+            default=None,
+            help="Names of all defenses in the order in which they act; by default the order of the layers.",
+        )
+        parser.add_argument(
+            "--tracking",
+            type=TrackingMode,
+            default="offline",
+            help="Weights & Biases: in the run folder, online, or not.",
+        )
+        parser.add_argument("--project", type=str, default="rampart", help="Weights & Biases project.")
+        parser.add_argument("--group", type=str | None, default=None, help="Comparison that this run belongs to.")
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+
+    def before_instantiate_classes(self) -> None:
+        """Claim the run folder; from here on, everything the run writes goes there."""
+        settings = RunSettings(**vars(self.config.run))
+        self.plain_config = complete_config(self.parser, self.config)
+        stem = str(self.plain_config["data"]["class_path"]).rpartition(".")[2].lower()
+        self.folder = RunFolder.choose(settings, stem)
+        rank_zero_only(self.folder.claim)(self.plain_config, settings.overwrite)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """A trainer with defenses, attacks, recorder, progress bar, checkpoints and tracker in place."""
+        config = self.config_init
+        named = [*ordered(config["defenses"], config["defense_order"]), *config["attacks"].values()]
+        ours = [*named, RunRecorder(self.folder), FederationProgress(), RoundCheckpoint(self.folder.checkpoints)]
+        kwargs = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+        kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or []), *ours[len(named) :]]
+        kwargs["plugins"] = [*(kwargs["plugins"] or []), VerifiedCheckpointIO()]
+        kwargs["default_root_dir"] = kwargs["default_root_dir"] or str(self.folder.path)
+        self.tracker = make_tracker(
+            config["tracking"], self.folder.path, self.folder.name, config["group"], config["project"]
+        )
+        if self.tracker is not None:
+            kwargs["logger"] = [*_loggers(kwargs["logger"]), self.tracker]
+        return Trainer(**kwargs)
+
+
+def complete_config(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
+    """The whole configuration as plain data, without where it is kept, so that it can be replayed elsewhere."""
+    plain = yaml.safe_load(parser.dump(config, skip_none=False))
+    return {key: value for key, value in plain.items() if key not in ("config", "run")}
+
+
+def ordered(defenses: dict[str, FederatedCallback], order: list[str] | None) -> list[FederatedCallback]:
+    """The defenses in the stated order, or in the order of the layers."""
+    if order is None:
+        return list(defenses.values())
+    if sorted(order) != sorted(defenses):
+        raise UserError.of(
+            f"defense_order names {', '.join(order) or 'nothing'}; the defenses are {', '.join(defenses) or 'none'}",
+            "some defense would act at an unknown place, or not at all",
+            "name every defense once",
+        )
+    return [defenses[name] for name in order]
+
+
+def fit(arguments: Sequence[str]) -> int:
+    """Train a federation; returns the exit code."""
+    _quieten()
+    command = FitCommand(arguments)
+    federation, trainer = command.model, command.trainer
+    if command.tracker is not None:
+        command.tracker.use_rounds(command.plain_config)
+    checkpoint = newest_usable(command.folder.checkpoints)
+    _say(f"run {command.folder.path}" + (f", resuming from {checkpoint.name}" if checkpoint else ""))
+    trainer.fit(federation, datamodule=command.datamodule, ckpt_path=checkpoint, weights_only=True)
+    if trainer.interrupted:
+        _say(f"interrupted; the same command with --run.name {command.folder.name} resumes the run")
+        return 130
+    _say(_closing(command))
+    return 0
+
+
+def _closing(command: FitCommand) -> str:
+    report = command.model.report
+    lines = [f"\nfinished after {report.round} rounds: {command.folder.path}"]
+    if report.server.total:
+        lines.append(f"  server accuracy    {report.server.accuracy:7.2%}  on {report.server.total} test samples")
+    own = [client.trained_own for client in report.clients if client.trained_own == client.trained_own]
+    if own:
+        lines.append(f"  clients' accuracy  {sum(own) / len(own):7.2%}  on their own test sets, worst {min(own):.2%}")
+    lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    return "\n".join(lines)
+
+
+def _loggers(given: Any) -> list[Any]:
+    if isinstance(given, (list, tuple)):
+        return list(given)
+    return [] if isinstance(given, bool) or given is None else [given]
+
+
+@rank_zero_only
+def _say(text: str) -> None:
+    print(text, flush=True, file=sys.stdout)
+
+
+def _quieten() -> None:
+    """Keep the terminal for what concerns the user."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LightningCLI's args parameter.*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*Consider setting `persistent_workers=True`.*")

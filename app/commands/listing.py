@@ -1,0 +1,83 @@
+"""`rampart list`: everything there is to choose from, one line each."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import app.federation
+import app.models
+import callbacks
+import datamodules
+from app.federation.aggregation import ServerOptimizer
+from app.federation.hooks import FederatedCallback
+from app.federation.submodels import SubmodelMethod
+from app.models.base import ScalableNet
+from app.recipes import shipped_recipes
+from datamodules.base import FederatedDataModule
+from datamodules.partitions import Partition
+
+Entry = tuple[str, str]
+
+
+def classes(base: type, package: ModuleType) -> list[Entry]:
+    """Name and first docstring line of every concrete subclass of `base` defined in a package."""
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    found = {kind for kind in _subclasses(base) if kind.__module__.startswith(package.__name__)}
+    concrete = [kind for kind in found if not inspect.isabstract(kind) and not kind.__name__.startswith("_")]
+    return sorted((kind.__name__, _first_line(kind)) for kind in concrete)
+
+
+def _defenses() -> list[Entry]:
+    observers = {kind.__name__ for kind in _subclasses(FederatedCallback) if getattr(kind, "kind", "") == "observer"}
+    return [entry for entry in classes(FederatedCallback, callbacks) if entry[0] not in observers]
+
+
+def _recipes(kind: str | None = None) -> list[Entry]:
+    return [(recipe.name, recipe.purpose) for recipe in shipped_recipes() if kind in (None, recipe.kind)]
+
+
+CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
+    "methods": ("--config NAME", lambda: _recipes("method")),
+    "submodels": ("--model.method NAME", lambda: classes(SubmodelMethod, app.federation)),
+    "servers": (
+        "--model.server NAME",
+        lambda: [entry for entry in classes(ServerOptimizer, app.federation) if entry[0] != "ServerOptimizer"],
+    ),
+    "defenses": ("--defenses.ANY_NAME NAME", _defenses),
+    "attacks": ("--config NAME", lambda: _recipes("attack")),
+    "datasets": ("--data NAME", lambda: classes(FederatedDataModule, datamodules)),
+    "partitions": ("--data.partition NAME", lambda: classes(Partition, datamodules)),
+    "models": ("--model.net NAME", lambda: classes(ScalableNet, app.models)),
+    "recipes": ("--config NAME", _recipes),
+}
+
+
+def list_choices(arguments: Sequence[str]) -> int:
+    """Print the catalogue, or the named parts of it."""
+    parser = ArgumentParser(prog="rampart list", description=__doc__)
+    parser.add_argument("what", nargs="*", help=f"any of: {', '.join(CATALOGUE)}; all without a name")
+    chosen = parser.parse_args(list(arguments)).what
+    if unknown := [what for what in chosen if what not in CATALOGUE]:
+        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(CATALOGUE)}")
+    for what in chosen or CATALOGUE:
+        usage, entries = CATALOGUE[what]
+        print(f"{what}  ({usage})")
+        for name, line in entries() or [("none", "")]:
+            print(f"  {name:<18} {line}".rstrip())
+        print()
+    return 0
+
+
+def _subclasses(base: type) -> set[type]:
+    children: list[type] = base.__subclasses__()
+    return {base}.union(*(_subclasses(kind) for kind in children))
+
+
+def _first_line(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").split("\n", 1)[0]

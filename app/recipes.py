@@ -1,0 +1,135 @@
+"""Recipes: configuration files that are layered, each the difference from what lies below.
+
+Mappings are merged key by key, so a method, two defenses and an attack suite add up; lists and plain values are
+replaced; `null` removes what a layer below has put there. An object (`class_path` with `init_args`) is merged with one
+of the same class and replaced by one of another class.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.errors import Problem, UserError, raise_all
+
+FOLDER = Path(__file__).parent / "configs"
+DEFAULTS = FOLDER / "default.yaml"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A shipped configuration file.
+
+    Attributes:
+        name: what to write after `--config`.
+        kind: the folder it lies in: method, defense, attack, data, paper, or general.
+        path: the file.
+    """
+
+    name: str
+    kind: str
+    path: Path
+
+    @property
+    def purpose(self) -> str:
+        """The comment in the file's first line."""
+        first = self.path.read_text().split("\n", 1)[0]
+        return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+def shipped_recipes() -> list[Recipe]:
+    """All recipes, by kind and name."""
+    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS)
+    return [Recipe(path.stem, _kind(path), path) for path in paths]
+
+
+def find_recipe(name: str) -> Path:
+    """The file behind `--config NAME`: a path, or the name of a shipped recipe."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    recipes = {recipe.name: recipe.path for recipe in shipped_recipes()}
+    if name in recipes:
+        return recipes[name]
+    near = difflib.get_close_matches(name, recipes, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UserError.of(
+        f"no configuration {name!r}: neither a file nor a recipe",
+        "the run would not be the one you asked for",
+        f"{hint}`rampart list recipes` shows all recipes",
+    )
+
+
+def layered(names: Iterable[str]) -> dict[str, Any]:
+    """The defaults with the named recipes on top, first to last."""
+    config = read_layer(DEFAULTS)
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            config = merge(config, read_layer(find_recipe(name)))
+        except UserError as error:
+            problems.extend(error.problems)
+    raise_all(problems)
+    return config
+
+
+def read_layer(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    remedy = "correct the file; `rampart fit --print_config` shows the form"
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError.of(f"cannot read {path}: {' '.join(str(error).split())}", "no run starts", remedy) from error
+    if not isinstance(content, Mapping):
+        raise UserError.of(f"{path} holds no settings", "no run starts", remedy)
+    return dict(content)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` overlaid with `above`."""
+    if _class_of(above) is not None and _class_of(below) != _class_of(above):
+        return dict(above)
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if value is None and isinstance(old, Mapping):
+            del result[key]
+        elif isinstance(value, Mapping) and isinstance(old, Mapping):
+            result[key] = merge(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def put(config: dict[str, Any], section: str, keys: list[str], value: Any) -> None:
+    """Set one option of a named callback: `--defenses.NAME.OPTION VALUE`, or its class with `--defenses.NAME CLASS`."""
+    name, *rest = keys
+    entry: dict[str, Any] = {"class_path": value} if not rest else {"init_args": _nested(rest, value)}
+    entries = config.setdefault(section, {})
+    if rest and name not in entries:
+        raise UserError.of(
+            f"--{section}.{'.'.join(keys)}: there is no {name!r} among the {section}",
+            "the option would have no effect",
+            f"add it with --config or --{section}.{name} CLASS; present: {', '.join(entries) or 'none'}",
+        )
+    config[section] = merge(entries, {name: entry if value is not None or rest else None})
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    first, *rest = keys if keys[0] != "init_args" else keys[1:]
+    return {first: _nested(rest, value) if rest else value}
+
+
+def _class_of(value: Mapping[str, Any]) -> str | None:
+    name = value.get("class_path")
+    return str(name).rpartition(".")[2] if name is not None else None
+
+
+def _kind(path: Path) -> str:
+    folder = path.parent.name
+    return "general" if path.parent == FOLDER else folder.removesuffix("s")

@@ -1,0 +1,50 @@
+"""Pictures of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+
+def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Accuracy over the rounds: the server, the clients' mean and their worst-to-mean band.
+
+    Args:
+        records: lines of `metrics.jsonl`.
+        path: picture to write.
+        title: shown above the picture.
+    """
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    _line(axes, records, "server/accuracy", "server, common test set", "black", "-")
+    for name, label, colour in (
+        ("clients/trained_common", "clients after local training, common test set", "tab:blue"),
+        ("clients/trained_own", "clients after local training, own test set", "tab:orange"),
+    ):
+        _line(axes, records, f"{name}/mean", f"{label} (band: worst client to mean)", colour, "--")
+        _band(axes, records, name, colour)
+    axes.set(xlabel="round", ylabel="accuracy", title=title)
+    axes.set_ylim(0, 1.02)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def _points(records: Sequence[dict[str, Any]], *names: str) -> list[list[float]]:
+    present = [record for record in records if all(record.get(name) is not None for name in names)]
+    return [[float(record[name]) for record in present] for name in ("round", *names)]
+
+
+def _line(axes: Any, records: Sequence[dict[str, Any]], name: str, label: str, colour: str, style: str) -> None:
+    rounds, values = _points(records, name)
+    if values:
+        axes.plot(rounds, values, style, color=colour, label=label, marker="." if len(rounds) < 30 else "")
+
+
+def _band(axes: Any, records: Sequence[dict[str, Any]], name: str, colour: str) -> None:
+    rounds, worst, mean = _points(records, f"{name}/worst", f"{name}/mean")
+    if rounds:
+        axes.fill_between(rounds, worst, mean, color=colour, alpha=0.15)

@@ -1,0 +1,194 @@
+"""One run = one folder: what a run leaves behind, and whether it may be written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.errors import UserError
+
+NAME_VARIABLE = "RAMPART_RUN_NAME"
+"""Tells the processes that Lightning starts for further devices which folder the first one chose."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a run is kept.
+
+    Attributes:
+        root: folder that holds all runs.
+        name: name of the run's folder; an unfinished run of that name is resumed. Without a name, a new folder is made.
+        overwrite: start afresh although a run of that name exists; what it left is deleted.
+    """
+
+    root: str = "runs"
+    name: str | None = None
+    overwrite: bool = False
+
+
+class RunFolder:
+    """Paths and files of one run.
+
+    `config.yaml` (complete, replayable), `metrics.jsonl` (one line per round), `clients.csv` (one line per round and
+    client), `cost.jsonl` (seconds and bytes per round), `cost.json`, `summary.json` (written last: the run is
+    finished), `plan.json`, `partition.csv`, pictures, `checkpoints/`, `transcript/`, `attacks/`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def choose(cls, settings: RunSettings, stem: str) -> RunFolder:
+        """The folder the settings ask for; an unnamed run gets `stem` and the time as its name."""
+        name = settings.name or os.environ.get(NAME_VARIABLE)
+        if name is None:
+            name = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S-%f')[:-3]}"
+        os.environ[NAME_VARIABLE] = name
+        return cls(Path(settings.root) / name)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run ended as planned."""
+        return (self.path / "summary.json").is_file()
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    def claim(self, config: Mapping[str, Any], overwrite: bool) -> None:
+        """Make the folder ours, or say why it cannot be.
+
+        Args:
+            config: complete configuration of the run about to start, as plain data.
+            overwrite: delete an existing run of that name.
+        """
+        if overwrite and self.path.exists():
+            self._refuse_foreign()
+            shutil.rmtree(self.path)
+        if self.finished:
+            raise UserError.of(
+                f"the run {self.path} is finished",
+                "starting it again would overwrite its results",
+                "choose another --run.name, or pass --run.overwrite true",
+            )
+        self._refuse_other_config(config)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _refuse_foreign(self) -> None:
+        if any(self.path.iterdir()) and not (self.path / "config.yaml").is_file():
+            raise UserError.of(
+                f"{self.path} is not a run of this program",
+                "overwriting would delete files it did not write",
+                "choose another --run.name or --run.root",
+            )
+
+    def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
+        """An unfinished run may only go on with the experiment it was started with."""
+        saved = self.path / "config.yaml"
+        if not saved.is_file():
+            return
+        try:
+            before = yaml.safe_load(saved.read_text()) or {}
+        except (OSError, yaml.YAMLError):
+            return
+        parts = ("seed_everything", "model", "data", "defenses", "attacks")
+        changed = [part for part in parts if _plain(before.get(part)) != _plain(config.get(part))]
+        if changed and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+            raise UserError.of(
+                f"{self.path} holds an unfinished run with another configuration ({', '.join(changed)} differ)",
+                "resuming it would mix two experiments",
+                f"repeat it with --config {saved}, choose another --run.name, or pass --run.overwrite true",
+            )
+
+    def forget_after(self, round_: int) -> None:
+        """Drop what was recorded after `round_` rounds: a resumed run records those rounds again."""
+        for name in ("metrics.jsonl", "cost.jsonl"):
+            path = self.path / name
+            if path.is_file():
+                lines = [line for line in path.read_text().splitlines() if _round_of(line) <= round_]
+                write_text(path, "".join(line + "\n" for line in lines))
+        path = self.path / "clients.csv"
+        if path.is_file():
+            with path.open(newline="") as file:
+                rows = [row for row in csv.reader(file) if not row[:1] or not row[0].isdigit() or int(row[0]) <= round_]
+            with path.open("w", newline="") as file:
+                csv.writer(file).writerows(rows)
+
+    def append_json(self, name: str, record: Mapping[str, Any]) -> None:
+        """Add one line to a JSON-lines file."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(finite(record)) + "\n")
+
+    def append_rows(self, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
+        """Add rows to a CSV file, with a header where the file is new."""
+        path = self.path / name
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerows([header] if new else [])
+            writer.writerows(rows)
+
+    def write_json(self, name: str, record: Mapping[str, Any]) -> None:
+        """Write a JSON file in one step."""
+        write_text(self.path / name, json.dumps(finite(record), indent=2) + "\n")
+
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
+        """Records of a JSON-lines file; none where there is no file."""
+        path = self.path / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never half of one."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to tell when a run's files cannot be written."""
+    return UserError.of(
+        f"cannot write {path}: {error.strerror or error}",
+        "the run stops here; what was written before is kept, and the run resumes from its last checkpoint",
+        "free some space or choose another --run.root, then repeat the command",
+    )
+
+
+def finite(value: Any) -> Any:
+    """The same data with NaN and infinities as null, which JSON can hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _round_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):  # a line cut short by a crash
+        return math.inf
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, sort_keys=True, default=str))

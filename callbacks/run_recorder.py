@@ -1,0 +1,119 @@
+"""Writes what every round did into the run folder and to the trackers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.reports import ClientReport
+from app.results.pictures import draw_accuracy
+from app.results.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
+from app.results.run_folder import RunFolder, cannot_write
+from app.results.tracking import RoundLogger
+
+
+class RunRecorder(FederatedCallback):
+    """Records metrics, clients and costs of every round, and the summary at the end.
+
+    The clients of a round are gathered from all processes; the first one writes.
+    """
+
+    kind = "observer"
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Record into a run folder.
+
+        Args:
+            folder: the run's folder, which exists.
+        """
+        self._folder = folder
+        self._last: dict[int, ClientReport] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget rounds that will be repeated, and describe the federation."""
+        assert isinstance(pl_module, FederatedModule)
+        self._describe(pl_module, trainer.current_epoch)
+
+    @rank_zero_only
+    def _describe(self, federation: FederatedModule, done: int) -> None:
+        roster = federation.roster
+        self._folder.forget_after(done)
+        federation.data.write_table(self._folder.path)
+        self._folder.write_json(
+            "plan.json",
+            {
+                "method": type(federation.method).__name__,
+                "seed": roster.seed,
+                "participation": roster.participation,
+                "sizes": roster.sizes,
+                "capacities": roster.capacities,
+                "cells": federation.space.size,
+                "participants": [roster.participants(round_) for round_ in range(federation.rounds)],
+            },
+        )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the round."""
+        assert isinstance(pl_module, FederatedModule)
+        report = pl_module.report
+        self._last |= {client.client: client for client in report.clients}
+        metrics = round_metrics(report, pl_module.data.groups)
+        try:
+            self._write(report.round, metrics, round_cost(report), report.clients)
+        except OSError as error:
+            raise cannot_write(self._folder.path, error) from error
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics | {f"cost/{k}": v for k, v in round_cost(report).items()}, step=report.round)
+
+    @rank_zero_only
+    def _write(
+        self, round_: int, metrics: dict[str, float], cost: dict[str, float], clients: tuple[ClientReport, ...]
+    ) -> None:
+        self._folder.append_json("metrics.jsonl", metrics)
+        self._folder.append_json("cost.jsonl", cost)
+        rows = [[round_, *client_row(client)] for client in clients]
+        self._folder.append_rows("clients.csv", ["round", *CLIENT_COLUMNS], rows)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the summary, which marks the run as finished."""
+        assert isinstance(pl_module, FederatedModule)
+        if not trainer.interrupted:
+            self._finish(trainer, pl_module)
+
+    @rank_zero_only
+    def _finish(self, trainer: Trainer, federation: FederatedModule) -> None:
+        records, costs = self._folder.read_lines("metrics.jsonl"), self._folder.read_lines("cost.jsonl")
+        final = dict(records[-1]) if records else {}
+        cost = _total_cost(costs)
+        draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
+        self._folder.write_json("cost.json", cost)
+        clients = [asdict(self._last[client]) for client in sorted(self._last)]
+        self._folder.write_json("summary.json", {"final": final, "cost": cost, "clients": clients})
+        for logger in trainer.loggers:
+            if isinstance(logger, RoundLogger):
+                rows = [client_row(self._last[client]) for client in sorted(self._last)]
+                logger.finish(final | {f"cost/{k}": v for k, v in cost.items()}, list(CLIENT_COLUMNS), rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last report of every client, so that a resumed run can summarise clients it did not see again."""
+        return {"last": [asdict(self._last[client]) for client in sorted(self._last)]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the last reports."""
+        self._last = {report["client"]: ClientReport(**report) for report in state_dict["last"]}
+
+
+def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
+    """Sums over the rounds, and means per round and per client."""
+    names = [name for name in (costs[0] if costs else {}) if name != "round"]
+    total: dict[str, float] = {name: sum(float(cost[name]) for cost in costs) for name in names}
+    total["rounds"] = float(len(costs))
+    if costs:
+        total["seconds_per_round"] = total["seconds/total"] / len(costs)
+        total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
+    return total

@@ -1,0 +1,44 @@
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from app.errors import UserError
+from app.models.base import DataShape
+from datamodules import Digits, Holdout, Iid
+
+
+def test_the_embedded_digits():
+    data = Digits()
+    data.setup()
+    assert data.shape == DataShape(1, 8, 8, 10)
+    assert len(data.store) == 1797
+    assert data.clients == 10
+    assert len(data.common_test) in (359, 360)
+
+
+def test_images_are_those_of_scikit_learn_and_normalised():
+    data = Digits(holdout=Holdout(0, 0, 0))
+    data.setup()
+    images, labels = data.store.batch(torch.arange(1797))
+    assert abs(images.mean()) < 1e-3
+    assert abs(images.std() - 1) < 1e-3
+    bundle = load_digits()
+    assert torch.equal(torch.bincount(labels), torch.bincount(torch.tensor(bundle.target)))
+    assert data.store.images.double().sum().item() == pytest.approx(bundle.images.sum() / 16)
+
+
+def test_the_common_test_set_is_stratified_and_the_same_for_every_seed():
+    sets = []
+    for seed in (0, 1):
+        data = Digits(seed=seed)
+        data.setup()
+        sets.append(data.store.batch(data.common_test))
+    assert torch.equal(sets[0][0], sets[1][0])
+    shares = torch.bincount(sets[0][1]) / torch.bincount(torch.tensor(load_digits().target))
+    assert (shares - 0.2).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0])
+def test_a_bad_test_fraction_is_told_with_all_else(fraction):
+    with pytest.raises(UserError, match=r"clients is 0(.|\n)*test_fraction is"):
+        Digits(fraction, partition=Iid(0)).setup()

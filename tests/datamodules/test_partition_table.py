@@ -1,0 +1,53 @@
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datamodules import Holdout, Multimodal
+from datamodules.table import PartitionTable
+
+
+def table(clients: int, classes: int) -> PartitionTable:
+    counts = np.arange(clients * classes).reshape(clients, classes)
+    names = tuple(f"class {label}" for label in range(classes))
+    return PartitionTable(counts, names, tuple(map(str, range(clients))), ("all",) * clients)
+
+
+def test_files_written_by_a_data_module(toy, tmp_path):
+    data = toy(Multimodal(2, 1, [0, 1]), Holdout(0, 0, 0))
+    data.setup()
+    data.write_table(tmp_path / "new" / "folder")
+    with (tmp_path / "new" / "folder" / "partition.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["client", "size", "cat", "dog", "emu", "fox", "group", "name"]
+    assert [row["group"] for row in rows] == ["majority", "majority", "minority"]
+    counts = [[int(row[name]) for name in data.class_names] for row in rows]
+    assert counts == data.client_class_table().tolist()
+    assert [int(row["size"]) for row in rows] == data.sizes == [12, 12, 12]
+    with Image.open(tmp_path / "new" / "folder" / "partition.png") as picture:
+        assert len(picture.convert("L").getcolors()) > 10
+
+
+def test_counts_are_spelled_out_where_they_can_be_read():
+    texts = [text.get_text() for text in table(3, 4).draw().axes[0].texts]
+    assert texts == [str(count) for count in range(12)]
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(300, 10), (10, 100), (1, 1)])
+def test_large_tables_have_no_text_and_a_bounded_size(clients, classes):
+    figure = table(clients, classes).draw()
+    assert len(figure.axes[0].texts) == (1 if clients * classes == 1 else 0)
+    assert max(figure.get_size_inches()) <= 14
+
+
+def test_axes_are_labelled():
+    axes = table(3, 4).draw().axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
+    assert axes.get_title() == "3 clients, 66 training samples, 6 to 38 each"
+
+
+def test_groups_are_named_beside_the_picture():
+    plain = table(30, 2)
+    grouped = PartitionTable(plain.counts, plain.classes, plain.clients, ("majority",) * 20 + ("minority",) * 10)
+    assert [text.get_text() for text in grouped.draw().axes[0].texts] == ["majority", "minority"]
