@@ -42,6 +42,8 @@ class FederationProgress(ProgressBar, FederatedCallback):
         """Start the clock, and the bar on a terminal."""
         assert isinstance(pl_module, FederatedModule)
         self._started, self._first = time.monotonic(), trainer.current_epoch
+        if self._enabled:
+            print(_header(pl_module), flush=True)
         if self._enabled and sys.stderr.isatty():
             layout = "{desc} {bar} {n:.0f}/{total:.0f} rounds  {postfix}"
             self._bar = tqdm(total=pl_module.rounds, initial=self._first, bar_format=layout, dynamic_ncols=True)
@@ -93,6 +95,17 @@ class FederationProgress(ProgressBar, FederatedCallback):
             return "?"
         seconds = (time.monotonic() - self._started) / done * (federation.rounds - self._first - done)
         return str(timedelta(seconds=max(0, round(seconds))))
+
+
+def _header(federation: FederatedModule) -> str:
+    data, sizes = federation.data, federation.roster.sizes
+    widths = " and ".join(f"{rate:g}" for rate in sorted(set(federation.roster.capacities), reverse=True))
+    return (
+        f"{type(data).__name__}: {data.clients} clients with {min(sizes)} to {max(sizes)} training samples, "
+        f"{len(data.common_test)} common test samples\n"
+        f"{type(federation.net).__name__}: {federation.space.trainable:,} parameters, widths {widths}, "
+        f"clients trained by {federation.executor_name}"
+    )
 
 
 def _accuracies(federation: FederatedModule) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from functools import partial
 
@@ -11,7 +10,7 @@ import lightning.pytorch as pl
 from torch.optim import Adam
 
 from app.benchmarks.raw import flat
-from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, SEED, Run, Work
+from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, SEED, Run, Stopwatch, Work
 from app.federation.evaluation import Evaluation
 from app.federation.executors import ExecutorKind
 from app.federation.local import LocalTraining
@@ -22,11 +21,11 @@ class _RoundTimer(pl.Callback):
     """When each round ended, Lightning's own work between rounds included."""
 
     def __init__(self) -> None:
-        self.ends: list[float] = []
+        self.watch = Stopwatch()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the time."""
-        self.ends.append(time.perf_counter())
+        self.watch.lap()
 
 
 def federation(work: Work, executor: ExecutorKind) -> FederatedModule:
@@ -58,8 +57,7 @@ def ours(work: Work, rounds: int, executor: ExecutorKind = "auto") -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about dataloader workers, which do not exist here
         trainer.fit(module, datamodule=work.data())
-    seconds = tuple(end - start for start, end in zip(timer.ends, timer.ends[1:], strict=False))
-    return Run(seconds, flat(module.net), _correct(module, work) if work.evaluate else 0)
+    return timer.watch.run(flat(module.net), _correct(module, work) if work.evaluate else 0)
 
 
 def _correct(module: FederatedModule, work: Work) -> int:

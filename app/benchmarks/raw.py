@@ -1,14 +1,13 @@
 """Federated averaging written directly in PyTorch: the practical limit, and what most code does.
 
-The loops know nothing of this application's federation, only of its networks: images lie normalised in memory, there are
-no defenses, no unequal models, no reports. What a framework costs is the difference to them.
+The loops know nothing of this application's federation, only of its networks: images lie normalised in memory, there
+are no defenses, no unequal models, no reports. What a framework costs is the difference to them.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam
 from torch.utils.data import DataLoader, TensorDataset
 
-from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, MEAN, STD, Run, Work
+from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, MEAN, STD, Run, Stopwatch, Work
 
 Batch = tuple[Tensor, Tensor]
 
@@ -68,12 +67,11 @@ def flat(net: nn.Module) -> Tensor:
 
 def timed_rounds(rounds: int, step: Callable[[int], int], net: nn.Module) -> Run:
     """Run `step(round)`, which returns the correct answers, and time every round but the first."""
-    seconds, correct = [], 0
+    watch, correct = Stopwatch(), 0
     for round_ in range(rounds):
-        started = time.perf_counter()
         correct = step(round_)
-        seconds.append(time.perf_counter() - started)
-    return Run(tuple(seconds[1:]), flat(net), correct)
+        watch.lap()
+    return watch.run(flat(net), correct)
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -68,17 +70,36 @@ class Run:
 
     Attributes:
         seconds: wall-clock seconds of every round but the first, which warms up.
+        cpu_seconds: seconds of all cores of this process in the same rounds, which neighbours disturb less.
         vector: the server's parameters after the last round, flat, in the order of `net.parameters()`.
         correct: correct answers in all evaluations of the last round, 0 without evaluation.
     """
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
     vector: Tensor
     correct: int = 0
 
 
 Competitor = Callable[[Work, int], Run]
-"""Does the work for a number of rounds, at least 2."""
+"""Does the work for a number of rounds; the first is not timed."""
+
+
+class Stopwatch:
+    """Collects the time at the end of every round."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, float]] = []
+
+    def lap(self) -> None:
+        """A round has ended."""
+        self._ends.append((time.perf_counter(), time.process_time()))
+
+    def run(self, vector: Tensor, correct: int = 0) -> Run:
+        """The rounds after the first."""
+        pairs = list(itertools.pairwise(self._ends))
+        wall = tuple(end[0] - start[0] for start, end in pairs)
+        return Run(wall, tuple(end[1] - start[1] for start, end in pairs), vector, correct)
 
 
 class SyntheticImages(FederatedDataModule):

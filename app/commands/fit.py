@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
-from lightning.pytorch import Trainer
+from jsonargparse import ActionConfigFile
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -19,11 +22,13 @@ from app.commands.arguments import expand
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.transcript import TranscriptSettings
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
 from callbacks.progress import FederationProgress
 from callbacks.run_recorder import RunRecorder
+from callbacks.transcript_recorder import TranscriptRecorder
 from datamodules.base import FederatedDataModule
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -33,6 +38,22 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,  # the tracker is added by --tracking
 }
+
+USAGE = "rampart fit [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
+
+
+class FitParser(LightningArgumentParser):
+    """Keeps errors short and names the nearest option."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message, with options of a similar name, and exit with code 2."""
+        wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
+        known = [option for action in self._actions for option in action.option_strings]
+        near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        text = f"error: {message}\n  remedy: {hint}`rampart fit --help` tells what every option means"
+        print(text, file=sys.stderr)
+        raise SystemExit(2)
 
 
 class FitCommand(LightningCLI):
@@ -51,12 +72,19 @@ class FitCommand(LightningCLI):
             auto_configure_optimizers=False,
             run=False,
             args=expand(arguments),
-            parser_kwargs={"prog": "rampart fit", "description": __doc__},
+            parser_kwargs={"prog": "rampart fit", "description": __doc__, "usage": USAGE},
         )
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """A parser with helpful errors."""
+        parser = FitParser(**kwargs)
+        parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
+        return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of a run that are not the trainer's, the model's or the data's."""
         parser.add_class_arguments(RunSettings, "run")
+        parser.add_class_arguments(TranscriptSettings, "transcript")
         entries = dict[str, FederatedCallback]
         parser.add_argument(
             "--defenses", type=entries, default={}, help="Defenses by name, in the order in which they act on updates."
@@ -91,9 +119,8 @@ class FitCommand(LightningCLI):
         """A trainer with defenses, attacks, recorder, progress bar, checkpoints and tracker in place."""
         config = self.config_init
         named = [*ordered(config["defenses"], config["defense_order"]), *config["attacks"].values()]
-        ours = [*named, RunRecorder(self.folder), FederationProgress(), RoundCheckpoint(self.folder.checkpoints)]
-        kwargs = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or []), *ours[len(named) :]]
+        kwargs = {**self._get(config, "trainer", default={}), **kwargs}
+        kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or []), *self._observers()]
         kwargs["plugins"] = [*(kwargs["plugins"] or []), VerifiedCheckpointIO()]
         kwargs["default_root_dir"] = kwargs["default_root_dir"] or str(self.folder.path)
         self.tracker = make_tracker(
@@ -102,6 +129,15 @@ class FitCommand(LightningCLI):
         if self.tracker is not None:
             kwargs["logger"] = [*_loggers(kwargs["logger"]), self.tracker]
         return Trainer(**kwargs)
+
+    def _observers(self) -> list[Callback]:
+        settings = TranscriptSettings(**vars(self.config.transcript))
+        return [
+            FederationProgress(),
+            TranscriptRecorder(self.folder.path / "transcript", settings),
+            RunRecorder(self.folder),
+            RoundCheckpoint(self.folder.checkpoints),
+        ]
 
 
 def complete_config(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
@@ -149,6 +185,8 @@ def _closing(command: FitCommand) -> str:
     if own:
         lines.append(f"  clients' accuracy  {sum(own) / len(own):7.2%}  on their own test sets, worst {min(own):.2%}")
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    if command.tracker is not None and command.tracker._offline:
+        lines.append(f"  to upload it to Weights & Biases: wandb sync {command.folder.path}/wandb/offline-run-*")
     return "\n".join(lines)
 
 

@@ -34,8 +34,9 @@ def classes(base: type, package: ModuleType) -> list[Entry]:
 
 
 def _defenses() -> list[Entry]:
+    entries = classes(FederatedCallback, callbacks)
     observers = {kind.__name__ for kind in _subclasses(FederatedCallback) if getattr(kind, "kind", "") == "observer"}
-    return [entry for entry in classes(FederatedCallback, callbacks) if entry[0] not in observers]
+    return [entry for entry in entries if entry[0] not in observers]
 
 
 def _recipes(kind: str | None = None) -> list[Entry]:

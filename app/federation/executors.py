@@ -11,14 +11,15 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from app.errors import UserError
+from app.federation.evaluation import Score
 from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
 from app.models.base import ScalableNet
 from app.models.layers import has_dropout
@@ -29,12 +30,19 @@ ExecutorKind = Literal["auto", "threads", "vectorised", "sequence"]
 class Executor(ABC):
     """Trains blocks of clients."""
 
+    description: ClassVar[str]
+    """How clients are trained, in words."""
+
     def __init__(self, context: LocalContext) -> None:
         self.context = context
 
     @abstractmethod
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the clients; results come in the order of the tasks."""
+
+    def map(self, function: Callable[[Tensor], Score], items: Iterable[Tensor]) -> Iterable[Score]:
+        """`function` of every item, in order, as parallel as the executor is; for evaluating the server."""
+        return map(function, items)
 
     def close(self) -> None:
         """Release what the executor holds; by default nothing."""
@@ -43,6 +51,8 @@ class Executor(ABC):
 
 class InSequence(Executor):
     """One client after the other, each using all cores or the whole GPU."""
+
+    description = "one worker, in sequence"
 
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
@@ -56,8 +66,12 @@ class InSequence(Executor):
 class WorkerThreads(Executor):
     """One client per worker thread, one intra-op thread each."""
 
+    description = "worker threads, one client each"
+
     def __init__(self, context: LocalContext, workers: int) -> None:
         super().__init__(context)
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)  # the main thread's own intra-op threads would only get in the workers' way
         self._workers = workers
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(workers, "client", initializer=self._start_worker)
@@ -72,9 +86,14 @@ class WorkerThreads(Executor):
         while waiting:
             yield waiting.popleft().result()
 
+    def map(self, function: Callable[[Tensor], Score], items: Iterable[Tensor]) -> Iterable[Score]:
+        """`function` of every item on the workers."""
+        return self._pool.map(function, items)
+
     def close(self) -> None:
         """End the worker threads."""
         self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
 
     def _start_worker(self) -> None:
         torch.set_num_threads(1)

@@ -22,7 +22,7 @@ from app.federation.hooks import RoundHooks, overriding
 from app.federation.local import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.personal import PersonalCells
-from app.federation.plan import NOBODY, Plan, Roster, TensorLoader
+from app.federation.plan import NOBODY, Loader, Plan, Roster
 from app.federation.processes import autocast_of, gather
 from app.federation.reports import ClientReport, PhaseClock, RoundReport, client_report
 from app.federation.submodels import Prefix, SubmodelMethod
@@ -31,6 +31,9 @@ from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
 from app.seeding import derive_key
 from datamodules.base import FederatedDataModule
+
+DEFAULT_TRAINING = LocalTraining()
+DEFAULT_EVALUATION = Evaluation()
 
 
 class FederatedModule(LightningModule):
@@ -54,13 +57,13 @@ class FederatedModule(LightningModule):
         net: Callable[[DataShape], ScalableNet] = CNN,
         method: SubmodelMethod | None = None,
         capacities: list[float] | None = None,
-        local: LocalTraining | None = None,
+        local: LocalTraining = DEFAULT_TRAINING,
         server: ServerOptimizerFactory = FedAvg,
         participation: float = 1.0,
         weighting: Literal["uniform", "samples"] = "uniform",
         uncovered_cells: UncoveredCells = "keep",
         personal: list[str] | None = None,
-        evaluation: Evaluation | None = None,
+        evaluation: Evaluation = DEFAULT_EVALUATION,
         executor: ExecutorKind = "auto",
         workers: int | None = None,
         block_size: int = 32,
@@ -91,8 +94,7 @@ class FederatedModule(LightningModule):
         self.make_net, self.make_server = net, server
         self.method = method if method is not None else Prefix()
         self.capacities = list(capacities) if capacities else [1.0]
-        self.local = local if local is not None else LocalTraining()
-        self.evaluation = evaluation if evaluation is not None else Evaluation()
+        self.local, self.evaluation = local, evaluation
         self.participation, self.weighting, self.uncovered_cells = participation, weighting, uncovered_cells
         self.personal_patterns = list(personal or [])
         self.executor_kind, self.workers, self.block_size = executor, workers, block_size
@@ -151,18 +153,15 @@ class FederatedModule(LightningModule):
             self._executor.close()
             self._executor = None
 
-    def round_loader(self) -> TensorLoader:
+    def round_loader(self) -> Loader:
         """Clients of the current round on this process, in blocks; every round has equally many."""
-        return TensorLoader(self._blocks, len(self._blocks()))
+        return Loader(self._blocks, len(self._blocks()))
 
-    def evaluation_loader(self) -> TensorLoader:
-        """Batches of the common test set that this process evaluates; ranks get equally many, some of them empty."""
+    def evaluation_loader(self) -> Loader:
+        """The batches of the common test set that this process evaluates, all in one step."""
         batches = evaluation_batches(self.net, self.data.common_test, self.evaluation.batch_size)
-        rank, ranks = self.global_rank, self.trainer.world_size
-        mine = list(batches[rank::ranks])
-        empty = self.data.common_test[:0]
-        padded = mine + [empty] * (-(-len(batches) // ranks) - len(mine))
-        return TensorLoader(lambda: padded, len(padded))
+        mine = list(batches[self.global_rank :: self.trainer.world_size])
+        return Loader(lambda: [mine], 1)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
@@ -280,11 +279,12 @@ class FederatedModule(LightningModule):
             statistics_context(self.net, self.data.store, everyone, self.evaluation.batch_size)
         )
 
-    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Score one batch of the common test set."""
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        """Score this process's batches of the common test set."""
         with self.clock.phase("evaluate"):
-            if len(batch):
-                self._server_score += score_batch(self.net, self.data.store, batch)
+            each = self._executor.map if self._executor is not None else map
+            scores = each(lambda indices: score_batch(self.net, self.data.store, indices), batch)
+            self._server_score = sum(scores, Score())
 
     def on_validation_epoch_end(self) -> None:
         """Add up the processes' scores; `server/accuracy` can be monitored by early stopping."""
@@ -324,6 +324,11 @@ class FederatedModule(LightningModule):
         """Rounds of the whole run; a run without an end is taken to have many."""
         planned = self.trainer.max_epochs
         return planned if planned is not None and planned >= 0 else 10_000
+
+    @property
+    def executor_name(self) -> str:
+        """How clients are trained, in words."""
+        return "nobody yet" if self._executor is None else self._executor.description
 
     @property
     def server(self) -> ServerOptimizer:

@@ -79,10 +79,10 @@ class Plan:
         return mine + (NOBODY,) * (longest - len(mine))
 
 
-class TensorLoader:
-    """A dataloader over tensors of ids: whoever iterates gets what `make` gives at that moment."""
+class Loader:
+    """A dataloader over ids: whoever iterates gets what `make` gives at that moment."""
 
-    def __init__(self, make: Callable[[], Iterable[Tensor]], length: int) -> None:
+    def __init__(self, make: Callable[[], Iterable[Tensor | list[Tensor]]], length: int) -> None:
         """Make a loader.
 
         Args:
@@ -95,5 +95,5 @@ class TensorLoader:
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Tensor | list[Tensor]]:
         yield from self._make()

@@ -33,6 +33,8 @@ class Vectorised(Executor):
     every step, clients whose batches have the same length share a call; a client that has finished stands still.
     """
 
+    description = "vectorised calls over clients of one width"
+
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
         self._workshop = Workshop(context)

@@ -49,7 +49,16 @@ def make_tracker(mode: TrackingMode, folder: Path, name: str, group: str | None,
     """
     if mode == "disabled":
         return None
+    import wandb
+
     folder.mkdir(parents=True, exist_ok=True)
     return RoundLogger(
-        name=name, id=name, group=group, project=project, save_dir=folder, offline=mode == "offline", resume="allow"
+        name=name,
+        id=name,
+        group=group,
+        project=project,
+        save_dir=folder,
+        offline=mode == "offline",
+        resume="allow",
+        settings=wandb.Settings(silent=mode == "offline", console="off", x_disable_stats=True),
     )

@@ -1,0 +1,54 @@
+"""`python -m app.benchmarks federation [--quick] [--json FILE]`: measure and print tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app.benchmarks.federation import federation_tables
+from app.benchmarks.table import Table
+from app.federation.executors import available_cores
+
+SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {"federation": federation_tables}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the benchmark of one subject."""
+    options = _parser().parse_args(arguments)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
+    tables = []
+    for table in SUBJECTS[options.subject](options.quick):
+        print(f"\n{table}", flush=True)
+        tables.append(table.as_json())
+    if options.json is not None:
+        options.json.write_text(json.dumps({"machine": machine(), "tables": tables}, indent=2) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the measurements depend on."""
+    return {
+        "cores": available_cores(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Speed and memory, side by side in one run.")
+    parser.add_argument("subject", choices=sorted(SUBJECTS), help="what to measure")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute: for a first impression")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Flower's simulation on the work of a benchmark: one Ray worker with one intra-op thread per core."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from app.benchmarks.raw import Tables, fit, flat
+from app.benchmarks.work import Run, Stopwatch, Work
+from app.federation.executors import available_cores
+
+
+@functools.cache
+def _tables(work: Work) -> Tables:
+    """The data, loaded once per worker process."""
+    torch.set_num_threads(1)
+    return Tables.of(work, channels_last=False)
+
+
+def _client_app(work: Work) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        images, labels = _tables(work).clients[int(context.node_config["partition-id"])]
+        net = work.net(work.shape)
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        order = torch.randperm(len(labels)).split(work.batch_size)
+        fit(net, ((images[positions], labels[positions]) for positions in order), fused=False)
+        answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(labels)})}
+        return Message(content=RecordDict(answer), reply_to=message)
+
+    return app
+
+
+def flower(work: Work, rounds: int) -> Run:
+    """Federated averaging by Flower, training only."""
+    net, watch, server = work.initial_net(), Stopwatch(), ServerApp()
+
+    def lap(round_: int, arrays: ArrayRecord) -> None:
+        if round_ > 0:
+            watch.lap()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=work.clients)
+        result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=rounds, evaluate_fn=lap)
+        net.load_state_dict(result.arrays.to_torch_state_dict())
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    cores = available_cores()
+    backend: dict[str, Any] = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"num_cpus": cores, "include_dashboard": False, "log_to_driver": False},
+    }
+    run_simulation(server, _client_app(work), work.clients, backend_config=backend)
+    return watch.run(flat(net))

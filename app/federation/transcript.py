@@ -1,0 +1,169 @@
+"""What each kind of adversary could observe during a run.
+
+A transcript is a folder of arrays. Attacks never get the folder: they get the view of the adversary they declare, and a
+view has no way to reach what that adversary does not see.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.errors import UserError
+from app.federation.channel import Message
+
+Form = Literal["plain", "masked", "ciphertext"]
+
+
+@dataclass(frozen=True)
+class TranscriptSettings:
+    """Which rounds are kept for attacks after the run.
+
+    Attributes:
+        last: keep the last so many rounds; 0 keeps none of them.
+        rounds: further rounds to keep, counted from 1, such as [40, 60, 80].
+    """
+
+    last: int = 2
+    rounds: list[int] = field(default_factory=list)
+
+    def wanted(self, round_: int, rounds: int) -> bool:
+        """Whether a round (counted from 1) of so many is kept."""
+        return round_ > rounds - self.last or round_ in self.rounds
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One client's message as the server saw it.
+
+    Attributes:
+        client: sender.
+        index: cells the message is about (int64), None for the whole network.
+        payload: the values, None where the server saw only masks or ciphertext.
+        form: what travelled.
+    """
+
+    client: int
+    index: Tensor | None
+    payload: Tensor | None
+    form: Form
+
+
+class Transcript:
+    """Writes what happens, and hands out views."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def rounds(self) -> list[int]:
+        """Rounds that were kept, counted from 1."""
+        return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
+
+    def record_broadcast(self, round_: int, theta: Tensor) -> None:
+        """Keep the server's vector at the start of a round (counted from 1)."""
+        _save(self._round(round_) / "broadcast.npz", theta=theta)
+
+    def record_message(self, message: Message, cells: int) -> None:
+        """Keep what the server saw of one update; `cells` is the size of the server's vector."""
+        arrays = {} if message.payload is None else {"payload": message.payload}
+        if message.index.numel() != cells:
+            arrays["index"] = message.index.to(torch.int32 if cells < 2**31 else torch.int64)
+        _save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
+
+    def record_released(self, theta: Tensor) -> None:
+        """Keep the final model."""
+        _save(self._folder / "released.npz", theta=theta)
+
+    def forget(self, round_: int) -> None:
+        """Delete a round."""
+        shutil.rmtree(self._round(round_), ignore_errors=True)
+
+    def server_view(self) -> ServerView:
+        """Honest-but-curious server: all broadcasts, every message in the form in which it arrived."""
+        return ServerView(self._folder)
+
+    def client_view(self) -> ClientView:
+        """A participant: the model of every round, but nobody else's updates."""
+        return ClientView(self._folder)
+
+    def external_view(self) -> ExternalView:
+        """Anybody outside: the released model."""
+        return ExternalView(self._folder)
+
+    def _round(self, round_: int) -> Path:
+        return self._folder / f"round-{round_:05d}"
+
+
+class ExternalView:
+    """What somebody outside the federation sees: the released model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.__folder = folder
+
+    def released(self) -> Tensor:
+        """The final model's flat vector."""
+        return _load(self.__folder / "released.npz")["theta"]
+
+
+class ClientView(ExternalView):
+    """What a participant sees: the server's model at the start of the rounds that were kept."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.__folder = folder
+
+    @property
+    def rounds(self) -> list[int]:
+        """Rounds that were kept, counted from 1."""
+        return Transcript(self.__folder).rounds
+
+    def broadcast(self, round_: int) -> Tensor:
+        """The server's flat vector at the start of a round."""
+        return _load(self.__folder / f"round-{round_:05d}" / "broadcast.npz")["theta"]
+
+
+class ServerView(ClientView):
+    """What the server sees: also every message, in the form in which it arrived."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.__folder = folder
+
+    def uploads(self, round_: int) -> list[Upload]:
+        """Messages of a round, by client."""
+        paths = sorted((self.__folder / f"round-{round_:05d}").glob("client-*.npz"))
+        return [_upload(path) for path in paths]
+
+
+def _upload(path: Path) -> Upload:
+    name, form, _ = path.name.split(".")
+    arrays = _load(path)
+    index = arrays["index"].long() if "index" in arrays else None
+    return Upload(int(name.removeprefix("client-")), index, arrays.get("payload"), cast(Form, form))
+
+
+def _save(path: Path, **tensors: Tensor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        np.savez(file, **arrays)
+    temporary.replace(path)
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise UserError.of(
+            f"the transcript holds no {path.name} in {path.parent}",
+            "the attack has nothing to look at",
+            "run the federation again and keep that round: --transcript.rounds or --transcript.last",
+        )
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}

@@ -1,0 +1,97 @@
+"""Keeps what adversaries could see, for attacks after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.utilities import rank_zero_only
+
+from app.federation.channel import Message
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.federation.transcript import Transcript, TranscriptSettings
+from app.results.run_folder import cannot_write
+
+
+class TranscriptRecorder(FederatedCallback):
+    """Records broadcasts and messages of the rounds that attacks will need, straight to disk."""
+
+    kind = "observer"
+
+    def __init__(self, folder: Path, settings: TranscriptSettings) -> None:
+        """Record into a folder.
+
+        Args:
+            folder: the run's transcript folder.
+            settings: which rounds to keep.
+        """
+        self._transcript = Transcript(folder)
+        self._folder = folder
+        self._settings = settings
+        self._open_end = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """A run that may stop early has an unknown last round: then a window of rounds is kept on the way."""
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        self._open_end = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
+
+    def expected_bytes(self, federation: FederatedModule) -> int:
+        """Size of the transcript on disk at the end of the run."""
+        kept = [
+            round_ for round_ in range(1, federation.rounds + 1) if self._settings.wanted(round_, federation.rounds)
+        ]
+        widths: dict[float, int] = {}
+        total = 0
+        for round_ in kept:
+            for client in federation.roster.participants(round_ - 1):
+                capacity = federation.roster.capacities[client]
+                if capacity not in widths:
+                    widths[capacity] = federation.method.index(
+                        federation.space, federation.roster.seat(0, client)
+                    ).numel()
+                whole = widths[capacity] == federation.space.size
+                total += widths[capacity] * (4 if whole else 8)
+        return total + (len(kept) + 1) * federation.space.size * 4
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell how much will be written."""
+        assert isinstance(pl_module, FederatedModule)
+        rank_zero_only(print)(
+            f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
+        )
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Keep the broadcast."""
+        if self._recording(plan.round + 1, federation):
+            self._guarded(rank_zero_only(self._transcript.record_broadcast), plan.round + 1, federation.theta)
+
+    def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
+        """Keep the message."""
+        if self._recording(message.round + 1, federation):
+            self._guarded(self._transcript.record_message, message, federation.space.size)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let go of the oldest round of the window."""
+        assert isinstance(pl_module, FederatedModule)
+        oldest = pl_module.plan.round + 1 - self._settings.last
+        if self._open_end and oldest > 0 and oldest not in self._settings.rounds:
+            rank_zero_only(self._transcript.forget)(oldest)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the released model."""
+        assert isinstance(pl_module, FederatedModule)
+        self._guarded(rank_zero_only(self._transcript.record_released), pl_module.space.read(pl_module.net))
+
+    def _recording(self, round_: int, federation: FederatedModule) -> bool:
+        return (self._open_end and self._settings.last > 0) or self._settings.wanted(round_, federation.rounds)
+
+    def _guarded(self, write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
