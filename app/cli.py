@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.errors import UserError
 
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands above")
     chosen = parser.parse_args(given[:1]).command
+    sys.path.append(str(Path.cwd()))  # so that configurations can name the user's own classes
     try:
         code = COMMANDS[chosen].load()(given[1:])
     except UserError as error:

@@ -110,7 +110,7 @@ def put(config: dict[str, Any], section: str, keys: list[str], value: Any) -> No
     """Set one option of a named callback: `--defenses.NAME.OPTION VALUE`, or its class with `--defenses.NAME CLASS`."""
     name, *rest = keys
     entry: dict[str, Any] = {"class_path": value} if not rest else {"init_args": _nested(rest, value)}
-    entries = config.setdefault(section, {})
+    entries = config.get(section) or {}
     if rest and name not in entries:
         raise UserError.of(
             f"--{section}.{'.'.join(keys)}: there is no {name!r} among the {section}",

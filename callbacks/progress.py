@@ -111,6 +111,8 @@ def _header(federation: FederatedModule) -> str:
 def _accuracies(federation: FederatedModule) -> str:
     report = federation.report
     own = Spread.of(client.trained_own for client in report.clients)
+    if own.mean != own.mean:  # clients have no test sets of their own
+        own = Spread.of(client.trained_common for client in report.clients)
     parts = []
     if report.server.total:
         parts.append(f"server {report.server.accuracy:.1%}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -37,7 +39,8 @@ class RunRecorder(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget rounds that will be repeated, and describe the federation."""
         assert isinstance(pl_module, FederatedModule)
-        self._describe(pl_module, trainer.current_epoch)
+        with self._writing():
+            self._describe(pl_module, trainer.current_epoch)
 
     @rank_zero_only
     def _describe(self, federation: FederatedModule, done: int) -> None:
@@ -63,10 +66,8 @@ class RunRecorder(FederatedCallback):
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
         metrics = round_metrics(report, pl_module.data.groups)
-        try:
+        with self._writing():
             self._write(report.round, metrics, round_cost(report), report.clients)
-        except OSError as error:
-            raise cannot_write(self._folder.path, error) from error
         for logger in trainer.loggers:
             logger.log_metrics(metrics | {f"cost/{k}": v for k, v in round_cost(report).items()}, step=report.round)
 
@@ -83,7 +84,8 @@ class RunRecorder(FederatedCallback):
         """Write the summary, which marks the run as finished."""
         assert isinstance(pl_module, FederatedModule)
         if not trainer.interrupted:
-            self._finish(trainer, pl_module)
+            with self._writing():
+                self._finish(trainer, pl_module)
 
     @rank_zero_only
     def _finish(self, trainer: Trainer, federation: FederatedModule) -> None:
@@ -98,6 +100,13 @@ class RunRecorder(FederatedCallback):
             if isinstance(logger, RoundLogger):
                 rows = [client_row(self._last[client]) for client in sorted(self._last)]
                 logger.finish(final | {f"cost/{k}": v for k, v in cost.items()}, list(CLIENT_COLUMNS), rows)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(self._folder.path, error) from error
 
     def state_dict(self) -> dict[str, Any]:
         """The last report of every client, so that a resumed run can summarise clients it did not see again."""

@@ -51,16 +51,17 @@ class TranscriptRecorder(FederatedCallback):
             for client in federation.roster.participants(round_ - 1):
                 capacity = federation.roster.capacities[client]
                 if capacity not in widths:
-                    widths[capacity] = federation.method.index(
-                        federation.space, federation.roster.seat(0, client)
-                    ).numel()
+                    index = federation.method.index(federation.space, federation.roster.seat(0, client))
+                    widths[capacity] = int(federation.personal.shared(index).sum())
                 whole = widths[capacity] == federation.space.size
                 total += widths[capacity] * (4 if whole else 8)
         return total + (len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell how much will be written."""
+        """Forget rounds that will be repeated, and tell how much will be written."""
         assert isinstance(pl_module, FederatedModule)
+        rank_zero_only(self._forget_after)(trainer.current_epoch)
+        trainer.strategy.barrier("transcript")  # nobody records before the old messages are gone
         rank_zero_only(print)(
             f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
         )
@@ -83,9 +84,20 @@ class TranscriptRecorder(FederatedCallback):
             rank_zero_only(self._transcript.forget)(oldest)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the released model."""
+        """Keep the released model and hand the transcript to the attacks."""
         assert isinstance(pl_module, FederatedModule)
-        self._guarded(rank_zero_only(self._transcript.record_released), pl_module.space.read(pl_module.net))
+        if not trainer.interrupted:
+            self._release(pl_module)
+
+    @rank_zero_only
+    def _release(self, federation: FederatedModule) -> None:
+        self._guarded(self._transcript.record_released, federation.space.read(federation.net))
+        for callback in federation.hooks.callbacks:
+            callback.on_transcript(federation, self._transcript)
+
+    def _forget_after(self, round_: int) -> None:
+        for later in [kept for kept in self._transcript.rounds if kept > round_]:
+            self._transcript.forget(later)
 
     def _recording(self, round_: int, federation: FederatedModule) -> bool:
         return (self._open_end and self._settings.last > 0) or self._settings.wanted(round_, federation.rounds)

@@ -27,13 +27,17 @@ def expand(arguments: Sequence[str]) -> list[str]:
         section, *keys = option.removeprefix("--").split(".")
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
-        elif option.startswith("--") and section in SECTIONS and keys:
+        elif option.startswith("--") and section in SECTIONS and keys not in ([], ["help"]):
             entries.append((section, keys, yaml.safe_load(_required(option, value))))
         else:
             rest.extend(part for part in (option, value) if part is not None)
     config = layered(layers)
     for section, keys, value in entries:
         put(config, section, keys, value)
+    for section in SECTIONS:
+        named = config.get(section)
+        if isinstance(named, dict):  # a layer may remove what no layer below has added
+            config[section] = {name: entry for name, entry in named.items() if entry is not None}
     return ["--config", json.dumps(config), *rest]
 
 

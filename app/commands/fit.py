@@ -15,14 +15,18 @@ from jsonargparse import ActionConfigFile
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import callbacks  # noqa: F401  its classes can then be named without a path
 import datamodules  # noqa: F401
 from app.commands.arguments import expand
+from app.commands.listing import CATALOGUE
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.reports import RoundReport
 from app.federation.transcript import TranscriptSettings
+from app.metrics.spread import Spread
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
@@ -49,10 +53,14 @@ class FitParser(LightningArgumentParser):
         """Print the message, with options of a similar name, and exit with code 2."""
         wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
         known = [option for action in self._actions for option in action.option_strings]
+        if unknown := re.findall(r"dot import path string: (\w+)", message):
+            wrong, known = unknown, [name for _, entries in CATALOGUE.values() for name, _ in entries()]
         near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        text = f"error: {message}\n  remedy: {hint}`rampart fit --help` tells what every option means"
-        print(text, file=sys.stderr)
+        if "NestedArg(" in message:
+            hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
+        places = "`rampart fit --help` tells what every option means, `rampart list` what there is to choose from"
+        print(f"error: {message}\n  remedy: {hint}{places}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -72,7 +80,7 @@ class FitCommand(LightningCLI):
             auto_configure_optimizers=False,
             run=False,
             args=expand(arguments),
-            parser_kwargs={"prog": "rampart fit", "description": __doc__, "usage": USAGE},
+            parser_kwargs={"prog": "rampart fit", "description": __doc__, "usage": USAGE, "allow_abbrev": False},
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -128,16 +136,18 @@ class FitCommand(LightningCLI):
         )
         if self.tracker is not None:
             kwargs["logger"] = [*_loggers(kwargs["logger"]), self.tracker]
-        return Trainer(**kwargs)
+        try:
+            return Trainer(**kwargs)
+        except (MisconfigurationException, ValueError) as error:
+            remedy = "correct the options that begin with --trainer; `rampart fit --help` tells what they mean"
+            raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
 
     def _observers(self) -> list[Callback]:
-        settings = TranscriptSettings(**vars(self.config.transcript))
-        return [
-            FederationProgress(),
-            TranscriptRecorder(self.folder.path / "transcript", settings),
-            RunRecorder(self.folder),
-            RoundCheckpoint(self.folder.checkpoints),
-        ]
+        trainer, settings = self.config.trainer, TranscriptSettings(**vars(self.config.transcript))
+        recorders = [TranscriptRecorder(self.folder.path / "transcript", settings), RunRecorder(self.folder)]
+        progress = [] if trainer.enable_progress_bar is False else [FederationProgress()]
+        checkpoints = [] if trainer.enable_checkpointing is False else [RoundCheckpoint(self.folder.checkpoints)]
+        return [*progress, *recorders, *checkpoints]
 
 
 def complete_config(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
@@ -168,8 +178,11 @@ def fit(arguments: Sequence[str]) -> int:
         command.tracker.use_rounds(command.plain_config)
     checkpoint = newest_usable(command.folder.checkpoints)
     _say(f"run {command.folder.path}" + (f", resuming from {checkpoint.name}" if checkpoint else ""))
-    trainer.fit(federation, datamodule=command.datamodule, ckpt_path=checkpoint, weights_only=True)
-    if trainer.interrupted:
+    try:
+        trainer.fit(federation, datamodule=command.datamodule, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit:  # how Lightning ends an interrupted run
+        if not trainer.interrupted:
+            raise
         _say(f"interrupted; the same command with --run.name {command.folder.name} resumes the run")
         return 130
     _say(_closing(command))
@@ -177,17 +190,24 @@ def fit(arguments: Sequence[str]) -> int:
 
 
 def _closing(command: FitCommand) -> str:
-    report = command.model.report
-    lines = [f"\nfinished after {report.round} rounds: {command.folder.path}"]
-    if report.server.total:
-        lines.append(f"  server accuracy    {report.server.accuracy:7.2%}  on {report.server.total} test samples")
-    own = [client.trained_own for client in report.clients if client.trained_own == client.trained_own]
-    if own:
-        lines.append(f"  clients' accuracy  {sum(own) / len(own):7.2%}  on their own test sets, worst {min(own):.2%}")
+    lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {command.folder.path}"]
+    if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
+        lines.extend(_accuracies(command.model.report))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
     if command.tracker is not None and command.tracker._offline:
         lines.append(f"  to upload it to Weights & Biases: wandb sync {command.folder.path}/wandb/offline-run-*")
     return "\n".join(lines)
+
+
+def _accuracies(report: RoundReport) -> list[str]:
+    lines = []
+    if report.server.total:
+        lines.append(f"  server accuracy    {report.server.accuracy:7.2%}  on {report.server.total} test samples")
+    for name, where in (("trained_own", "their own test sets"), ("trained_common", "the common test set")):
+        spread = Spread.of(getattr(client, name) for client in report.clients)
+        if spread.mean == spread.mean:
+            lines.append(f"  clients' accuracy  {spread.mean:7.2%}  on {where}, worst {spread.worst:.2%}")
+    return lines
 
 
 def _loggers(given: Any) -> list[Any]:
@@ -209,4 +229,5 @@ def _quieten() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # these metrics are summed before they are logged
     warnings.filterwarnings("ignore", message=".*Consider setting `persistent_workers=True`.*")

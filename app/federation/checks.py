@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from app.errors import Problem, UserError
+from app.models.norms import uses_batch_statistics
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
     yield from federation.local.problems()
     yield from federation.evaluation.problems()
     yield from _federation_problems(federation, data.clients)
-    yield from _trainer_problems(federation)
+    yield from trainer_problems(federation)
 
 
 def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[Problem]:
@@ -55,7 +56,8 @@ def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[
         )
 
 
-def _trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
+def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
+    """Options of the trainer that would have no effect, or a bad one."""
     trainer = federation.trainer
     if trainer.gradient_clip_val:
         yield Problem(
@@ -74,4 +76,15 @@ def _trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
             f"precision {trainer.precision} needs loss scaling",
             "clients' gradients would vanish, because local training does not scale the loss",
             "use --trainer.precision bf16-mixed or 32-true",
+        )
+
+
+def network_problems(federation: FederatedModule) -> Iterator[Problem]:
+    """Problems that show once the network is built."""
+    alone = [client for client, size in enumerate(federation.data.sizes) if size < 2]
+    if alone and uses_batch_statistics(federation.net):
+        yield Problem(
+            f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
+            "batch norm cannot take statistics over one sample",
+            "set --model.net.norm group, or give clients more data: --data.partition",
         )

@@ -88,7 +88,12 @@ class WorkerThreads(Executor):
 
     def map(self, function: Callable[[Tensor], Score], items: Iterable[Tensor]) -> Iterable[Score]:
         """`function` of every item on the workers."""
-        return self._pool.map(function, items)
+
+        def within(item: Tensor) -> Score:  # autocast is per thread
+            with self.context.precision():
+                return function(item)
+
+        return self._pool.map(within, items)
 
     def close(self) -> None:
         """End the worker threads."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from app.federation.channel import Aggregate, Message, Update
 from app.federation.plan import Plan
+from app.federation.transcript import Transcript
 
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
@@ -68,6 +69,12 @@ class FederatedCallback(Callback):
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """The aggregate is ready; edit `aggregate.mean` in place."""
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+        """The run is over and its transcript complete: attacks take the view of the adversary they play.
+
+        Called on the first process only.
+        """
 
 
 class RoundHooks:

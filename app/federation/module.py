@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from typing import Any, Literal, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from app.errors import raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
 from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells, Update
-from app.federation.checks import federation_problems
+from app.federation.checks import federation_problems, network_problems, trainer_problems
 from app.federation.evaluation import Evaluation, Score, evaluation_batches, score_batch, statistics_context
 from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
 from app.federation.hooks import RoundHooks, overriding
@@ -119,6 +119,7 @@ class FederatedModule(LightningModule):
         if self.local.channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
+        raise_all(network_problems(self))
         self.roster = Roster(tuple(self.data.sizes), self._client_capacities(), self.participation, self.seed)
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
         self._prepared = True
@@ -127,6 +128,11 @@ class FederatedModule(LightningModule):
     def data(self) -> FederatedDataModule:
         """The data of the federation."""
         return cast(FederatedDataModule, self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; but this hook runs before Lightning refuses some trainer options without naming a remedy."""
+        raise_all(trainer_problems(self))
+        return []
 
     def setup(self, stage: str) -> None:
         """Build the network; refuse settings that cannot work, all at once."""
@@ -281,6 +287,8 @@ class FederatedModule(LightningModule):
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Score this process's batches of the common test set."""
+        if self.personal.everything:  # the server has nothing but its initial model
+            return
         with self.clock.phase("evaluate"):
             each = self._executor.map if self._executor is not None else map
             scores = each(lambda indices: score_batch(self.net, self.data.store, indices), batch)
@@ -290,8 +298,9 @@ class FederatedModule(LightningModule):
         """Add up the processes' scores; `server/accuracy` can be monitored by early stopping."""
         self._evaluating.close()
         self._server_score = sum(gather(self._server_score), Score())
-        self.log("server/accuracy", self._server_score.accuracy, logger=False, batch_size=1)
-        self.log("server/loss", self._server_score.mean_loss, logger=False, batch_size=1)
+        if self._server_score.total:
+            self.log("server/accuracy", self._server_score.accuracy, logger=False, batch_size=1)
+            self.log("server/loss", self._server_score.mean_loss, logger=False, batch_size=1)
 
     def on_train_epoch_end(self) -> None:
         """Let checkpoints know the round."""
@@ -354,7 +363,7 @@ class FederatedModule(LightningModule):
             prototype=self.net,
             store=self.data.store,
             common_test=self.data.common_test[: self.evaluation.limit],
-            augment=self.data.augmented,
+            augment=self.data.augmented if self.data.augment is not None else None,
             local=self.local,
             evaluation=self.evaluation,
             seed=self.seed,

@@ -24,6 +24,11 @@ class PersonalCells:
     def __bool__(self) -> bool:
         return bool(self._mask.any())
 
+    @property
+    def everything(self) -> bool:
+        """Whether no cell is shared, so that there is no federation and the server learns nothing."""
+        return bool(self._mask.all())
+
     def shared(self, index: Tensor) -> Tensor:
         """Mask over a submodel's cells: True where they travel."""
         return ~self._mask.to(index.device)[index]
@@ -45,7 +50,7 @@ class PersonalCells:
         """
         values = self._values.get(client, broadcast).clone()
         own = ~self.shared(index)
-        values[index[own]] = vector[own].to(values.device)
+        values[index[own].to(values.device)] = vector[own].to(values.device)
         self._fresh[client] = values.cpu()
 
     def synchronise(self) -> None:

@@ -137,9 +137,15 @@ class ServerView(ClientView):
         self.__folder = folder
 
     def uploads(self, round_: int) -> list[Upload]:
-        """Messages of a round, by client."""
-        paths = sorted((self.__folder / f"round-{round_:05d}").glob("client-*.npz"))
-        return [_upload(path) for path in paths]
+        """Messages of a round, by client.
+
+        Raises:
+            UserError: where the round was not kept.
+        """
+        folder = self.__folder / f"round-{round_:05d}"
+        if not folder.is_dir():
+            raise _missing(folder)
+        return [_upload(path) for path in sorted(folder.glob("client-*.npz"))]
 
 
 def _upload(path: Path) -> Upload:
@@ -160,10 +166,14 @@ def _save(path: Path, **tensors: Tensor) -> None:
 
 def _load(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise UserError.of(
-            f"the transcript holds no {path.name} in {path.parent}",
-            "the attack has nothing to look at",
-            "run the federation again and keep that round: --transcript.rounds or --transcript.last",
-        )
+        raise _missing(path)
     with np.load(path, allow_pickle=False) as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+def _missing(path: Path) -> UserError:
+    return UserError.of(
+        f"the transcript holds no {path.name} in {path.parent}",
+        "the attack has nothing to look at",
+        "run the federation again and keep that round: --transcript.rounds or --transcript.last",
+    )

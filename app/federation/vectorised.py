@@ -15,17 +15,6 @@ from app.federation.executors import Executor
 from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
 
 
-class _Objective(nn.Module):
-    """Calls the client's objective as a module, so that its parameters can be swapped for stacked ones."""
-
-    def __init__(self, client: ClientModule) -> None:
-        super().__init__()
-        self.client = client
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        return self.client.training_step((images, labels))
-
-
 class Vectorised(Executor):
     """Trains all clients of one width at once.
 
@@ -51,9 +40,10 @@ class Vectorised(Executor):
     def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
         started = time.perf_counter()
         with self.context.precision():
-            vectors, losses = self._fit(tasks)
+            stack = ClientStack(self._workshop, tasks)
+            stack.fit()
         seconds = (time.perf_counter() - started) / len(tasks)
-        for task, vector, loss in zip(tasks, vectors, losses.tolist(), strict=True):
+        for task, vector, loss in zip(tasks, stack.vectors(), stack.mean_losses(), strict=True):
             yield self._evaluated(task, vector, loss, seconds)
 
     def _evaluated(self, task: ClientTask, vector: Tensor, loss: float, train_seconds: float) -> TrainedClient:
@@ -66,77 +56,111 @@ class Vectorised(Executor):
             scores = self._workshop.evaluate_trained(task, client, received)
         return TrainedClient(task, vector, loss, received_loss, scores, train_seconds, time.perf_counter() - started)
 
-    def _fit(self, tasks: list[ClientTask]) -> tuple[Tensor, Tensor]:
-        """Flat vectors (clients, cells) after training, and the mean losses (clients)."""
-        client = self._workshop.client_for(tasks[0])
-        client.net.train()
-        space = self._workshop.space(tasks[0].capacity)
-        received = torch.stack([task.received for task in tasks])
-        stacked = {
-            block.name: received[:, block.cells].reshape(-1, *block.shape).clone().requires_grad_()
-            for block in space.blocks
-        }
-        anchors = {f"client.anchor_{i}": value.detach().clone() for i, value in enumerate(stacked.values())}
-        optimizer = self.context.local.build_optimizer(stacked.values(), tasks[0].lr)
-        objective = _Objective(client)
-        total, steps = torch.zeros(len(tasks), dtype=torch.float64, device=received.device), torch.zeros(len(tasks))
-        for batches in _in_step([self._workshop.batches(task) for task in tasks]):
-            losses = self._losses(objective, stacked, anchors if self.context.local.proximal else {}, batches)
-            optimizer.zero_grad(set_to_none=True)
-            sum(losses.values(), torch.zeros((), device=received.device)).backward()
-            self._step(optimizer, stacked, sorted(losses), len(tasks))
-            for position, loss in losses.items():
-                total[position] += loss.detach()
-                steps[position] += 1
-        vectors = torch.cat([stacked[block.name].detach().flatten(1) for block in space.blocks], dim=1)
-        return vectors, total / steps.to(total.device)
 
-    def _losses(
-        self, objective: _Objective, stacked: dict[str, Tensor], anchors: dict[str, Tensor], batches: dict[int, Batch]
-    ) -> dict[int, Tensor]:
-        """Loss of every client that has a batch, one call per batch length."""
+class ClientStack:
+    """Clients of one width during one local training."""
+
+    def __init__(self, workshop: Workshop, tasks: list[ClientTask]) -> None:
+        """Stack the received models.
+
+        Args:
+            workshop: gives the module of that width and the clients' batches.
+            tasks: clients of equal capacity.
+        """
+        self._context = workshop.context
+        self._objective = _Objective(workshop.client_for(tasks[0]))
+        self._space = workshop.space(tasks[0].capacity)
+        received = torch.stack([task.received for task in tasks])
+        self._values = {
+            block.name: received[:, block.cells].reshape(-1, *block.shape).clone().requires_grad_()
+            for block in self._space.blocks
+        }
+        self._anchors = {
+            f"client.anchor_{position}": value.detach().clone()
+            for position, value in enumerate(self._values.values())
+            if self._context.local.proximal
+        }
+        self._optimizer = self._context.local.build_optimizer(self._values.values(), tasks[0].lr)
+        self._batches = [workshop.batch_ids(task) for task in tasks]
+        self._crops = [workshop.crop_generator(task) for task in tasks]
+        self._total = torch.zeros(len(tasks), dtype=torch.float64, device=received.device)
+
+    def fit(self) -> None:
+        """Run the local steps of all clients."""
+        self._objective.train()
+        for step in range(max(map(len, self._batches))):
+            active = [client for client, batches in enumerate(self._batches) if step < len(batches)]
+            losses = self._losses(step, active)
+            self._optimizer.zero_grad(set_to_none=True)
+            losses.sum().backward()
+            self._move(active)
+            self._total += losses.detach()
+
+    def vectors(self) -> Tensor:
+        """Flat vectors (clients, cells) of the trained models."""
+        return torch.cat([self._values[block.name].detach().flatten(1) for block in self._space.blocks], dim=1)
+
+    def mean_losses(self) -> list[float]:
+        """Mean loss of every client over its steps; NaN without any step."""
+        steps = [len(batches) for batches in self._batches]
+        return [
+            total / count if count else float("nan") for total, count in zip(self._total.tolist(), steps, strict=True)
+        ]
+
+    def _losses(self, step: int, active: list[int]) -> Tensor:
+        """Loss of every client at one step (0 for those that have finished), one call per batch length."""
         lengths: dict[int, list[int]] = defaultdict(list)
-        for position, (_, labels) in batches.items():
-            lengths[len(labels)].append(position)
-        losses: dict[int, Tensor] = {}
-        for positions in lengths.values():
-            everyone = len(positions) == len(next(iter(stacked.values())))
-            chosen = torch.tensor(positions, device=self.context.device)
-            swapped = {f"client.net.{name}": value for name, value in stacked.items()} | anchors
-            if not everyone:
-                swapped = {name: value.index_select(0, chosen) for name, value in swapped.items()}
-            images = torch.stack([batches[position][0] for position in positions])
-            labels = torch.stack([batches[position][1] for position in positions])
-            results = vmap(lambda values, x, y: functional_call(objective, values, (x, y)))(swapped, images, labels)
-            losses |= dict(zip(positions, results.unbind(), strict=True))
+        for client in active:
+            lengths[len(self._batches[client][step])].append(client)
+        everyone = range(len(self._batches))
+        losses = torch.zeros(len(everyone), device=self._total.device)
+        for clients in lengths.values():
+            chosen = torch.tensor(clients, device=self._total.device)
+            values = {f"client.net.{name}": value for name, value in self._values.items()} | self._anchors
+            if len(clients) < len(everyone):
+                values = {name: value.index_select(0, chosen) for name, value in values.items()}
+            results = vmap(self._objective.of)(values, *self._batch(step, clients))
+            losses = losses.to(results.dtype).index_add(0, chosen, results)
         return losses
 
-    def _step(
-        self, optimizer: torch.optim.Optimizer, stacked: dict[str, Tensor], active: list[int], clients: int
-    ) -> None:
+    def _batch(self, step: int, clients: list[int]) -> Batch:
+        """Images (clients, batch, ...) and labels (clients, batch) of clients with batches of one length."""
+        ids = torch.stack([self._batches[client][step] for client in clients])
+        images, labels = self._context.store.batch(ids, next(iter(self._values.values())).dtype)
+        if (augment := self._context.augment) is not None:
+            pairs = zip(images, clients, strict=True)
+            images = torch.stack([augment(image, self._crops[client]) for image, client in pairs])
+        return images, labels
+
+    def _move(self, active: list[int]) -> None:
         """One optimiser step for the active clients; momentum or weight decay must not move the others."""
-        if self.context.local.clip_norm is not None:
-            _clip_each(stacked, self.context.local.clip_norm)
-        if len(active) == clients:
-            optimizer.step()
+        if self._context.local.clip_norm is not None:
+            _clip_each(self._values, self._context.local.clip_norm)
+        if len(active) == len(self._batches):
+            self._optimizer.step()
             return
-        resting = torch.ones(clients, dtype=torch.bool, device=self.context.device)
+        resting = torch.ones(len(self._batches), dtype=torch.bool, device=self._total.device)
         resting[active] = False
-        before = {name: value.detach()[resting].clone() for name, value in stacked.items()}
-        optimizer.step()
+        before = {name: value.detach()[resting].clone() for name, value in self._values.items()}
+        self._optimizer.step()
         with torch.no_grad():
-            for name, value in stacked.items():
+            for name, value in self._values.items():
                 value[resting] = before[name]
 
 
-def _in_step(streams: list[Iterator[Batch]]) -> Iterator[dict[int, Batch]]:
-    """The next batch of every client that still has one, until all are through."""
-    while True:
-        batches = {position: next(stream, None) for position, stream in enumerate(streams)}
-        present = {position: batch for position, batch in batches.items() if batch is not None}
-        if not present:
-            return
-        yield present
+class _Objective(nn.Module):
+    """Calls the client's objective as a module, so that its parameters can be swapped for stacked ones."""
+
+    def __init__(self, client: ClientModule) -> None:
+        super().__init__()
+        self.client = client
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        return self.client.training_step((images, labels))
+
+    def of(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        """The objective at the given parameters."""
+        return functional_call(self, values, (images, labels))
 
 
 def _clip_each(stacked: dict[str, Tensor], norm: float) -> None:

@@ -115,7 +115,7 @@ class LocalContext:
         prototype: the server's network; local networks are built from it at each capacity.
         store: all samples, on the device.
         common_test: sample ids of the common test set for clients.
-        augment: augmentation of training batches.
+        augment: augmentation of training batches, None for none.
         local: how clients train.
         evaluation: what is measured.
         seed: the run's seed.
@@ -130,7 +130,7 @@ class LocalContext:
     prototype: ScalableNet
     store: ImageStore
     common_test: Tensor
-    augment: Callable[[Tensor, torch.Generator], Tensor]
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None
     local: LocalTraining
     evaluation: Evaluation
     seed: int
@@ -200,15 +200,24 @@ class Workshop:
         self.module(capacity)
         return self._spaces[capacity]
 
+    def batch_ids(self, task: ClientTask) -> tuple[Tensor, ...]:
+        """Sample ids of every local step of the task, on the device."""
+        order = torch_generator(self.context.seed, "batches", task.round, task.client)
+        batches = list(self.context.local.batches(len(task.train), order, self.context.least_batch))
+        ids = task.train[torch.cat(batches)].to(self.context.device)  # one transfer for the whole round
+        return ids.split([len(positions) for positions in batches])
+
+    def crop_generator(self, task: ClientTask) -> torch.Generator:
+        """Where the task's augmentation is drawn from."""
+        return torch_generator(self.context.seed, "augmentation", task.round, task.client)
+
     def batches(self, task: ClientTask) -> Iterator[Batch]:
         """Images (augmented) and labels of the task's local steps."""
-        context = self.context
-        order = torch_generator(context.seed, "batches", task.round, task.client)
-        crops = torch_generator(context.seed, "augmentation", task.round, task.client)
-        dtype = next(context.prototype.parameters()).dtype
-        for positions in context.local.batches(len(task.train), order, context.least_batch):
-            images, labels = context.store.batch(task.train[positions.to(task.train.device)], dtype)
-            yield context.augment(images, crops), labels
+        augment, crops = self.context.augment, self.crop_generator(task)
+        dtype = next(self.context.prototype.parameters()).dtype
+        for ids in self.batch_ids(task):
+            images, labels = self.context.store.batch(ids, dtype)
+            yield (images if augment is None else augment(images, crops)), labels
 
     def received_loss(self, task: ClientTask, client: ClientModule) -> float:
         """Loss of the received model on the training set, where the server optimiser wants it."""

@@ -38,6 +38,8 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
             temporary.replace(target)
         except OSError as error:
             temporary.unlink(missing_ok=True)
+            if not target.exists():
+                _checksum_file(target).unlink(missing_ok=True)
             raise cannot_write(target, error) from error
 
     def load_checkpoint(
@@ -75,11 +77,13 @@ class RoundCheckpoint(ModelCheckpoint):
 
 def newest_usable(folder: Path) -> Path | None:
     """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
-    for path in sorted(folder.glob("round-*.ckpt"), reverse=True):
+    paths = sorted(folder.glob("round-*.ckpt"), reverse=True)
+    for path in paths:
         reason = damage(path)
         if reason is None:
             return path
-        rank_zero_warn(f"checkpoint {path} is damaged ({reason}); going back to the one before")
+        way = "starting from the first round" if path == paths[-1] else "going back to the one before"
+        rank_zero_warn(f"checkpoint {path} is damaged ({reason}); {way}")
     return None
 
 

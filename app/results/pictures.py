@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Accuracy over the rounds: the server, the clients' mean and their worst-to-mean band.
+    """Accuracy over the rounds: the server, the clients' mean and worst, and the mean of every capacity.
 
     Args:
         records: lines of `metrics.jsonl`.
@@ -26,11 +27,20 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     ):
         _line(axes, records, f"{name}/mean", f"{label} (band: worst client to mean)", colour, "--")
         _band(axes, records, name, colour)
+    for number, name in enumerate(_capacity_metrics(records)):
+        label = f"clients of width {name.split('/')[0].removeprefix('capacity-')}, common test set"
+        _line(axes, records, name, label, f"C{2 + number}", ":")
     axes.set(xlabel="round", ylabel="accuracy", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=130)
+
+
+def _capacity_metrics(records: Sequence[dict[str, Any]]) -> list[str]:
+    names = {name for record in records for name in record if name.startswith("capacity-")}
+    return sorted((name for name in names if name.endswith("/trained_common/mean")), reverse=True)
 
 
 def _points(records: Sequence[dict[str, Any]], *names: str) -> list[list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 
 from app.errors import UserError
 
@@ -49,10 +51,19 @@ class RunFolder:
 
     @classmethod
     def choose(cls, settings: RunSettings, stem: str) -> RunFolder:
-        """The folder the settings ask for; an unnamed run gets `stem` and the time as its name."""
-        name = settings.name or os.environ.get(NAME_VARIABLE)
+        """The folder the settings ask for; an unnamed run gets `stem` and the time as its name.
+
+        Raises:
+            UserError: in a further process that was not started by the first one, where the run has no name.
+        """
+        new = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S-%f')[:-3]}"
+        name = settings.name or (new if _first_process() else os.environ.get(NAME_VARIABLE))
         if name is None:
-            name = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S-%f')[:-3]}"
+            raise UserError.of(
+                "this process is one of several that were started apart, and the run has no name",
+                "every process would write into a folder of its own",
+                "pass the same --run.name to all processes",
+            )
         os.environ[NAME_VARIABLE] = name
         return cls(Path(settings.root) / name)
 
@@ -95,12 +106,19 @@ class RunFolder:
             raise cannot_write(self.path, error) from error
 
     def _refuse_foreign(self) -> None:
-        if any(self.path.iterdir()) and not (self.path / "config.yaml").is_file():
+        if not self.path.is_dir() or (any(self.path.iterdir()) and not self._holds_run()):
             raise UserError.of(
                 f"{self.path} is not a run of this program",
                 "overwriting would delete files it did not write",
                 "choose another --run.name or --run.root",
             )
+
+    def _holds_run(self) -> bool:
+        try:
+            config = yaml.safe_load((self.path / "config.yaml").read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            return False
+        return isinstance(config, Mapping) and {"trainer", "model", "data", "tracking"} <= set(config)
 
     def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
         """An unfinished run may only go on with the experiment it was started with."""
@@ -111,8 +129,8 @@ class RunFolder:
             before = yaml.safe_load(saved.read_text()) or {}
         except (OSError, yaml.YAMLError):
             return
-        parts = ("seed_everything", "model", "data", "defenses", "attacks")
-        changed = [part for part in parts if _plain(before.get(part)) != _plain(config.get(part))]
+        parts = ("seed_everything", "model", "data", "defenses", "attacks", "defense_order")
+        changed = [part for part in parts if _comparable(part, before) != _comparable(part, config)]
         if changed and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
             raise UserError.of(
                 f"{self.path} holds an unfinished run with another configuration ({', '.join(changed)} differ)",
@@ -130,9 +148,12 @@ class RunFolder:
         path = self.path / "clients.csv"
         if path.is_file():
             with path.open(newline="") as file:
-                rows = [row for row in csv.reader(file) if not row[:1] or not row[0].isdigit() or int(row[0]) <= round_]
-            with path.open("w", newline="") as file:
-                csv.writer(file).writerows(rows)
+                header, *rows = list(csv.reader(file)) or [[]]
+            text = io.StringIO(newline="")
+            # a row cut short by a crash may show another round than its own
+            whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
+            csv.writer(text).writerows([header, *whole] if header else [])
+            write_text(path, text.getvalue())
 
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line to a JSON-lines file."""
@@ -161,7 +182,7 @@ class RunFolder:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one, never half of one."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text)
+    temporary.write_text(text, newline="")
     temporary.replace(path)
 
 
@@ -190,5 +211,14 @@ def _round_of(line: str) -> float:
         return math.inf
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, sort_keys=True, default=str))
+def _comparable(part: str, config: Mapping[str, Any]) -> str:
+    """Text that is equal for equal settings; defenses and attacks act in their order, so it counts."""
+    value = config.get(part)
+    if part in ("defenses", "attacks"):
+        value = list((value or {}).items())
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _first_process() -> bool:
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    return rank == 0 and os.environ.get("NODE_RANK", "0") == "0"

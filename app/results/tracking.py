@@ -15,6 +15,10 @@ TrackingMode = Literal["offline", "online", "disabled"]
 class RoundLogger(WandbLogger):
     """Lightning's W&B logger, told that `round` is the step of every metric."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._wandb_init.pop("anonymous", None)  # wandb warns about it although it is not set
+
     @rank_zero_only
     def use_rounds(self, config: Mapping[str, Any]) -> None:
         """Make `round` the x axis and fill in the configuration."""
@@ -35,6 +39,14 @@ class RoundLogger(WandbLogger):
 
         self.experiment.summary.update(dict(summary))
         self.experiment.log({"clients": wandb.Table(columns=list(columns), data=rows)})
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """End the run, so that a later one in the same process gets a run of its own."""
+        super().finalize(status)
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=0 if status == "success" else 1)
+            self._experiment = None
 
 
 def make_tracker(mode: TrackingMode, folder: Path, name: str, group: str | None, project: str) -> RoundLogger | None:

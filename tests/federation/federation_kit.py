@@ -28,6 +28,12 @@ LINEAR = partial(MLP, hidden=())
 TINY_MLP = partial(MLP, hidden=(6, 4))
 
 
+FOUR_PIXELS = DataShape(1, 2, 2, 3)
+
+PICTURES = DataShape(1, 8, 8, 4)
+"""The smallest images the CNN takes."""
+
+
 class Shares(Partition):
     """Client k owns the next `sizes[k]` samples of the pool."""
 
@@ -46,7 +52,7 @@ class Blobs(FederatedDataModule):
     def __init__(
         self,
         sizes: Sequence[int] = (5, 8, 11),
-        shape: DataShape = DataShape(1, 2, 2, 3),
+        shape: DataShape = FOUR_PIXELS,
         tests: int = 20,
         nonmembers: float = 0.0,
         augment: CropFlip | None = None,
@@ -68,10 +74,6 @@ class Blobs(FederatedDataModule):
         return RawData(
             pixels[: self.pool], labels[: self.pool], pixels[self.pool :], labels[self.pool :], names, mean, std
         )
-
-
-PICTURES = DataShape(1, 8, 8, 4)
-"""The smallest images the CNN takes."""
 
 
 def sgd(lr: float = 0.5, **settings: Any) -> partial:

@@ -16,7 +16,9 @@ from app.federation.submodels import Seat, SubmodelMethod
 def update_of(index: list[int], values: list[float], weight: float = 1.0, curvature: float = 0.0) -> Update:
     """An update in single precision about the given cells."""
     vector = torch.tensor(values, dtype=torch.float32)
-    return Update(0, 0, torch.tensor(index, dtype=torch.int64), vector, vector, len(index), 1, 0.1, 0.0, 0.0, weight, curvature)
+    return Update(
+        0, 0, torch.tensor(index, dtype=torch.int64), vector, vector, len(index), 1, 0.1, 0.0, 0.0, weight, curvature
+    )
 
 
 def closed(theta: Tensor, updates: list[Update], uncovered: str = "keep") -> Aggregate:
@@ -127,9 +129,7 @@ def test_a_round_of_unequal_models(weighting, capacities, uncovered):
     """The server's next model, cell by cell, from the recorded updates; counts as well."""
     sizes, recorder = (5, 8, 11), Recorder()
     start = initial(small_federation(TINY_MLP), Blobs(sizes))
-    federation = small_federation(
-        TINY_MLP, capacities=capacities, weighting=weighting, uncovered_cells=uncovered
-    )
+    federation = small_federation(TINY_MLP, capacities=capacities, weighting=weighting, uncovered_cells=uncovered)
     end = run(federation, Blobs(sizes), 1, [recorder])
     weights = {client: float(size) if weighting == "samples" else 1.0 for client, size in enumerate(sizes)}
     expected = by_hand(recorder, start, weights, 0.0 if uncovered == "zero" else None)

@@ -43,7 +43,7 @@ def outcome(executor: str, net: object, local: dict, augment: CropFlip | None = 
         executor=executor,
         workers=2,
         capacities=[1.0, 0.5, 0.5, 1.0, 0.25],
-        local=LocalTraining(**{"batch_size": 4, "epochs": 2, **local}),
+        local=LocalTraining(**{"batch_size": 4, **local}),
         evaluation=Evaluation(),
         **settings,
     )
@@ -196,7 +196,10 @@ def test_auto_picks_the_expected_executor(case):
 def test_dropout_masks_do_not_depend_on_the_executor(net):
     """Masks are keyed by round and client, so threads draw what the sequence draws."""
     vectors = [
-        run(small_federation(net, executor=executor, workers=3, local=LocalTraining(batch_size=4)), Blobs(SIZES, PICTURES))
+        run(
+            small_federation(net, executor=executor, workers=3, local=LocalTraining(batch_size=4)),
+            Blobs(SIZES, PICTURES),
+        )
         for executor in ("sequence", "threads")
     ]
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-12)

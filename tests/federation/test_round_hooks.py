@@ -60,9 +60,7 @@ class Diary(FederatedCallback):
 def test_order_of_all_hooks():
     """Two callbacks, two clients (the larger first), two steps each: given order, reversed when clients end."""
     book = []
-    run(
-        small_federation(local=whole_batch(epochs=2)), Blobs((5, 8)), 1, [Diary("a", book), Diary("b", book)]
-    )
+    run(small_federation(local=whole_batch(epochs=2)), Blobs((5, 8)), 1, [Diary("a", book), Diary("b", book)])
     expected = [("a", "round_start", (1, 0)), ("b", "round_start", (1, 0))]
     for client, size in ((1, 8), (0, 5)):
         steps = [("a", "loss", client, size), ("b", "loss", client, size)] * 2

@@ -4,8 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, run, sgd, small_federation
+from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, make_trainer, run, sgd, small_federation
+from torch.optim.lr_scheduler import MultiStepLR
 
+from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
 from app.federation.local import LocalTraining
 from app.federation.plan import NOBODY, Plan, Roster
 from app.models import CNN, MLP
@@ -60,6 +62,25 @@ def test_another_seed_gives_another_result():
     """Initialisation and batches change with it."""
     first, second = (run(small_federation(TINY_MLP, local=LOCAL, seed=seed), Blobs(SIZES)) for seed in (0, 1))
     assert not torch.allclose(first, second, atol=1e-3)
+
+
+SERVERS = {"fedavg": FedAvg, "fedavgm": FedAvgM, "fedadam": FedAdam, "q-ffl": QFFL}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_interrupted_run_ends_on_the_same_bits(server, tmp_path):
+    """Two rounds, saved, loaded into a fresh federation and continued: server state and schedule included."""
+    schedule = partial(MultiStepLR, milestones=[1, 3], gamma=0.5)
+    local = LocalTraining(batch_size=4, optimizer=sgd(0.2), lr_schedule=schedule)
+    settings = {"local": local, "server": SERVERS[server], "participation": 0.6, "capacities": SETTINGS["capacities"]}
+    whole = run(small_federation(TINY_MLP, **settings), Blobs(SIZES), 4, precision="32-true")
+    trainer = make_trainer(2, "32-true")
+    trainer.fit(small_federation(TINY_MLP, **settings), datamodule=Blobs(SIZES))
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = small_federation(TINY_MLP, **settings)
+    checkpoint = tmp_path / "half.ckpt"
+    make_trainer(4, "32-true").fit(resumed, datamodule=Blobs(SIZES), ckpt_path=checkpoint, weights_only=True)
+    assert torch.equal(resumed.space.read(resumed.net), whole)
 
 
 def roster(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Roster:

@@ -16,7 +16,7 @@ EXACT = {"rtol": 0.0, "atol": 1e-12}
 
 
 class Problem:
-    """Three clients with a linear model: gradients, losses and local training in numpy, weights (classes, inputs + 1)."""
+    """Three clients with a linear model in numpy: gradients, losses and training; weights (classes, inputs + 1)."""
 
     def __init__(self) -> None:
         data = Blobs(SIZES)
@@ -96,9 +96,7 @@ def test_weightings_differ(problem):
 
 def test_one_full_batch_step_of_equal_weight_by_sample_is_centralised_gradient_descent(problem):
     """FedSGD: weighted by samples, one step each is one step on the pooled data."""
-    pooled = sum(
-        size * problem.gradient(problem.theta, client) for client, size in enumerate(SIZES)
-    ) / sum(SIZES)
+    pooled = sum(size * problem.gradient(problem.theta, client) for client, size in enumerate(SIZES)) / sum(SIZES)
     np.testing.assert_allclose(federated(1, weighting="samples"), problem.theta - LR * pooled, **EXACT)
 
 

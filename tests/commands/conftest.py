@@ -1,0 +1,3 @@
+"""Fixtures of the tests that run the command line."""
+
+from run_kit import fast_runs, no_pictures  # noqa: F401

@@ -1,0 +1,33 @@
+"""A run's own configuration repeats the run."""
+
+import pytest
+from run_kit import UNEQUAL, assert_same_end, parsed, train
+
+from app.commands.fit import fit
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_saved_config_replays_the_run(tmp_path):
+    """Same metrics, clients, transcript and model, from config.yaml and a new name alone."""
+    first = train(tmp_path, "a", *UNEQUAL, "--defenses.scale", "run_kit.Scale", "--defenses.scale.factor", "0.9")
+    assert fit(["--config", str(first / "config.yaml"), "--run.root", str(tmp_path), "--run.name", "b"]) == 0
+    assert_same_end(first, tmp_path / "b")
+    assert (first / "config.yaml").read_text() == (tmp_path / "b" / "config.yaml").read_text()
+
+
+def test_saved_config_is_complete(tmp_path):
+    """What lies below does not matter: the file answers every question but where the run is kept."""
+    first = train(tmp_path, "a", rounds=1)
+    config = parsed("--config", "qffl", "--config", str(first / "config.yaml"))
+    assert config == parsed("--config", str(first / "config.yaml"))
+    assert "run" not in config
+
+
+def test_the_seed_matters(tmp_path):
+    """Equal ends are no accident: another seed ends elsewhere."""
+    ends = [
+        (train(tmp_path, name, "--seed_everything", name, rounds=1) / "transcript/released.npz").read_bytes()
+        for name in ("0", "1")
+    ]
+    assert ends[0] != ends[1]

@@ -1,0 +1,88 @@
+"""Recipes and commands that come with the project can be used as they are."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from run_kit import parsed
+
+from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
+
+ROOT = Path(__file__).parents[2]
+RECIPES = shipped_recipes()
+
+
+def fit_commands(text):
+    """Every `rampart fit ...` in the fenced shell blocks of a page, as argument lists."""
+    blocks = re.findall(r"```(?:bash|sh|console|shell)\n(.*?)```", text, flags=re.DOTALL)
+    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    found = [re.search(r"(?:^|\s|/)rampart fit\b([^|&;>]*)", line.split(" #")[0]) for line in commands]
+    return [shlex.split(match.group(1)) for match in found if match and not line_is_comment(match)]
+
+
+def line_is_comment(match):
+    """Whether the command is only talked about."""
+    return match.string.lstrip().startswith("#")
+
+
+README = fit_commands((ROOT / "README.md").read_text())
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_recipe_is_understood(recipe):
+    """The real parser takes every recipe, and what the recipe says is what the run gets."""
+    config = parsed("--config", recipe.name)
+    asked = yaml.safe_load(recipe.path.read_text())
+    assert merge(config, asked) == config
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_recipe_gives_its_reasons(recipe):
+    """The first line tells the purpose; a value is explained beside it, above it, or by the purpose alone."""
+    first, *rest = recipe.path.read_text().splitlines()
+    assert first.startswith("# ")
+    assert recipe.purpose
+    values = [line for line in rest if re.search(r":\s+[^\s#]", line)]
+    unexplained = [line for line in values if "#" not in line]
+    # a class named in the purpose needs no second explanation
+    assert all("class_path:" in line for line in unexplained), unexplained
+
+
+def test_names_are_unique_and_lead_to_their_files():
+    """A name stands for one recipe."""
+    names = [recipe.name for recipe in RECIPES]
+    assert len(names) == len(set(names)) > 0
+    assert all(find_recipe(recipe.name).samefile(recipe.path) for recipe in RECIPES)
+    assert DEFAULTS not in [recipe.path for recipe in RECIPES]
+
+
+@pytest.mark.skipif(not README, reason="the README shows no rampart fit command")
+@pytest.mark.parametrize("arguments", README, ids=" ".join)
+def test_readme_command_is_understood(arguments, monkeypatch):
+    """What the README shows can be typed."""
+    monkeypatch.chdir(ROOT)
+    if {"--help", "--print_config"} & set(arguments):
+        with pytest.raises(SystemExit) as end:
+            parsed(*arguments)
+        assert end.value.code == 0
+    else:
+        assert parsed(*arguments)["model"]
+
+
+def test_readme_commands_are_found():
+    """Comments, continued lines, pipes and other commands do not confuse the search."""
+    page = (
+        "```bash\n$ rampart fit --config a \\\n  --b 'c d'  # why\nrampart list\n# rampart fit --not\n"
+        "x=1 rampart fit | tail\n```\n`rampart fit --inline`\n"
+    )
+    assert fit_commands(page) == [["--config", "a", "--b", "c d"], []]
+
+
+def test_scripts_are_executable():
+    """Every script, and every script that the README names."""
+    named = re.findall(r"scripts/([\w-]+)", (ROOT / "README.md").read_text())
+    for name in {"demo", "test", *named}:
+        assert os.access(ROOT / "scripts" / name, os.X_OK), name

@@ -1,0 +1,71 @@
+"""Runs the same federations on one process or two, and writes what came out: `federation_script.py devices folder`.
+
+A script of its own, because Lightning starts the second process by running the script again.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+from federation_kit import TINY_MLP, Blobs, Reports, make_trainer, sgd, small_federation
+
+from app.federation.aggregation import FedAvgM
+from app.federation.evaluation import Evaluation
+from app.federation.local import LocalTraining
+from app.models import CNN, DataShape
+
+PICTURES = DataShape(1, 16, 16, 4)
+SEVEN = (6, 11, 8, 5, 9, 7, 10)
+HALVES = [1.0, 0.5, 0.5, 1.0, 0.25, 1.0, 0.5]
+CASES = {
+    "three": ((5, 8, 11), {}),
+    "seven": (SEVEN, {"capacities": HALVES, "weighting": "samples", "block_size": 2, "server": FedAvgM}),
+    "one participant": (SEVEN, {"participation": 0.15}),
+    "personal": (SEVEN, {"personal": ["layers.classifier.*"], "participation": 0.5, "capacities": HALVES}),
+    "threads": (SEVEN, {"net": partial(CNN, u=4, statistics="running"), "executor": "threads", "workers": 2}),
+    "posthoc": ((5, 8, 11), {"net": partial(CNN, u=4, statistics="posthoc")}),
+}
+FIGURES = ("client", "loss", "dropped", "received_common", "trained_common", "received_own", "trained_own", "bytes_up")
+
+
+def outcome(name: str, devices: int) -> dict:
+    """Final vector, personal cells and the reports of every round."""
+    sizes, settings = CASES[name]
+    reports = Reports()
+    federation = small_federation(
+        **{"net": TINY_MLP, "local": LocalTraining(batch_size=4, optimizer=sgd(0.2)), **settings},
+        evaluation=Evaluation(batch_size=8),
+    )
+    strategy = {"strategy": "ddp", "devices": devices} if devices > 1 else {}
+    trainer = make_trainer(3, callbacks=[reports], **strategy)
+    trainer.fit(federation, datamodule=Blobs(sizes, PICTURES, tests=29, nonmembers=0.3))
+    return {
+        "world": trainer.world_size,
+        "vector": federation.space.read(federation.net),
+        "personal": federation.personal.state_dict(),
+        "reports": [
+            {
+                "clients": [[getattr(client, figure) for figure in FIGURES] for client in report.clients],
+                "server": [report.server.correct, report.server.total, report.server.loss],
+            }
+            for report in reports.rounds
+        ],
+    }
+
+
+def main(devices: int, folder: Path) -> None:
+    """All cases, one after the other; the first process writes."""
+    torch.set_num_threads(1)
+    for name in CASES:
+        result = outcome(name, devices)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            report = {"world": result.pop("world"), "reports": result.pop("reports")}
+            (folder / f"{name}.json").write_text(json.dumps(report))
+            torch.save(result, folder / f"{name}.pt")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,137 @@
+"""Batches, learning rates and optimisers of local training."""
+
+from functools import partial
+
+import pytest
+import torch
+from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, run, sgd, small_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import MultiStepLR
+
+from app.federation.local import LocalTraining, merge_short
+from app.models import CNN
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """Seeded."""
+    return torch.Generator().manual_seed(seed)
+
+
+@given(
+    samples=st.integers(1, 40), batch_size=st.integers(2, 12), epochs=st.integers(1, 3), least=st.sampled_from([1, 2])
+)
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_every_sample_once_per_epoch(samples, batch_size, epochs, least):
+    """Each epoch is a permutation, cut into full batches and a rest; a rest of one joins the batch before."""
+    local = LocalTraining(batch_size=batch_size, epochs=epochs)
+    batches = list(local.batches(samples, generator(), least))
+    per_epoch = local.steps_per_epoch(samples, least)
+    assert len(batches) == epochs * per_epoch
+    for epoch in range(epochs):
+        mine = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert sorted(torch.cat(mine).tolist()) == list(range(samples))
+        assert all(len(batch) == batch_size for batch in mine[:-1])
+        assert min(least, samples) <= len(mine[-1]) <= batch_size + least - 1
+
+
+def test_epochs_are_shuffled_anew():
+    """And depend on the generator only."""
+    local = LocalTraining(batch_size=4, epochs=2)
+    batches = torch.cat(list(local.batches(16, generator()))).view(2, 16)
+    again = torch.cat(list(local.batches(16, generator()))).view(2, 16)
+    assert torch.equal(batches, again)
+    assert not torch.equal(batches[0], batches[1])
+    assert batches[0].tolist() != list(range(16))
+
+
+@pytest.mark.parametrize(("steps", "samples", "sizes"), [(2, 10, [4, 4]), (5, 6, [4, 2, 4, 2, 4]), (3, 1, [1, 1, 1])])
+def test_steps_instead_of_epochs(steps, samples, sizes):
+    """As many steps as asked for, over as many epochs as that takes; `epochs` is not looked at."""
+    local = LocalTraining(batch_size=4, steps=steps, epochs=7)
+    assert [len(batch) for batch in local.batches(samples, generator())] == sizes
+
+
+def test_merging_a_short_last_batch():
+    """Only a last batch that is too short, and only where there is one before it."""
+    assert [len(batch) for batch in merge_short(torch.arange(9).split(4), 2)] == [4, 5]
+    assert [len(batch) for batch in merge_short(torch.arange(10).split(4), 2)] == [4, 4, 2]
+    assert [len(batch) for batch in merge_short(torch.arange(1).split(4), 2)] == [1]
+    assert torch.equal(torch.cat(merge_short(torch.arange(9).split(4), 2)), torch.arange(9))
+
+
+def test_learning_rates_of_a_schedule():
+    """MultiStepLR divides by ten at its milestones; without a schedule the rate is constant."""
+    schedule = partial(MultiStepLR, milestones=[2, 4], gamma=0.1)
+    rates = LocalTraining(optimizer=sgd(1.0), lr_schedule=schedule).learning_rates(6)
+    assert rates == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
+    assert LocalTraining(optimizer=sgd(0.3)).learning_rates(3) == [0.3, 0.3, 0.3]
+
+
+def test_a_run_uses_the_rate_of_every_round():
+    """A schedule that switches off after the first round stops all learning there."""
+    recorder = Recorder()
+    schedule = partial(MultiStepLR, milestones=[1], gamma=0.0)
+    local = LocalTraining(batch_size=4, optimizer=sgd(0.5), lr_schedule=schedule)
+    end = run(small_federation(local=local), rounds=3, callbacks=[recorder])
+    assert not torch.equal(recorder.started[0], recorder.started[1])
+    assert torch.equal(recorder.started[1], recorder.started[2])
+    assert torch.equal(recorder.started[2], end)
+
+
+OPTIMISERS = {
+    "sgd": (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    "adam": (Adam, {"lr": 0.01, "weight_decay": 0.01, "amsgrad": True}),
+    "adamw": (AdamW, {"lr": 0.01}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_fused_optimisers_change_only_the_speed(name):
+    """Fused by default, plain where the user says so; the same result."""
+    kind, options = OPTIMISERS[name]
+    locals_ = [
+        LocalTraining(batch_size=4, epochs=2, optimizer=partial(kind, **options, **more))
+        for more in ({}, {"fused": False})
+    ]
+    flags = [
+        local.build_optimizer([torch.nn.Parameter(torch.zeros(2))], 0.1).param_groups[0]["fused"] for local in locals_
+    ]
+    assert flags == [True, False]
+    fused, plain = (run(small_federation(TINY_MLP, local=local), Blobs((5, 9))) for local in locals_)
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-12)
+
+
+def test_the_round_sets_the_learning_rate():
+    """Whatever the optimiser was given."""
+    optimizer = LocalTraining(optimizer=sgd(0.5)).build_optimizer([torch.nn.Parameter(torch.zeros(2))], 0.125)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.125]
+
+
+def test_no_optimiser_state_is_carried_over():
+    """Momentum starts at zero in every round: with one step per round it has no effect."""
+    plain, heavy = (
+        run(small_federation(local=LocalTraining(batch_size=100, optimizer=sgd(0.5, momentum=momentum))), rounds=3)
+        for momentum in (0.0, 0.9)
+    )
+    torch.testing.assert_close(plain, heavy, rtol=0, atol=1e-14)
+
+
+def test_clipping_bounds_the_step():
+    """One step of plain SGD moves each client by at most lr * clip_norm, and by exactly that where it clips."""
+    recorder = Recorder()
+    local = LocalTraining(batch_size=100, optimizer=sgd(0.5), clip_norm=0.01)
+    run(small_federation(local=local), rounds=1, callbacks=[recorder])
+    for _, vector, _ in recorder.updates:
+        assert float((vector - recorder.started[0]).norm()) == pytest.approx(0.005, rel=1e-3)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_memory_layout_does_not_matter(channels_last):
+    """channels_last is a matter of speed."""
+    nets = partial(CNN, u=4, norm="none")
+    local = partial(LocalTraining, batch_size=4, optimizer=sgd(0.1))
+    reference = run(small_federation(nets, local=local()), Blobs((5, 9), PICTURES))
+    result = run(small_federation(nets, local=local(channels_last=channels_last)), Blobs((5, 9), PICTURES))
+    torch.testing.assert_close(result, reference, rtol=0, atol=1e-12)

@@ -1,0 +1,52 @@
+"""Two processes end where one does: models, personal cells and every client's report."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import federation_script
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+CLIENTS = {"three": 3, "seven": 7, "one participant": 1, "personal": 4, "threads": 7, "posthoc": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes wrote; a deadlock ends in a timeout."""
+    place = tmp_path_factory.mktemp("two_processes")
+    paths = [str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")]
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "federation_script.py"), "2", str(place)],
+        env={**inherited, **ours},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", federation_script.CASES)
+def test_two_processes_agree_with_one(folder, case):
+    """More clients than processes, fewer, unequal widths, local heads, worker threads, post-hoc statistics."""
+    alone = federation_script.outcome(case, devices=1)
+    written = json.loads((folder / f"{case}.json").read_text())
+    together = torch.load(folder / f"{case}.pt", weights_only=True)
+    assert (alone["world"], written["world"]) == (1, 2)
+    torch.testing.assert_close(together["vector"], alone["vector"], rtol=0, atol=1e-11)
+    torch.testing.assert_close(together["personal"], alone["personal"], rtol=0, atol=1e-11)
+    assert len(written["reports"]) == len(alone["reports"]) == 3
+    for mine, theirs in zip(written["reports"], alone["reports"], strict=True):
+        assert mine["server"] == pytest.approx(theirs["server"], abs=1e-9)
+        assert mine["server"][1] == 29
+        assert len(mine["clients"]) == CLIENTS[case]
+        for left, right in zip(mine["clients"], theirs["clients"], strict=True):
+            assert left == pytest.approx(right, abs=1e-9, nan_ok=True)
