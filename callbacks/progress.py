@@ -39,13 +39,17 @@ class FederationProgress(ProgressBar, FederatedCallback):
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock, and the bar on a terminal."""
+        """Start the clock and say what is trained."""
         assert isinstance(pl_module, FederatedModule)
         self._started, self._first = time.monotonic(), trainer.current_epoch
         if self._enabled:
             print(_header(pl_module), flush=True)
-        if self._enabled and sys.stderr.isatty():
-            layout = "{desc} {bar} {n:.0f}/{total:.0f} rounds  {postfix}"
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the bar on a terminal; only now, so that it stays below what others print before training."""
+        assert isinstance(pl_module, FederatedModule)
+        if self._bar is None and self._enabled and sys.stderr.isatty():
+            layout = "{n:.0f}/{total:.0f} rounds {bar:24} {desc}"
             self._bar = tqdm(total=pl_module.rounds, initial=self._first, bar_format=layout, dynamic_ncols=True)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
@@ -83,9 +87,8 @@ class FederationProgress(ProgressBar, FederatedCallback):
 
     def _show(self, federation: FederatedModule, clients: str) -> None:
         assert self._bar is not None
-        self._bar.set_description_str(f"round {federation.plan.round + 1}", refresh=False)
-        left = self._left(federation.trainer, federation)
-        self._bar.set_postfix_str("  ".join(part for part in (clients, self._accuracy, f"{left} left") if part))
+        left = f"{self._left(federation.trainer, federation)} left"
+        self._bar.set_description_str("  ".join(part for part in (clients, self._accuracy, left) if part))
 
     def _left(self, trainer: Trainer, federation: FederatedModule) -> str:
         """Time left at the pace so far, counting the part of the round that is done."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from app.benchmarks.memory import memory_table
 from app.benchmarks.ours import ours
+from app.benchmarks.peers import peers_table
 from app.benchmarks.raw import naive, raw_sequence, raw_threads
 from app.benchmarks.table import Table
 from app.benchmarks.timing import Effort, compare
@@ -35,18 +36,21 @@ class Sizes:
 
 
 _DIGITS = DataShape(1, 28, 28, 10)
-FULL = Sizes(Work(10, 1000, 128), Work(1000, 10, 10), Work(10, 500, 10, net=MLP, shape=_DIGITS), Effort(3, 3))
-QUICK = Sizes(Work(4, 256, 128, tests=256), Work(60, 10, 10), Work(10, 100, 10, net=MLP, shape=_DIGITS), Effort(1, 2))
+FULL = Sizes(Work(10, 1000, 128), Work(1000, 10, 10), Work(10, 500, 10, net=MLP, shape=_DIGITS), Effort(3, 2))
+QUICK = Sizes(Work(4, 128, 128, tests=128), Work(30, 10, 10), Work(10, 50, 10, net=MLP, shape=_DIGITS), Effort(1, 1))
 
 
 def federation_tables(quick: bool) -> Iterator[Table]:
     """Measure one scenario after the other."""
     sizes = QUICK if quick else FULL
-    yield few_clients(sizes.few, sizes.effort)
+    if not quick:
+        yield few_clients(sizes.few, sizes.effort)
     yield few_clients(replace(sizes.few, evaluate=True), sizes.effort)
     yield many_clients(sizes.many, sizes.effort)
     yield tiny_net(sizes.tiny, sizes.effort)
     yield memory_table(quick)
+    if not quick:
+        yield peers_table(sizes.few, Effort(2, 2))
 
 
 def few_clients(work: Work, effort: Effort) -> Table:

@@ -138,7 +138,7 @@ class FitCommand(LightningCLI):
             kwargs["logger"] = [*_loggers(kwargs["logger"]), self.tracker]
         try:
             return Trainer(**kwargs)
-        except (MisconfigurationException, ValueError) as error:
+        except (MisconfigurationException, ValueError, ImportError) as error:
             remedy = "correct the options that begin with --trainer; `rampart fit --help` tells what they mean"
             raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
 

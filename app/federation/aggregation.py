@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from app.federation.channel import Aggregate, Update
+from app.federation.processes import precise
 
 
 class ServerOptimizer(torch.optim.Optimizer):
@@ -148,7 +149,7 @@ class QFFL(ServerOptimizer):
         """Weight F^q, and the client's estimate of the Lipschitz constant in units of 1/lr."""
         loss = update.received_loss + 1e-10
         moved = update.received[: update.trainable] - update.vector[: update.trainable]
-        squared = float(moved.double().square().sum()) / update.lr**2
+        squared = float(moved.to(precise(moved.device)).square().sum()) / update.lr**2
         update.curvature = update.lr * self.q * loss ** (self.q - 1) * squared + loss**self.q
         update.weight = loss**self.q
 

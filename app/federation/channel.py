@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from app.federation.plan import Plan
+from app.federation.processes import precise
 
 UncoveredCells = Literal["keep", "zero"]
 Reduce = Callable[[Tensor], Tensor]
@@ -110,12 +111,11 @@ class PlainChannel(Channel):
 
     def open(self, plan: Plan, theta: Tensor) -> None:
         """Clear the sums."""
-        # Apple's GPUs have no float64
-        precise = torch.float32 if theta.device.type == "mps" else torch.float64
+        wide = precise(theta.device)
         self._theta = theta
-        self._total = torch.zeros_like(theta, dtype=precise)
-        self._weight = torch.zeros_like(theta, dtype=precise)
-        self._scalars = torch.zeros(2, dtype=precise, device=theta.device)
+        self._total = torch.zeros_like(theta, dtype=wide)
+        self._weight = torch.zeros_like(theta, dtype=wide)
+        self._scalars = torch.zeros(2, dtype=wide, device=theta.device)
 
     def send(self, update: Update) -> Message:
         """Add the update to the sums."""

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from app.federation.local import LocalTraining
+from app.federation.processes import precise
 from app.models.base import ScalableNet
 
 Batch = tuple[Tensor, Tensor]
@@ -94,7 +95,7 @@ class ClientModule(LightningModule):
                 nn.utils.clip_grad_norm_(self.net.parameters(), self.local.clip_norm)
             self.optimizer.step()
             losses.append(loss.detach())
-        return float(torch.stack(losses).double().mean()) if losses else float("nan")
+        return float(torch.stack(losses).to(precise(self.device)).mean()) if losses else float("nan")
 
     def _squared_distance(self) -> Tensor:
         parts: list[Any] = [

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from app.errors import Problem
 from app.federation.local import merge_short
+from app.federation.processes import precise
 from app.models.norms import posthoc_statistics, uses_batch_statistics
 from datamodules.store import ImageStore
 
@@ -89,7 +90,7 @@ def score_batch(net: nn.Module, store: ImageStore, indices: Tensor) -> Score:
     """Score of a network, in the mode it is in, on one batch."""
     images, labels = store.batch(indices, next(net.parameters()).dtype)
     logits = net(images)
-    loss = cross_entropy(logits.double(), labels, reduction="sum")
+    loss = cross_entropy(logits.to(precise(logits.device)), labels, reduction="sum")
     return Score(int((logits.argmax(1) == labels).sum()), float(loss), len(labels))
 
 

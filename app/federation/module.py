@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from app.errors import raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
 from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells, Update
 from app.federation.checks import federation_problems, network_problems, trainer_problems
-from app.federation.evaluation import Evaluation, Score, evaluation_batches, score_batch, statistics_context
+from app.federation.evaluation import Evaluation, Score
 from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
 from app.federation.hooks import RoundHooks, overriding
 from app.federation.local import LocalTraining
@@ -25,6 +24,7 @@ from app.federation.personal import PersonalCells
 from app.federation.plan import NOBODY, Loader, Plan, Roster
 from app.federation.processes import autocast_of, gather
 from app.federation.reports import ClientReport, PhaseClock, RoundReport, client_report
+from app.federation.server_evaluation import ServerEvaluation
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.workshop import ClientTask, LocalContext, TrainedClient
 from app.models.base import DataShape, ScalableNet
@@ -104,7 +104,6 @@ class FederatedModule(LightningModule):
         self._prepared = False
         self._executor: Executor | None = None
         self._reports: list[ClientReport] = []
-        self._server_score = Score()
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
@@ -122,6 +121,7 @@ class FederatedModule(LightningModule):
         raise_all(network_problems(self))
         self.roster = Roster(tuple(self.data.sizes), self._client_capacities(), self.participation, self.seed)
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
+        self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
     @property
@@ -149,9 +149,9 @@ class FederatedModule(LightningModule):
         self._learning_rates = self.local.learning_rates(self.rounds)
         cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
         workers = self.workers or max(1, cores)
-        self._executor = make_executor(
-            self.executor_kind, self._context(), workers, self.hooks.vectorisation_obstacles()
-        )
+        self._local = self._context()
+        obstacles = self.hooks.vectorisation_obstacles()
+        self._executor = make_executor(self.executor_kind, self._local, workers, obstacles)
 
     def teardown(self, stage: str) -> None:
         """End the workers."""
@@ -165,9 +165,7 @@ class FederatedModule(LightningModule):
 
     def evaluation_loader(self) -> Loader:
         """The batches of the common test set that this process evaluates, all in one step."""
-        batches = evaluation_batches(self.net, self.data.common_test, self.evaluation.batch_size)
-        mine = list(batches[self.global_rank :: self.trainer.world_size])
-        return Loader(lambda: [mine], 1)
+        return Loader(lambda: [self._server.share(self.global_rank, self.trainer.world_size)], 1)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
@@ -176,8 +174,8 @@ class FederatedModule(LightningModule):
         self.clock.start()
         self.plan = self._plan_of(self.current_epoch)
         self.theta = self.space.read(self.net)
-        self._reports, self._server_score = [], Score()
-        self._context_in_use.shared_scores.clear()
+        self._reports, self._server.score = [], Score()
+        self._local.shared_scores.clear()
         self.channel.open(self.plan, self.theta)
         self.hooks.call("on_round_start", self.plan)
 
@@ -197,7 +195,7 @@ class FederatedModule(LightningModule):
 
     def _task(self, client: int) -> ClientTask:
         """What the server sends to one client."""
-        index = self.plan.index(client).to(self.device)
+        index = self.plan.index(client)
         vector = self.theta[index]
         self.personal.restore(client, index, vector)
         self.hooks.call("on_broadcast", client, vector)
@@ -219,9 +217,10 @@ class FederatedModule(LightningModule):
         finite = math.isfinite(trained.loss) and bool(trained.vector.isfinite().all())
         size = self._send(trained) if finite else 0
         if not finite:
-            rank_zero_warn(
+            warnings.warn(
                 f"round {self.plan.round + 1}: client {trained.task.client} diverged (loss {trained.loss}); "
-                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on."
+                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on.",
+                stacklevel=2,
             )
         self._reports.append(client_report(trained, dropped=not finite, bytes_up=size))
 
@@ -237,7 +236,7 @@ class FederatedModule(LightningModule):
 
     def _update(self, trained: TrainedClient) -> Update:
         task = trained.task
-        index = self.plan.index(task.client).to(self.device)
+        index = self.plan.index(task.client)
         vector, received = trained.vector, task.received
         if self.personal:
             self.personal.keep(task.client, index, vector, self.theta)
@@ -267,8 +266,9 @@ class FederatedModule(LightningModule):
         self.personal.synchronise()
         self._reports = sorted((report for part in gather(self._reports) for report in part), key=lambda r: r.client)
         if aggregate.updates == 0 and not self.personal:
-            rank_zero_warn(
-                f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is."
+            warnings.warn(
+                f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is.",
+                stacklevel=2,
             )
 
     def _next_model(self, aggregate: Aggregate) -> Tensor:
@@ -278,29 +278,24 @@ class FederatedModule(LightningModule):
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        """Start counting; gather post-hoc statistics where the network wants them."""
-        self._server_score, self._evaluating = Score(), ExitStack()
-        everyone = torch.cat([self.data.train_indices(client) for client in range(self.data.clients)])
-        self._evaluating.enter_context(
-            statistics_context(self.net, self.data.store, everyone, self.evaluation.batch_size)
-        )
+        """Start counting."""
+        self._server.start()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
         """Score this process's batches of the common test set."""
         if self.personal.everything:  # the server has nothing but its initial model
             return
         with self.clock.phase("evaluate"):
-            each = self._executor.map if self._executor is not None else map
-            scores = each(lambda indices: score_batch(self.net, self.data.store, indices), batch)
-            self._server_score = sum(scores, Score())
+            self._server.add(
+                batch, self._executor.map if self._executor is not None else map, autocast_of(self.trainer)
+            )
 
     def on_validation_epoch_end(self) -> None:
         """Add up the processes' scores; `server/accuracy` can be monitored by early stopping."""
-        self._evaluating.close()
-        self._server_score = sum(gather(self._server_score), Score())
-        if self._server_score.total:
-            self.log("server/accuracy", self._server_score.accuracy, logger=False, batch_size=1)
-            self.log("server/loss", self._server_score.mean_loss, logger=False, batch_size=1)
+        score = self._server.finish()
+        if score.total:
+            self.log("server/accuracy", score.accuracy, logger=False, batch_size=1)
+            self.log("server/loss", score.mean_loss, logger=False, batch_size=1)
 
     def on_train_epoch_end(self) -> None:
         """Let checkpoints know the round."""
@@ -314,7 +309,7 @@ class FederatedModule(LightningModule):
     @property
     def report(self) -> RoundReport:
         """The round that has just ended."""
-        return RoundReport(self.plan.round + 1, tuple(self._reports), self._server_score, self.clock.reading())
+        return RoundReport(self.plan.round + 1, tuple(self._reports), self._server.score, self.clock.reading())
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 
@@ -345,7 +340,7 @@ class FederatedModule(LightningModule):
         return cast(ServerOptimizer, self.optimizers(use_pl_optimizer=False))
 
     def _plan_of(self, round_: int) -> Plan:
-        return Plan(round_, self.roster, self.method, self.space)
+        return Plan(round_, self.roster, self.method, self.space, self.device)
 
     def _blocks(self) -> tuple[Tensor, ...]:
         share = self._plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
@@ -359,7 +354,7 @@ class FederatedModule(LightningModule):
         return cast(Tensor, self.trainer.strategy.reduce(tensor, reduce_op="sum"))
 
     def _context(self) -> LocalContext:
-        self._context_in_use = LocalContext(
+        return LocalContext(
             prototype=self.net,
             store=self.data.store,
             common_test=self.data.common_test[: self.evaluation.limit],
@@ -373,4 +368,3 @@ class FederatedModule(LightningModule):
             end_hooks=self.hooks.client_hooks("on_client_end"),
             precision=autocast_of(self.trainer),
         )
-        return self._context_in_use

@@ -51,8 +51,25 @@ class Plan:
     number of clients.
     """
 
-    def __init__(self, round_: int, roster: Roster, method: SubmodelMethod, space: ParameterSpace) -> None:
+    def __init__(
+        self,
+        round_: int,
+        roster: Roster,
+        method: SubmodelMethod,
+        space: ParameterSpace,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Plan a round.
+
+        Args:
+            round_: 0-based round.
+            roster: the clients.
+            method: how submodels are chosen.
+            space: layout of the server's vector.
+            device: where indices are kept.
+        """
         self.round = round_
+        self._device = device
         self.roster = roster
         self.participants = roster.participants(round_)
         self._method = method
@@ -69,7 +86,8 @@ class Plan:
         if key not in self._indices:
             if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory
                 self._indices.clear()
-            self._indices[key] = self._method.index(self._space, self.roster.seat(self.round, client))
+            seat = self.roster.seat(self.round, client)
+            self._indices[key] = self._method.index(self._space, seat).to(self._device)
         return self._indices[key]
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
+import torch
 import torch.distributed as distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
@@ -20,6 +21,11 @@ def gather(value: T) -> list[T]:
     values: list[T | None] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return [value for value in values if value is not None]
+
+
+def precise(device: torch.device) -> torch.dtype:
+    """The widest floating type of a device, for sums; Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def autocast_of(trainer: Trainer) -> Callable[[], AbstractContextManager[None]]:

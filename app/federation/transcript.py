@@ -158,10 +158,14 @@ def _upload(path: Path) -> Upload:
 def _save(path: Path, **tensors: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-        np.savez(file, **arrays)
-    temporary.replace(path)
+    arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _load(path: Path) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from app.federation.client import Batch, ClientModule
 from app.federation.executors import Executor
+from app.federation.processes import precise
 from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
 
 
@@ -83,7 +84,7 @@ class ClientStack:
         self._optimizer = self._context.local.build_optimizer(self._values.values(), tasks[0].lr)
         self._batches = [workshop.batch_ids(task) for task in tasks]
         self._crops = [workshop.crop_generator(task) for task in tasks]
-        self._total = torch.zeros(len(tasks), dtype=torch.float64, device=received.device)
+        self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
 
     def fit(self) -> None:
         """Run the local steps of all clients."""

@@ -152,7 +152,7 @@ class RunFolder:
             text = io.StringIO(newline="")
             # a row cut short by a crash may show another round than its own
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
-            csv.writer(text).writerows([header, *whole] if header else [])
+            csv.writer(text).writerows([header, *whole] if whole else [])
             write_text(path, text.getvalue())
 
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ class RunFolder:
     def append_rows(self, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
         """Add rows to a CSV file, with a header where the file is new."""
         path = self.path / name
-        new = not path.exists()
+        new = not path.exists() or path.stat().st_size == 0
         with path.open("a", newline="") as file:
             writer = csv.writer(file)
             writer.writerows([header] if new else [])
@@ -182,8 +182,12 @@ class RunFolder:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one, never half of one."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, newline="")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, newline="")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:

@@ -27,16 +27,22 @@ UNEQUAL = (
 """HeteroFL with momentum on the server and four of six clients in a round."""
 
 
-@pytest.fixture(autouse=True)
-def fast_runs(monkeypatch):
-    """One intra-op thread, no arguments of pytest in sight, no run name left over from another test."""
-    monkeypatch.setattr("sys.argv", ["rampart"])
-    monkeypatch.setenv(NAME_VARIABLE, "")  # so that whatever a run puts there is taken back
-    monkeypatch.delenv(NAME_VARIABLE)
+@pytest.fixture(scope="session", autouse=True)
+def fast_runs():
+    """One intra-op thread; no arguments of pytest in sight."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["rampart"])
+        yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_run_name(monkeypatch):
+    """No run name left over from another test."""
+    monkeypatch.setenv(NAME_VARIABLE, "")  # so that whatever a run puts there is taken back
+    monkeypatch.delenv(NAME_VARIABLE)
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, make_trainer, run
 from torch.optim.lr_scheduler import MultiStepLR
 
 from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
+from app.federation.hooks import FederatedCallback
 from app.federation.local import LocalTraining
 from app.federation.plan import NOBODY, Plan, Roster
 from app.models import CNN, MLP
+from datamodules import RawData
 
 SIZES = (3, 7, 10, 6, 9, 4, 8)
 LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2, momentum=0.5))
@@ -62,6 +64,39 @@ def test_another_seed_gives_another_result():
     """Initialisation and batches change with it."""
     first, second = (run(small_federation(TINY_MLP, local=LOCAL, seed=seed), Blobs(SIZES)) for seed in (0, 1))
     assert not torch.allclose(first, second, atol=1e-3)
+
+
+class Twins(Blobs):
+    """Both clients own the same pictures."""
+
+    def load(self) -> RawData:
+        """The second half repeats the first."""
+        raw = super().load()
+        half = len(raw.labels) // 2
+        raw.images[half:], raw.labels[half:] = raw.images[:half].clone(), raw.labels[:half].clone()
+        return raw
+
+
+class Seen(FederatedCallback):
+    """Keeps every picture in the order in which clients see it."""
+
+    def __init__(self) -> None:
+        self.pictures = {}
+
+    def client_loss(self, federation, client, batch, logits, loss):
+        """By round and client."""
+        self.pictures.setdefault((client.round, client.client), []).extend(batch[0].flatten(1).tolist())
+        return loss
+
+
+def test_order_of_samples_is_keyed_by_round_and_client():
+    """Twins see the same pictures in different orders, and in another order in the next round."""
+    seen = Seen()
+    run(small_federation(local=LOCAL), Twins((12, 12)), 2, [seen])
+    orders = list(seen.pictures.values())
+    assert len(orders) == 4
+    assert len({str(order) for order in orders}) == 4
+    assert len({str(sorted(order)) for order in orders}) == 1
 
 
 SERVERS = {"fedavg": FedAvg, "fedavgm": FedAvgM, "fedadam": FedAdam, "q-ffl": QFFL}

@@ -1,0 +1,44 @@
+"""The competitors of the benchmark do the same work, so that comparing their times is fair."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from app.benchmarks.ours import ours
+from app.benchmarks.raw import raw_sequence, raw_threads
+from app.benchmarks.table import Row, Table
+from app.benchmarks.work import Work
+from app.models.cnn import CNN
+
+# a bias before a batch norm has no gradient but rounding, which Adam would blow up
+SMALL_NET = partial(CNN, u=4, bias=False)
+
+
+@pytest.mark.slow
+def test_raw_loop_and_rampart_do_the_same_work():
+    work = Work(clients=3, samples=24, batch_size=24, evaluate=True, net=SMALL_NET, tests=64)
+    raw, mine = raw_threads(work, rounds=2, workers=2), ours(work, rounds=2)
+    assert len(raw.seconds) == len(mine.seconds) == 1
+    start = ours(work, rounds=1).vector
+    assert (raw.vector - start).abs().max() > 1e-4, "a round must move the model"
+    assert (raw.vector - mine.vector).abs().max() < 2e-5
+    assert abs(raw.correct - mine.correct) <= 1, "a tie may fall the other way"
+
+
+@pytest.mark.slow
+def test_mini_batches_come_in_the_same_order():
+    work = Work(clients=2, samples=24, batch_size=8, net=SMALL_NET, tests=8)
+    raw, mine = raw_sequence(work, rounds=1), ours(work, rounds=1, executor="sequence")
+    assert (raw.vector - mine.vector).abs().max() < 2e-5
+
+
+def test_table_tells_whether_goals_are_met():
+    rows = (Row("raw", 2.0, 1.9, 3.8, 1.0), Row("mine", 3.0, 2.9, float("nan"), 1.5, goal=1.2))
+    table = Table("a round", "s", "raw", rows)
+    assert str(table).splitlines()[-1].split() == ["mine", "3.000", "2.900", "1.50", "<=", "1.2", "NO"]
+    plain = table.as_json()["rows"]
+    assert plain[0]["met"] is None
+    assert plain[1]["met"] is False
+    assert plain[1]["cpu"] is None

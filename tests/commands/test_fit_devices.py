@@ -1,0 +1,43 @@
+"""Two processes through the command line give what one gives."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from run_kit import UNEQUAL, command, records, train
+from test_fit_killed import program
+
+from app.federation.transcript import Transcript
+from app.results.run_folder import NAME_VARIABLE
+
+OPTIONS = (*UNEQUAL, "--model.executor", "sequence")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+def test_two_processes_share_one_run(tmp_path):
+    """One unnamed run folder, equal metrics, and the uploads of both processes' clients in the transcript."""
+    alone = train(tmp_path, "alone", *OPTIONS, rounds=2)
+    arguments = command(tmp_path / "runs", "x", *OPTIONS, rounds=2)
+    at = arguments.index("--run.name")
+    arguments = [*arguments[:at], *arguments[at + 2 :], "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment.pop(NAME_VARIABLE, None)
+    done = subprocess.run(
+        [*program(), "fit", *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("round 2/2") == 1, "only the first process speaks"
+    [together] = (tmp_path / "runs").iterdir()
+    for one, two in zip(records(alone), records(together), strict=True):
+        assert one == pytest.approx(two, abs=1e-6)
+    views = [Transcript(run / "transcript").server_view() for run in (alone, together)]
+    for round_ in (1, 2):
+        uploads = [view.uploads(round_) for view in views]
+        assert [upload.client for upload in uploads[0]] == [upload.client for upload in uploads[1]]
+        for one, two in zip(*uploads, strict=True):
+            assert torch.allclose(one.payload, two.payload, atol=1e-6)
+    rows = [(run / "clients.csv").read_text().count("\n") for run in (alone, together)]
+    assert rows == [9, 9]
