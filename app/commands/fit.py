@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from tqdm import tqdm
 
 import callbacks  # noqa: F401  its classes can then be named without a path
 import datamodules  # noqa: F401
@@ -221,10 +222,16 @@ def _say(text: str) -> None:
     print(text, flush=True, file=sys.stdout)
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning without the place in the code, and without breaking the progress bar."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
+
+
 def _quieten() -> None:
     """Keep the terminal for what concerns the user."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.showwarning = _show_warning
     warnings.filterwarnings("ignore", message=".*LightningCLI's args parameter.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

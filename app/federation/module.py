@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
@@ -13,20 +11,21 @@ from torch import Tensor
 
 from app.errors import raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
-from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells, Update
+from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells
 from app.federation.checks import federation_problems, network_problems, trainer_problems
 from app.federation.evaluation import Evaluation, Score
 from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
-from app.federation.hooks import RoundHooks, overriding
+from app.federation.hooks import RoundHooks
 from app.federation.local import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.personal import PersonalCells
 from app.federation.plan import NOBODY, Loader, Plan, Roster
-from app.federation.processes import autocast_of, gather
-from app.federation.reports import ClientReport, PhaseClock, RoundReport, client_report
+from app.federation.processes import autocast_of
+from app.federation.reports import PhaseClock, RoundReport
+from app.federation.round import Round
 from app.federation.server_evaluation import ServerEvaluation
 from app.federation.submodels import Prefix, SubmodelMethod
-from app.federation.workshop import ClientTask, LocalContext, TrainedClient
+from app.federation.workshop import LocalContext
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
 from app.seeding import derive_key
@@ -42,15 +41,15 @@ class FederatedModule(LightningModule):
     Attributes:
         net: the server's network.
         space: layout of its flat vector.
-        plan: the current round: who trains which cells.
+        roster: its clients.
         channel: how updates reach the server; a defense may replace it in its `setup`.
-        report: what the last round reported.
     """
 
     net: ScalableNet
     space: ParameterSpace
     roster: Roster
-    plan: Plan
+    hooks: RoundHooks
+    _round: Round
 
     def __init__(
         self,
@@ -103,7 +102,6 @@ class FederatedModule(LightningModule):
         self.clock = PhaseClock()
         self._prepared = False
         self._executor: Executor | None = None
-        self._reports: list[ClientReport] = []
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
@@ -172,108 +170,53 @@ class FederatedModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Plan the round and open the channel."""
         self.clock.start()
-        self.plan = self._plan_of(self.current_epoch)
-        self.theta = self.space.read(self.net)
-        self._reports, self._server.score = [], Score()
+        number = self.current_epoch
+        plan, theta = self._plan_of(number), self.space.read(self.net)
+        self._server.score = Score()
         self._local.shared_scores.clear()
-        self.channel.open(self.plan, self.theta)
-        self.hooks.call("on_round_start", self.plan)
+        due = self.evaluation.due(number, self.rounds)
+        self._round = Round(self, plan, theta, self._learning_rates[number], due)
+        self.hooks.call("on_round_start", plan)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Train a block of clients and hand their updates to the channel; after the last block, aggregate."""
         assert self._executor is not None
         clients = [client for client in batch.tolist() if client != NOBODY]
-        results = self._executor.run(self._task(client) for client in clients)
+        results = self._executor.run(self._round.task(client) for client in clients)
         while True:
             with self.clock.phase("clients"):
                 trained = next(results, None)
             if trained is None:
                 break
-            self._accept(trained)
+            self._round.accept(trained)
         if self.trainer.is_last_batch:
-            self._finish_round()
+            self._move_server(self._round.close())
 
-    def _task(self, client: int) -> ClientTask:
-        """What the server sends to one client."""
-        index = self.plan.index(client)
-        vector = self.theta[index]
-        self.personal.restore(client, index, vector)
-        self.hooks.call("on_broadcast", client, vector)
-        same_for_all = not self.personal and not overriding(self.hooks.callbacks, "on_broadcast")
-        return ClientTask(
-            client,
-            self.plan.round,
-            self.roster.capacities[client],
-            vector,
-            self.plan.key(client) if same_for_all else None,
-            self._learning_rates[self.plan.round],
-            self.data.train_indices(client),
-            self.data.test_indices(client),
-            self.evaluation.due(self.plan.round, self.rounds),
-        )
-
-    def _accept(self, trained: TrainedClient) -> None:
-        """Take one client's result: drop it where it is not finite, else defend it and send it."""
-        finite = math.isfinite(trained.loss) and bool(trained.vector.isfinite().all())
-        size = self._send(trained) if finite else 0
-        if not finite:
-            warnings.warn(
-                f"round {self.plan.round + 1}: client {trained.task.client} diverged (loss {trained.loss}); "
-                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on.",
-                stacklevel=2,
-            )
-        self._reports.append(client_report(trained, dropped=not finite, bytes_up=size))
-
-    def _send(self, trained: TrainedClient) -> int:
-        update = self._update(trained)
-        with self.clock.phase("defend"):
-            self.hooks.call("on_client_update", update)
-        self.server.weigh(update)
-        with self.clock.phase("channel"):
-            message = self.channel.send(update)
-        self.hooks.call("on_message", message)
-        return message.size
-
-    def _update(self, trained: TrainedClient) -> Update:
-        task = trained.task
-        index = self.plan.index(task.client)
-        vector, received = trained.vector, task.received
-        if self.personal:
-            self.personal.keep(task.client, index, vector, self.theta)
-            shared = self.personal.shared(index)
-            index, vector, received = index[shared], vector[shared], received[shared]
-        return Update(
-            client=task.client,
-            round=task.round,
-            index=index,
-            vector=vector,
-            received=received,
-            trainable=int((index < self.space.trainable).sum()),
-            samples=len(task.train),
-            lr=task.lr,
-            loss=trained.loss,
-            received_loss=trained.received_loss,
-            weight=float(len(task.train)) if self.weighting == "samples" else 1.0,
-        )
-
-    def _finish_round(self) -> None:
-        """Aggregate and move the server's model."""
-        with self.clock.phase("channel"):
-            aggregate = self.channel.close(self.uncovered_cells, self._reduce)
+    def _move_server(self, aggregate: Aggregate) -> None:
         with self.clock.phase("server"):
-            self.hooks.call("on_server_update", aggregate)
-            self.space.write(self.net, self._next_model(aggregate))
-        self.personal.synchronise()
-        self._reports = sorted((report for part in gather(self._reports) for report in part), key=lambda r: r.client)
-        if aggregate.updates == 0 and not self.personal:
-            warnings.warn(
-                f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is.",
-                stacklevel=2,
-            )
+            optimizer: Any = self.optimizers()
+            moved = optimizer.step(theta=self.theta, aggregate=aggregate, trainable=self.space.trainable)
+            self.space.write(self.net, moved)
 
-    def _next_model(self, aggregate: Aggregate) -> Tensor:
-        optimizer: Any = self.optimizers()
-        return optimizer.step(theta=self.theta, aggregate=aggregate, trainable=self.space.trainable)
+    @property
+    def plan(self) -> Plan:
+        """The current round: who trains which cells."""
+        return self._round.plan
+
+    @property
+    def theta(self) -> Tensor:
+        """The server's flat vector at the start of the current round."""
+        return self._round.theta
+
+    @property
+    def clients_done(self) -> int:
+        """Clients of the current round that have been trained so far."""
+        return min(len(self._round.reports) * self.trainer.world_size, len(self.plan.participants))
+
+    @property
+    def report(self) -> RoundReport:
+        """The round that has just ended."""
+        return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, self.clock.reading())
 
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
@@ -300,16 +243,6 @@ class FederatedModule(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Let checkpoints know the round."""
         self.log("round", float(self.plan.round + 1), logger=False, batch_size=1)
-
-    @property
-    def clients_done(self) -> int:
-        """Clients of the current round that have been trained so far."""
-        return min(len(self._reports) * self.trainer.world_size, len(self.plan.participants))
-
-    @property
-    def report(self) -> RoundReport:
-        """The round that has just ended."""
-        return RoundReport(self.plan.round + 1, tuple(self._reports), self._server.score, self.clock.reading())
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 
@@ -350,7 +283,8 @@ class FederatedModule(LightningModule):
         rates = self.capacities * self.data.clients if len(self.capacities) == 1 else self.capacities
         return tuple(float(rate) for rate in rates)
 
-    def _reduce(self, tensor: Tensor) -> Tensor:
+    def sum_over_processes(self, tensor: Tensor) -> Tensor:
+        """Sum of a tensor over all processes."""
         return cast(Tensor, self.trainer.strategy.reduce(tensor, reduce_op="sum"))
 
     def _context(self) -> LocalContext:

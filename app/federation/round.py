@@ -1,0 +1,125 @@
+"""One round: what the server sends, what comes back, and what becomes of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from app.federation.channel import Aggregate, Update
+from app.federation.hooks import overriding
+from app.federation.plan import Plan
+from app.federation.processes import gather
+from app.federation.reports import ClientReport, client_report
+from app.federation.workshop import ClientTask, TrainedClient
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+class Round:
+    """The server's side of a round.
+
+    Attributes:
+        plan: who trains which cells.
+        theta: the server's vector at the start.
+        reports: what the clients trained so far report; all processes' clients once the round is over.
+    """
+
+    def __init__(self, federation: FederatedModule, plan: Plan, theta: Tensor, lr: float, evaluate: bool) -> None:
+        """Open the channel and tell the callbacks.
+
+        Args:
+            federation: whose round it is.
+            plan: who trains which cells.
+            theta: the server's vector.
+            lr: the clients' learning rate.
+            evaluate: whether clients are evaluated in this round.
+        """
+        self.plan, self.theta = plan, theta
+        self.reports: list[ClientReport] = []
+        self._federation = federation
+        self._lr, self._evaluate = lr, evaluate
+        self._same_for_all = not federation.personal and not overriding(federation.hooks.callbacks, "on_broadcast")
+        federation.channel.open(plan, theta)
+
+    def task(self, client: int) -> ClientTask:
+        """What the server sends to one client."""
+        federation, index = self._federation, self.plan.index(client)
+        vector = self.theta[index]
+        federation.personal.restore(client, index, vector)
+        federation.hooks.call("on_broadcast", client, vector)
+        return ClientTask(
+            client=client,
+            round=self.plan.round,
+            capacity=self.plan.roster.capacities[client],
+            received=vector,
+            key=self.plan.key(client) if self._same_for_all else None,
+            lr=self._lr,
+            train=federation.data.train_indices(client),
+            test=federation.data.test_indices(client),
+            evaluate=self._evaluate,
+        )
+
+    def accept(self, trained: TrainedClient) -> None:
+        """Take one client's result: drop it where it is not finite, else defend it and send it."""
+        finite = math.isfinite(trained.loss) and bool(trained.vector.isfinite().all())
+        size = self._send(trained) if finite else 0
+        if not finite:
+            warnings.warn(
+                f"round {self.plan.round + 1}: client {trained.task.client} diverged (loss {trained.loss}); "
+                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on.",
+                stacklevel=2,
+            )
+        self.reports.append(client_report(trained, dropped=not finite, bytes_up=size))
+
+    def close(self) -> Aggregate:
+        """Combine what arrived on all processes."""
+        federation = self._federation
+        with federation.clock.phase("channel"):
+            aggregate = federation.channel.close(federation.uncovered_cells, federation.sum_over_processes)
+        with federation.clock.phase("server"):
+            federation.hooks.call("on_server_update", aggregate)
+        federation.personal.synchronise()
+        self.reports = sorted((report for part in gather(self.reports) for report in part), key=lambda r: r.client)
+        if aggregate.updates == 0:
+            warnings.warn(
+                f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is.",
+                stacklevel=2,
+            )
+        return aggregate
+
+    def _send(self, trained: TrainedClient) -> int:
+        """Pass an update through the defenses and the channel; returns its bytes."""
+        federation, update = self._federation, self._update(trained)
+        with federation.clock.phase("defend"):
+            federation.hooks.call("on_client_update", update)
+        federation.server.weigh(update)
+        with federation.clock.phase("channel"):
+            message = federation.channel.send(update)
+        federation.hooks.call("on_message", message)
+        return message.size
+
+    def _update(self, trained: TrainedClient) -> Update:
+        """What the client sends: its cells without those that stay with it."""
+        federation, task = self._federation, trained.task
+        index, vector, received = self.plan.index(task.client), trained.vector, task.received
+        if federation.personal:
+            federation.personal.keep(task.client, index, vector, self.theta)
+            shared = federation.personal.shared(index)
+            index, vector, received = index[shared], vector[shared], received[shared]
+        return Update(
+            client=task.client,
+            round=task.round,
+            index=index,
+            vector=vector,
+            received=received,
+            trainable=int((index < federation.space.trainable).sum()),
+            samples=len(task.train),
+            lr=task.lr,
+            loss=trained.loss,
+            received_loss=trained.received_loss,
+            weight=float(len(task.train)) if federation.weighting == "samples" else 1.0,
+        )
