@@ -55,7 +55,9 @@ class FederationProgress(ProgressBar, FederatedCallback):
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         """One more client is done."""
         if self._bar is not None:
-            self._show(federation, f"clients {federation.clients_done}/{len(federation.plan.participants)}")
+            clients = len(federation.plan.participants)
+            # the client whose message this is has not been reported yet
+            self._show(federation, f"clients {min(federation.clients_done + 1, clients)}/{clients}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The round is over."""

@@ -81,6 +81,12 @@ def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    if uses_batch_statistics(federation.net) and federation.local.batch_size < 2:
+        yield Problem(
+            "local.batch_size is 1 and the network has batch norm",
+            "batch norm cannot take statistics over one sample",
+            "set --model.local.batch_size to 2 or more, or --model.net.norm group",
+        )
     alone = [client for client, size in enumerate(federation.data.sizes) if size < 2]
     if alone and uses_batch_statistics(federation.net):
         yield Problem(

@@ -78,9 +78,14 @@ class Score:
         return self.loss / self.total if self.total else float("nan")
 
 
+def evaluates_by_batch(net: nn.Module) -> bool:
+    """Whether the samples of an evaluation batch influence each other, because a batch norm keeps no statistics."""
+    return any(isinstance(layer, nn.BatchNorm2d) and not layer.track_running_stats for layer in net.modules())
+
+
 def evaluation_batches(net: nn.Module, indices: Tensor, batch_size: int) -> tuple[Tensor, ...]:
     """The sample ids cut into batches: `batch_size` where the batch's own statistics matter, larger elsewhere."""
-    if uses_batch_statistics(net):
+    if evaluates_by_batch(net):
         return merge_short(indices.split(batch_size), least=2)
     return indices.split(max(batch_size, 1024))
 
@@ -100,7 +105,7 @@ def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -
     net.eval()
     result = Score()
     for batch in evaluation_batches(net, indices, batch_size):
-        if len(batch) > 1 or not uses_batch_statistics(net):  # one sample has no batch statistics
+        if len(batch) > 1 or not evaluates_by_batch(net):  # one sample has no batch statistics
             result = result + score_batch(net, store, batch)
     net.train(was_training)
     return result

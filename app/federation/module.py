@@ -196,7 +196,7 @@ class FederatedModule(LightningModule):
         with self.clock.phase("server"):
             optimizer: Any = self.optimizers()
             moved = optimizer.step(theta=self.theta, aggregate=aggregate, trainable=self.space.trainable)
-            self.space.write(self.net, moved)
+            self.space.write(self.net, self.personal.untouched(self.theta, moved))
 
     @property
     def plan(self) -> Plan:
@@ -222,6 +222,7 @@ class FederatedModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Start counting."""
+        self.data.to(self.device)  # already there unless somebody validates without fitting
         self._server.start()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:

@@ -33,6 +33,10 @@ class PersonalCells:
         """Mask over a submodel's cells: True where they travel."""
         return ~self._mask.to(index.device)[index]
 
+    def untouched(self, theta: Tensor, moved: Tensor) -> Tensor:
+        """The server's next vector with its own copy of personal cells as it was: what newcomers start from."""
+        return torch.where(self._mask.to(theta.device), theta, moved) if self else moved
+
     def restore(self, client: int, index: Tensor, vector: Tensor) -> None:
         """Put the client's own values into the vector it received (in place)."""
         if client in self._values:

@@ -65,15 +65,12 @@ class Round:
 
     def accept(self, trained: TrainedClient) -> None:
         """Take one client's result: drop it where it is not finite, else defend it and send it."""
-        finite = math.isfinite(trained.loss) and bool(trained.vector.isfinite().all())
-        size = self._send(trained) if finite else 0
-        if not finite:
-            warnings.warn(
-                f"round {self.plan.round + 1}: client {trained.task.client} diverged (loss {trained.loss}); "
-                "its update is dropped for this round. Lower --model.local.optimizer.lr if this goes on.",
-                stacklevel=2,
-            )
-        self.reports.append(client_report(trained, dropped=not finite, bytes_up=size))
+        size = None
+        if not (math.isfinite(trained.loss) and trained.vector.isfinite().all()):
+            self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
+        else:
+            size = self._send(trained)
+        self.reports.append(client_report(trained, dropped=size is None, bytes_up=size or 0))
 
     def close(self) -> Aggregate:
         """Combine what arrived on all processes."""
@@ -91,12 +88,22 @@ class Round:
             )
         return aggregate
 
-    def _send(self, trained: TrainedClient) -> int:
-        """Pass an update through the defenses and the channel; returns its bytes."""
+    def _warn_dropped(self, trained: TrainedClient, reason: str, remedy: str) -> None:
+        warnings.warn(
+            f"round {self.plan.round + 1}: client {trained.task.client} {reason}; "
+            f"its update is dropped for this round. {remedy} if this goes on.",
+            stacklevel=2,
+        )
+
+    def _send(self, trained: TrainedClient) -> int | None:
+        """Pass an update through the defenses and the channel; returns its bytes, None where it was dropped."""
         federation, update = self._federation, self._update(trained)
         with federation.clock.phase("defend"):
             federation.hooks.call("on_client_update", update)
         federation.server.weigh(update)
+        if not (math.isfinite(update.weight + update.curvature) and update.vector.isfinite().all()):
+            self._warn_dropped(trained, "has an update that is not finite after the defenses", "Weaken the defenses")
+            return None
         with federation.clock.phase("channel"):
             message = federation.channel.send(update)
         federation.hooks.call("on_message", message)

@@ -5,4 +5,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "commands"))
 
-from run_kit import fast_runs, no_pictures, no_run_name  # noqa: E402, F401
+from run_kit import fast_runs, no_pictures, no_run_name  # noqa: F401

@@ -81,7 +81,11 @@ MISTAKES = {
         "11 different classes",
         "set --data.partition.classes_per_client to 10 or less",
     ),
-    "absent accelerator": (["--trainer.accelerator", "tpu"], "the trainer refuses", "options that begin with --trainer"),
+    "absent accelerator": (
+        ["--trainer.accelerator", "tpu"],
+        "the trainer refuses",
+        "options that begin with --trainer",
+    ),
     "wrong strategy": (["--trainer.strategy", "dpp"], "dpp", "options that begin with --trainer"),
     "defense order": (["--defense_order", "[x]"], "defense_order names x", "name every defense once"),
     "stray word": (["demo"], "unrecognized arguments: demo", "rampart fit --help"),

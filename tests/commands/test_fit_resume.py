@@ -14,10 +14,24 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 CASES = {
     "momentum, unequal clients, threads": (*UNEQUAL, "--model.executor", "threads"),
     "adaptive server, vectorised": ("--config", "fedadam", "--model.executor", "vectorised"),
-    "local head, in sequence": ("--config", "local-head", "--model.executor", "sequence", "--model.participation", "0.7"),
+    "local head, in sequence": (
+        "--config",
+        "local-head",
+        "--model.executor",
+        "sequence",
+        "--model.participation",
+        "0.7",
+    ),
     "nothing sent, threads": ("--config", "local", "--model.executor", "threads"),
     "fair server, dropout, schedule": (
-        *("--config", "qffl", "--model.net.dropout", "0.3", "--model.local.lr_schedule", "torch.optim.lr_scheduler.StepLR"),
+        *(
+            "--config",
+            "qffl",
+            "--model.net.dropout",
+            "0.3",
+            "--model.local.lr_schedule",
+            "torch.optim.lr_scheduler.StepLR",
+        ),
         *("--model.local.lr_schedule.step_size", "2"),
     ),
 }

@@ -131,3 +131,22 @@ def test_a_dropped_client_keeps_what_it_had():
     with pytest.warns(UserWarning, match="client 1 diverged"):
         run(federation, Blobs(SIZES), 1, [Poison((STARVED,))])
     assert set(federation.personal.state_dict()) == {"0", "2"}
+
+
+class BadDefense(FederatedCallback):
+    """A defense that divides by zero on one client's update."""
+
+    def on_client_update(self, trainer, federation, update):
+        """NaN for the chosen one."""
+        if update.client == STARVED:
+            update.vector.mul_(float("nan"))
+
+
+def test_an_update_that_a_defense_ruined_is_left_out():
+    """What is not finite after the defenses never reaches the mean, and the report says so."""
+    recorder, reports = Recorder(), Reports()
+    with pytest.warns(UserWarning, match=f"client {STARVED} has an update that is not finite after the defenses"):
+        end = run(small_federation(TINY_MLP), Blobs(SIZES), 1, [BadDefense(), recorder, reports])
+    assert end.isfinite().all()
+    assert sorted(message.client for message in recorder.messages) == [0, 2]
+    assert [client.dropped for client in reports.rounds[0].clients] == [False, True, False]

@@ -139,3 +139,10 @@ def test_sound_settings_pass():
         federation = small_federation(capacities=capacities, participation=0.01, block_size=1, local=whole_batch())
         make_trainer(1).fit(federation, datamodule=Blobs((5, 8, 11)))
         assert federation.trainer.global_step == 1
+
+
+def test_batch_norm_refuses_batches_of_one():
+    """A batch of one sample has no statistics."""
+    federation = small_federation(partial(CNN, u=2), local=LocalTraining(batch_size=1))
+    with pytest.raises(UserError, match="batch_size is 1 and the network has batch norm"):
+        make_trainer(1).fit(federation, datamodule=Blobs((5, 8), PICTURES))

@@ -160,3 +160,13 @@ def test_an_unknown_name_is_refused():
     """Before any training, with the names to choose from."""
     with pytest.raises(UserError, match="head"):
         run(small_federation(TINY_MLP, personal=["head.*"]), Blobs(SIZES))
+
+
+def test_the_server_keeps_its_copy_of_personal_cells():
+    """With `uncovered_cells: zero` a client that joins late must not start from a head of zeros."""
+    federation = small_federation(TINY_MLP, personal=["*classifier*"], uncovered_cells="zero", participation=0.34)
+    start = initial(small_federation(TINY_MLP), Blobs(SIZES))
+    end = run(federation, Blobs(SIZES), 2)
+    head = federation.space.matching(["*classifier*"])
+    assert torch.equal(end[head], start[head])
+    assert not torch.equal(end[~head], start[~head])

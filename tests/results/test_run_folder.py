@@ -1,6 +1,5 @@
 """One run, one folder: when it is made, resumed, refused or replaced."""
 
-import csv
 import json
 import math
 import os
@@ -158,7 +157,7 @@ def test_forget_after_a_crash_in_the_header(tmp_path):
         (folder.path / "clients.csv").write_text(text)
         folder.forget_after(0)
         folder.append_rows("clients.csv", ["round", "client"], [[1, 0]])
-        assert list(csv.reader((folder.path / "clients.csv").open()))[0] == ["round", "client"]
+        assert (folder.path / "clients.csv").read_text().splitlines() == ["round,client", "1,0"]
         (folder.path / "clients.csv").unlink()
 
 

@@ -1,0 +1,135 @@
+"""Who may import whom: data flow in one direction, heavy libraries behind one door each."""
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OURS = ("app", "callbacks", "datamodules")
+BOTTOM = {"app.errors", "app.seeding"}
+PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy"} | BOTTOM
+
+MAY_IMPORT = {
+    **dict.fromkeys(BOTTOM, BOTTOM),
+    **dict.fromkeys(PURE - BOTTOM, PURE),
+    "app.federation": {"app.federation", "app.models", "app.metrics", "datamodules", *BOTTOM},
+    "callbacks": {"callbacks", "app.federation", "app.results", *PURE},
+    "app.results": {"app.results", "app.federation", *PURE},
+}
+"""Parts that are bound; what is not named here (`app.cli`, `app.commands` ...) may import everything."""
+
+EVERYWHERE_REFUSED = ("scripts", "tests", "app.cli", "app.commands")
+FRONT = ("app.cli", "app.commands", "app.experiments", "app.benchmarks")
+
+HEAVY = {"wandb": {"app.results.tracking"}, "opacus": None, "phe": None, "ray": None}
+"""Third parties that one module wraps; None where that module may have any name."""
+
+
+def modules():
+    """Every module of ours by dotted name, with its syntax tree."""
+    found = {}
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = ast.parse(path.read_text(), filename=str(path))
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name):
+    """Dotted names that a module imports, wherever in the module."""
+    for node in ast.walk(MODULES[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} uses a relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def inside(name, parts):
+    """Whether a dotted name lies in one of the parts."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_part_imports_only_what_it_may(part):
+    """Nothing reaches upwards."""
+    wrong = [
+        f"{name} imports {target}"
+        for name in MODULES
+        if inside(name, [part])
+        for target in imports(name)
+        if inside(target, OURS) and not inside(target, MAY_IMPORT[part])
+    ]
+    assert not wrong
+
+
+def test_nobody_imports_the_front_or_the_tests():
+    """Commands, scripts and tests are at the end of every chain."""
+    wrong = [
+        f"{name} imports {target}"
+        for name in MODULES
+        if not inside(name, FRONT)
+        for target in imports(name)
+        if inside(target, EVERYWHERE_REFUSED)
+    ]
+    wrong += [f"{name} imports {t}" for name in MODULES for t in imports(name) if inside(t, ("scripts", "tests"))]
+    assert not wrong
+
+
+def test_attacks_read_transcripts_only():
+    """An attack never sees the trainer, nor the defenses."""
+    attacks = [name for name in MODULES if inside(name, ["app.attacks"])]
+    refused = ("callbacks", "app.federation.module", "app.results", "app.commands")
+    wrong = [
+        f"{name} imports {target}"
+        for name in attacks
+        for target in imports(name)
+        if inside(target, refused) or (target.startswith("lightning") and target.endswith(".Trainer"))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("library", sorted(HEAVY))
+def test_heavy_library_has_one_door(library):
+    """Only the module that wraps it imports it."""
+    users = {name for name in MODULES for target in imports(name) if inside(target, [library])}
+    users -= {name for name in users if inside(name, ["app.benchmarks"])}
+    assert users <= HEAVY[library] if HEAVY[library] is not None else len(users) <= 1, users
+
+
+def test_starting_the_program_is_cheap():
+    """Until a command is chosen, nothing but the standard library and the errors is loaded."""
+    top = [node for node in MODULES["app.cli"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
+    assert {name for name in names if name.split(".")[0] not in sys.stdlib_module_names} == {"app.errors"}
+
+
+def test_every_package_is_installed():
+    """pyproject.toml lists exactly the folders with an __init__.py, and ships the recipes."""
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for package in OURS
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert sorted(setup["packages"]) == sorted(packages)
+    assert setup["package-data"]["app.configs"] == ["**/*.yaml"]
+
+
+def test_every_folder_of_modules_is_a_package():
+    """A folder without an __init__.py would be left out of the installation."""
+    bare = [
+        str(path.parent.relative_to(ROOT))
+        for package in OURS
+        for path in (ROOT / package).rglob("*.py")
+        if not (path.parent / "__init__.py").exists()
+    ]
+    assert not bare
