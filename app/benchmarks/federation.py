@@ -48,8 +48,8 @@ def federation_tables(quick: bool) -> Iterator[Table]:
     yield few_clients(replace(sizes.few, evaluate=True), sizes.effort)
     yield many_clients(sizes.many, sizes.effort)
     yield tiny_net(sizes.tiny, sizes.effort)
-    yield memory_table(quick)
     if not quick:
+        yield memory_table()
         yield peers_table(sizes.few, Effort(2, 2))
 
 

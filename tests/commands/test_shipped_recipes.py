@@ -3,11 +3,12 @@
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from run_kit import parsed
+from run_kit import command, exit_code, parsed
 
 from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
 
@@ -28,7 +29,20 @@ def line_is_comment(match):
     return match.string.lstrip().startswith("#")
 
 
-README = fit_commands((ROOT / "README.md").read_text())
+PAGE = (ROOT / "README.md").read_text()
+README = fit_commands(PAGE)
+
+
+@pytest.fixture
+def user_folder(tmp_path, monkeypatch):
+    """A working folder with the files that the README tells its reader to write: modules, named as its commands do."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    for module, kind in re.findall(r"--[\w.]+ ([a-z_]+)\.([A-Z]\w+)", PAGE):
+        [code] = [block for block in blocks if f"class {kind}(" in block]
+        (tmp_path / f"{module}.py").write_text(code)
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -61,15 +75,30 @@ def test_names_are_unique_and_lead_to_their_files():
 
 @pytest.mark.skipif(not README, reason="the README shows no rampart fit command")
 @pytest.mark.parametrize("arguments", README, ids=" ".join)
-def test_readme_command_is_understood(arguments, monkeypatch):
+@pytest.mark.usefixtures("user_folder")
+def test_readme_command_is_understood(arguments):
     """What the README shows can be typed."""
-    monkeypatch.chdir(ROOT)
     if {"--help", "--print_config"} & set(arguments):
         with pytest.raises(SystemExit) as end:
             parsed(*arguments)
         assert end.value.code == 0
     else:
         assert parsed(*arguments)["model"]
+
+
+@pytest.mark.skipif("on_transcript" not in PAGE, reason="the README shows no extensions")
+def test_readme_extensions_work_together(user_folder, monkeypatch, capsys):
+    """The README's defense, attack and method in one run: the attack sees what the defense let through."""
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path != str(user_folder)])  # the program adds it
+    extensions = [
+        *("--defenses.clip", "clip_update.ClipUpdate", "--defenses.clip.norm", "0.05"),
+        *("--attacks.norms", "update_norms.UpdateNorms", "--config", "heterofl", "--model.method", "suffix.Suffix"),
+    ]
+    clients = ("--data.partition.clients", "10")
+    assert exit_code("fit", *command(user_folder, "a", *extensions, *clients, rounds=2)) == 0
+    moved = re.findall(r"client (\d+) moved by ([\d.]+)", capsys.readouterr().out)
+    assert [int(client) for client, _ in moved] == list(range(10))
+    assert all(0.04 < float(norm) <= 0.0505 for _, norm in moved)
 
 
 def test_readme_commands_are_found():
@@ -83,6 +112,6 @@ def test_readme_commands_are_found():
 
 def test_scripts_are_executable():
     """Every script, and every script that the README names."""
-    named = re.findall(r"scripts/([\w-]+)", (ROOT / "README.md").read_text())
+    named = re.findall(r"scripts/([\w-]+)", PAGE)
     for name in {"demo", "test", *named}:
         assert os.access(ROOT / "scripts" / name, os.X_OK), name

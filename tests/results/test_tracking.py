@@ -65,6 +65,15 @@ def test_a_run_tells_all(experiment, tmp_path):
     assert experiment.ended == 0
 
 
+def test_name_group_and_mode(tmp_path):
+    """The run's name is its id, so that a resumed run goes on in the same place."""
+    logger = make_tracker("offline", tmp_path, "a", "mine", "rampart")
+    expected = {"name": "a", "id": "a", "group": "mine", "project": "rampart", "resume": "allow", "mode": "offline"}
+    told = {key: value for key, value in logger._wandb_init.items() if key in expected}
+    assert {"mode": "offline", **told} == expected
+    assert logger._offline
+
+
 def test_metrics_of_lightning_are_passed_over(experiment):
     """What has no round has no place on the x axis."""
     logger = RoundLogger(offline=True)
