@@ -49,9 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands above")
     chosen = parser.parse_args(given[:1]).command
-    sys.path.append(str(Path.cwd()))  # so that configurations can name the user's own classes
+    run = COMMANDS[chosen].load()
+    sys.path.append(
+        str(Path.cwd())
+    )  # configurations may name the user's own classes; only now, so that ours come first
     try:
-        code = COMMANDS[chosen].load()(given[1:])
+        code = run(given[1:])
     except UserError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         code = 2

@@ -65,7 +65,7 @@ class RunRecorder(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
-        metrics = round_metrics(report, pl_module.data.groups)
+        metrics = round_metrics(report, pl_module.data.groups, pl_module.roster.capacities)
         with self._writing():
             self._write(report.round, metrics, round_cost(report), report.clients)
         for logger in trainer.loggers:

@@ -16,12 +16,13 @@ CLIENT_COLUMNS = ("client", "capacity", "samples", "loss", "dropped", *ACCURACIE
 """What is recorded of every client in every round; seconds are kept apart because they differ from run to run."""
 
 
-def round_metrics(report: RoundReport, groups: Sequence[str]) -> dict[str, float]:
+def round_metrics(report: RoundReport, groups: Sequence[str], capacities: Sequence[float]) -> dict[str, float]:
     """Metrics of a round: server, clients, capacity groups and the partition's groups.
 
     Args:
         report: the round.
-        groups: subpopulation of every client (majority, minority ...), for fairness.
+        groups: subpopulation of every client of the federation (majority, minority ...), for fairness.
+        capacities: width rate of every client of the federation.
     """
     metrics: dict[str, float] = {"round": float(report.round)}
     if report.server.total:
@@ -29,8 +30,10 @@ def round_metrics(report: RoundReport, groups: Sequence[str]) -> dict[str, float
     metrics["clients/loss"] = Spread.of(client.loss for client in report.clients if not client.dropped).mean
     metrics["clients/dropped"] = float(sum(client.dropped for client in report.clients))
     metrics |= accuracy_spread("clients", report.clients)
-    for name, members in _divided(report.clients, groups).items():
-        metrics |= accuracy_spread(name, members)
+    divisions = ([f"capacity-{rate:g}" for rate in capacities], [f"group-{group}" for group in groups])
+    for names in divisions:
+        if len(set(names)) > 1:
+            metrics |= _by_name(report.clients, names)
     return metrics
 
 
@@ -63,12 +66,9 @@ def round_cost(report: RoundReport) -> dict[str, float]:
     }
 
 
-def _divided(clients: Iterable[ClientReport], groups: Sequence[str]) -> dict[str, list[ClientReport]]:
-    """Clients by capacity and by group, where there is more than one of either."""
-    by_capacity: dict[str, list[ClientReport]] = defaultdict(list)
-    by_group: dict[str, list[ClientReport]] = defaultdict(list)
+def _by_name(clients: Iterable[ClientReport], names: Sequence[str]) -> dict[str, float]:
+    """Accuracies of the clients of each name; `names` has one entry per client of the federation."""
+    members: dict[str, list[ClientReport]] = defaultdict(list)
     for client in clients:
-        by_capacity[f"capacity-{client.capacity:g}"].append(client)
-        by_group[f"group-{groups[client.client]}"].append(client)
-    several = {} if len(set(groups)) < 2 else by_group
-    return {**dict(sorted(by_capacity.items() if len(by_capacity) > 1 else [])), **dict(sorted(several.items()))}
+        members[names[client.client]].append(client)
+    return {key: value for name in sorted(members) for key, value in accuracy_spread(name, members[name]).items()}

@@ -89,9 +89,10 @@ class RunFolder:
             config: complete configuration of the run about to start, as plain data.
             overwrite: delete an existing run of that name.
         """
-        if overwrite and self.path.exists():
+        if self.path.exists():
             self._refuse_foreign()
-            shutil.rmtree(self.path)
+        if overwrite:
+            shutil.rmtree(self.path, ignore_errors=True)
         if self.finished:
             raise UserError.of(
                 f"the run {self.path} is finished",
@@ -109,7 +110,7 @@ class RunFolder:
         if not self.path.is_dir() or (any(self.path.iterdir()) and not self._holds_run()):
             raise UserError.of(
                 f"{self.path} is not a run of this program",
-                "overwriting would delete files it did not write",
+                "its files would be mixed with those of the run, and deleted with it",
                 "choose another --run.name or --run.root",
             )
 
@@ -131,6 +132,8 @@ class RunFolder:
             return
         parts = ("seed_everything", "model", "data", "defenses", "attacks", "defense_order")
         changed = [part for part in parts if _comparable(part, before) != _comparable(part, config)]
+        if _precision(before) != _precision(config):
+            changed.append("trainer.precision")
         if changed and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
             raise UserError.of(
                 f"{self.path} holds an unfinished run with another configuration ({', '.join(changed)} differ)",
@@ -221,6 +224,10 @@ def _comparable(part: str, config: Mapping[str, Any]) -> str:
     if part in ("defenses", "attacks"):
         value = list((value or {}).items())
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def _precision(config: Mapping[str, Any]) -> str:
+    return str((config.get("trainer") or {}).get("precision"))
 
 
 def _first_process() -> bool:

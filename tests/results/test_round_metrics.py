@@ -22,7 +22,9 @@ def report(*clients, correct=3, total=4):
 
 def test_mean_worst_and_spread():
     """Population statistics over the clients that were evaluated."""
-    metrics = round_metrics(report(client(0, own=0.2), client(1, own=0.6), client(2, own=math.nan)), ["a"] * 3)
+    metrics = round_metrics(
+        report(client(0, own=0.2), client(1, own=0.6), client(2, own=math.nan)), ["a"] * 3, [1.0] * 3
+    )
     assert metrics["round"] == 7
     assert metrics["server/accuracy"] == 0.75
     assert metrics["clients/trained_own/mean"] == pytest.approx(0.4)
@@ -34,25 +36,27 @@ def test_mean_worst_and_spread():
 def test_groups_appear_where_there_are_several():
     """Capacities and subpopulations are told apart only where they differ."""
     clients = (client(0, 1.0, 0.9), client(1, 0.5, 0.3), client(2, 0.5, 0.5))
-    unequal = round_metrics(report(*clients), ["majority", "majority", "minority"])
+    unequal = round_metrics(report(*clients), ["majority", "majority", "minority"], [1.0, 0.5, 0.5])
     assert unequal["capacity-1/trained_own/mean"] == 0.9
     assert unequal["capacity-0.5/trained_own/worst"] == 0.3
     assert unequal["group-majority/trained_own/mean"] == pytest.approx(0.6)
     assert unequal["group-minority/trained_own/mean"] == 0.5
-    equal = round_metrics(report(client(0), client(1)), ["all", "all"])
+    partial = round_metrics(report(clients[0]), ["majority", "majority", "minority"], [1.0, 0.5, 0.5])
+    assert partial["capacity-1/trained_own/mean"] == 0.9, "also in a round in which only one width takes part"
+    equal = round_metrics(report(client(0), client(1)), ["all", "all"], [1.0, 1.0])
     assert not [name for name in equal if name.startswith(("capacity", "group"))]
 
 
 def test_dropped_clients_do_not_blur_the_loss():
     """A client whose loss is not finite is counted, not averaged."""
-    metrics = round_metrics(report(client(0, loss=2.0), client(1, loss=math.inf, dropped=True)), ["a", "a"])
+    metrics = round_metrics(report(client(0, loss=2.0), client(1, loss=math.inf, dropped=True)), ["a", "a"], [1.0, 1.0])
     assert metrics["clients/loss"] == 2.0
     assert metrics["clients/dropped"] == 1
 
 
 def test_round_without_evaluation():
     """No server accuracy rather than a wrong one."""
-    metrics = round_metrics(report(client(0, own=math.nan), correct=0, total=0), ["a"])
+    metrics = round_metrics(report(client(0, own=math.nan), correct=0, total=0), ["a"], [1.0])
     assert set(metrics) == {"round", "clients/loss", "clients/dropped"}
 
 

@@ -86,6 +86,13 @@ def test_trainer_and_tracking_may_change(tmp_path):
     folder.claim(CONFIG | {"trainer": {"max_epochs": 9}, "tracking": "disabled"}, overwrite=False)
 
 
+def test_another_precision_is_another_experiment(tmp_path):
+    """A run that goes on with other rounding would not end where the uninterrupted one does."""
+    folder = started(tmp_path)
+    with pytest.raises(UserError, match=r"\(trainer.precision differ\)"):
+        folder.claim(CONFIG | {"trainer": {"precision": "64-true"}}, overwrite=False)
+
+
 def test_run_without_a_checkpoint_takes_a_new_config(tmp_path):
     """Nothing was trained yet, so nothing can be mixed."""
     folder = started(tmp_path, checkpoint=False)
@@ -117,8 +124,9 @@ def test_foreign_folder_is_never_deleted(config, tmp_path):
     (folder.path / "chapter.tex").write_text("years of work")
     if config is not None:
         (folder.path / "config.yaml").write_text(config)
-    with pytest.raises(UserError, match="not a run of this program"):
-        folder.claim(CONFIG, overwrite=True)
+    for overwrite in (True, False):
+        with pytest.raises(UserError, match="not a run of this program"):
+            folder.claim(CONFIG, overwrite)
     assert (folder.path / "chapter.tex").read_text() == "years of work"
 
 
