@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,6 +46,17 @@ class ImageStore:
         """(channels,) normalised value of a pixel that was 0 in the file: what padding must be filled with."""
         return -self.mean / self.std
 
+    @cached_property
+    def _scale(self) -> Tensor:
+        """Factor of every value of an image; whole rows multiply several times faster than three channels broadcast."""
+        scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
+        return (1.0 / (scale * self.std)).repeat(self.images.shape[1] * self.images.shape[2])
+
+    @cached_property
+    def _shift(self) -> Tensor:
+        """What is added to every value of an image after scaling."""
+        return self.black.repeat(self.images.shape[1] * self.images.shape[2])
+
     @property
     def device(self) -> torch.device:
         """Where the images live."""
@@ -70,7 +82,6 @@ class ImageStore:
         """
         chosen = indices.to(self.device).reshape(-1)
         pixels = self.images.index_select(0, chosen).to(torch.promote_types(dtype, torch.float32))
-        scale = 255.0 if self.images.dtype == torch.uint8 else 1.0
-        pixels = pixels.mul_(1.0 / (scale * self.std)).add_(self.black).to(dtype)
+        pixels = pixels.view(len(chosen), self._scale.numel()).mul_(self._scale).add_(self._shift).to(dtype)
         images = pixels.view(*indices.shape, *self.images.shape[1:]).movedim(-1, -3)
         return images, self.labels.index_select(0, chosen).view(indices.shape)

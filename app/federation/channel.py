@@ -115,25 +115,27 @@ class PlainChannel(Channel):
         self._theta = theta
         self._total = torch.zeros_like(theta, dtype=wide)
         self._weight = torch.zeros_like(theta, dtype=wide)
-        self._scalars = torch.zeros(2, dtype=wide, device=theta.device)
+        self._weight_everywhere = self._curvature = self._updates = 0.0
 
     def send(self, update: Update) -> Message:
         """Add the update to the sums."""
-        values = update.vector.to(self._total.dtype) * update.weight
         if update.index.numel() == self._total.numel():
-            self._total += values
-            self._weight += update.weight
+            self._total.add_(update.vector, alpha=update.weight)
+            self._weight_everywhere += update.weight
         else:
-            self._total.index_add_(0, update.index, values)
-            self._weight.index_add_(0, update.index, torch.full_like(values, update.weight))
-        self._scalars += torch.tensor([update.curvature, 1.0], dtype=self._scalars.dtype, device=self._scalars.device)
+            values = update.vector.to(self._total.dtype)
+            self._total.index_add_(0, update.index, values, alpha=update.weight)
+            self._weight.index_add_(0, update.index, torch.ones_like(values), alpha=update.weight)
+        self._curvature += update.curvature
+        self._updates += 1
         size = update.vector.numel() * update.vector.element_size()
         return Message(update.client, update.round, update.index, update.vector, "plain", size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         """Divide the sums by the weights, cell by cell."""
-        total, weight, scalars = reduce(self._total), reduce(self._weight), reduce(self._scalars)
-        curvature, updates = scalars.tolist()
+        own = torch.tensor([self._curvature, self._updates], dtype=self._total.dtype, device=self._total.device)
+        total, weight = reduce(self._total), reduce(self._weight + self._weight_everywhere)
+        curvature, updates = reduce(own).tolist()
         fill = self._theta.to(total.dtype) if uncovered == "keep" or updates == 0 else torch.zeros_like(total)
         mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), fill)
         return Aggregate(mean, weight, curvature, int(updates))

@@ -85,7 +85,8 @@ class ClientModule(LightningModule):
     def fit(self) -> float:
         """Run the local steps; returns the mean loss over them (NaN without any step)."""
         assert self.optimizer is not None
-        self.net.train()
+        if not self.net.training:
+            self.net.train()
         losses = []
         for batch in self.batches:
             loss = self.training_step(batch)

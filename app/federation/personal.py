@@ -18,11 +18,12 @@ class PersonalCells:
             mask: (cells of the server's vector) bool, True where a cell stays on the client.
         """
         self._mask = mask
+        self._any = bool(mask.any())
         self._values: dict[int, Tensor] = {}
         self._fresh: dict[int, Tensor] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._mask.any())
+        return self._any
 
     @property
     def everything(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -83,28 +84,28 @@ class TrainedClient:
 
 
 class SharedScores:
-    """Scores that several clients share: the first one to ask computes, the others wait for it."""
+    """Scores that several clients share: the first one to ask computes, the others need not wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[Hashable, tuple[threading.Event, list[Score]]] = {}
+        self._scores: dict[Hashable, Future[Score]] = {}
 
     def clear(self) -> None:
         """Forget everything; called at the start of a round."""
-        self._entries.clear()
+        self._scores.clear()
 
-    def get(self, key: Hashable, compute: Callable[[], Score]) -> Score:
-        """The score for `key`, computed once."""
+    def get(self, key: Hashable, compute: Callable[[], Score]) -> Future[Score]:
+        """The score for `key`, perhaps still being computed by another worker."""
         with self._lock:
-            first = key not in self._entries
-            done, result = self._entries.setdefault(key, (threading.Event(), []))
+            first = key not in self._scores
+            score = self._scores.setdefault(key, Future())
         if first:
             try:
-                result.append(compute())
-            finally:
-                done.set()
-        done.wait()
-        return result[0] if result else compute()
+                score.set_result(compute())
+            except BaseException as error:
+                score.set_exception(error)
+                raise
+        return score
 
 
 @dataclass(frozen=True)
@@ -225,20 +226,25 @@ class Workshop:
             return float("nan")
         return score(client.net, self.context.store, task.train, self.context.evaluation.batch_size).mean_loss
 
-    def evaluate_received(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:
-        """Scores of the received model on the common and on the client's own test set."""
+    def evaluate_received(self, task: ClientTask, client: ClientModule) -> Callable[[], tuple[Score, Score]]:
+        """Gives, when asked, the scores of the received model on the common and on the client's own test set."""
         if not task.evaluate:
-            return Score(), Score()
-        if task.key is None or self._posthoc(task, client):
-            return self._scores(task, client)
+            return lambda: (Score(), Score())
+        if task.key is None or self._posthoc(client):
+            scores = self._scores(task, client)
+            return lambda: scores
         common = self.context.shared_scores.get(task.key, lambda: self._score(client, self.context.common_test))
-        return common, self._score(client, task.test)
+        own = self._score(client, task.test)
+        return lambda: (common.result(), own)
 
-    def evaluate_trained(self, task: ClientTask, client: ClientModule, received: tuple[Score, Score]) -> ClientScores:
+    def evaluate_trained(
+        self, task: ClientTask, client: ClientModule, received: Callable[[], tuple[Score, Score]]
+    ) -> ClientScores:
         """All scores of the task, given those of the received model."""
         if not task.evaluate:
             return ClientScores()
-        return ClientScores(*received, *self._scores(task, client))
+        trained = self._scores(task, client)
+        return ClientScores(*received(), *trained)
 
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
         seed_dropout(
@@ -257,7 +263,7 @@ class Workshop:
                 hook(client)
             client.optimizer, client.batches = None, ()
 
-    def _posthoc(self, task: ClientTask, client: ClientModule) -> bool:
+    def _posthoc(self, client: ClientModule) -> bool:
         return getattr(client.net, "hparams", {}).get("statistics") == "posthoc"
 
     def _score(self, client: ClientModule, indices: Tensor) -> Score:
