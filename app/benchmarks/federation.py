@@ -83,7 +83,7 @@ def tiny_net(work: Work, effort: Effort) -> Table:
         "rampart": ours,
         "rampart, worker threads": partial(ours, executor="threads"),
     }
-    return compare(f"MLP 784-200-10, {_size(work)}, training only", work, competitors, {"rampart": 0.25}, effort)
+    return compare(f"MLP 784-200-10, {_size(work)}, training only", work, competitors, {}, effort)
 
 
 def _raw_threads() -> Competitor:

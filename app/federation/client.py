@@ -96,7 +96,7 @@ class ClientModule(LightningModule):
                 nn.utils.clip_grad_norm_(self.net.parameters(), self.local.clip_norm)
             self.optimizer.step()
             losses.append(loss.detach())
-        return float(torch.stack(losses).to(precise(self.device)).mean()) if losses else float("nan")
+        return float(torch.stack(losses).to(precise(losses[0].device)).mean()) if losses else float("nan")
 
     def _squared_distance(self) -> Tensor:
         parts: list[Any] = [

@@ -69,15 +69,11 @@ class ParameterSpace:
 
     def read(self, net: nn.Module) -> Tensor:
         """Flat copy of the network's parameters and buffers, detached."""
-        tensors = _tensors(net)
-        return torch.cat([tensors[block.name].detach().reshape(-1) for block in self.blocks])
+        return FlatNet(self, net).read()
 
-    @torch.no_grad()
     def write(self, net: nn.Module, vector: Tensor) -> None:
         """Copy `vector` into the network. Values are copied, so training the net never edits `vector`."""
-        tensors = _tensors(net)
-        for block in self.blocks:
-            tensors[block.name].copy_(vector[block.cells].view(block.shape))
+        FlatNet(self, net).write(vector)
 
     def index(self, choice: ChannelChoice) -> Tensor:
         """Cells (int64, ascending) of the submodel that keeps the chosen channels on every axis."""
@@ -100,8 +96,31 @@ class ParameterSpace:
         return mask
 
 
-def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    return {**dict(net.named_parameters()), **dict(net.named_buffers())}
+class FlatNet:
+    """One network seen as a flat vector. Looks its tensors up once, which pays where it is read and written often."""
+
+    def __init__(self, space: ParameterSpace, net: nn.Module) -> None:
+        """Look up the tensors.
+
+        Args:
+            space: layout of the network.
+            net: a network of that layout; its tensors must stay the same objects.
+        """
+        tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        self.space = space
+        self._tensors = [tensors[block.name] for block in space.blocks]
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """Flat copy of the parameters and buffers."""
+        return torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+
+    @torch.no_grad()
+    def write(self, vector: Tensor) -> None:
+        """Copy the values of `vector` into the network."""
+        pieces = vector.split([block.size for block in self.space.blocks])
+        shaped = [piece.view(block.shape) for piece, block in zip(pieces, self.space.blocks, strict=True)]
+        torch._foreach_copy_(self._tensors, shaped)
 
 
 def _blocks(net: ScalableNet) -> Iterator[Block]:

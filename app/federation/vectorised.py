@@ -53,7 +53,7 @@ class Vectorised(Executor):
             client = self._workshop.client_for(task)
             received_loss = self._workshop.received_loss(task, client)
             received = self._workshop.evaluate_received(task, client)
-            self._workshop.space(task.capacity).write(client.net, vector)
+            self._workshop.flat(task.capacity).write(vector)
             scores = self._workshop.evaluate_trained(task, client, received)
         return TrainedClient(task, vector, loss, received_loss, scores, train_seconds, time.perf_counter() - started)
 
@@ -70,7 +70,7 @@ class ClientStack:
         """
         self._context = workshop.context
         self._objective = _Objective(workshop.client_for(tasks[0]))
-        self._space = workshop.space(tasks[0].capacity)
+        self._space = workshop.flat(tasks[0].capacity).space
         received = torch.stack([task.received for task in tasks])
         self._values = {
             block.name: received[:, block.cells].reshape(-1, *block.shape).clone().requires_grad_()

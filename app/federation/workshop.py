@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,9 +16,9 @@ from torch import Tensor
 from app.federation.client import Batch, ClientModule, LossHook
 from app.federation.evaluation import Evaluation, Score, score, statistics_context
 from app.federation.local import LocalTraining
-from app.federation.parameters import ParameterSpace
+from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.base import ScalableNet
-from app.models.layers import seed_dropout
+from app.models.layers import has_dropout, seed_dropout
 from app.models.norms import uses_batch_statistics
 from app.seeding import torch_generator
 from datamodules.store import ImageStore
@@ -142,12 +143,22 @@ class LocalContext:
     precision: Callable[[], AbstractContextManager[None]]
     shared_scores: SharedScores = field(default_factory=SharedScores)
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where clients are trained."""
         return next(self.prototype.parameters()).device
 
-    @property
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the networks."""
+        return next(self.prototype.parameters()).dtype
+
+    @cached_property
+    def dropout(self) -> bool:
+        """Whether local training draws dropout masks."""
+        return has_dropout(self.prototype)
+
+    @cached_property
     def least_batch(self) -> int:
         """Smallest usable batch: batch statistics need two samples."""
         return 2 if uses_batch_statistics(self.prototype) else 1
@@ -159,7 +170,7 @@ class Workshop:
     def __init__(self, context: LocalContext) -> None:
         self.context = context
         self._clients: dict[float, ClientModule] = {}
-        self._spaces: dict[float, ParameterSpace] = {}
+        self._flat: dict[float, FlatNet] = {}
 
     def train(self, task: ClientTask) -> TrainedClient:
         """Load, evaluate, train and evaluate again."""
@@ -172,7 +183,7 @@ class Workshop:
             loss = self._fit(task, client)
             trained = time.perf_counter()
             scores = self.evaluate_trained(task, client, received)
-            vector = self._spaces[task.capacity].read(client.net)
+            vector = self._flat[task.capacity].read()
         finished = time.perf_counter()
         evaluate_seconds = evaluated - started + finished - trained
         return TrainedClient(task, vector, loss, received_loss, scores, trained - evaluated, evaluate_seconds)
@@ -181,25 +192,23 @@ class Workshop:
         """The module of the task's width, holding the received model."""
         client = self.module(task.capacity)
         client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
-        self._spaces[task.capacity].write(client.net, task.received)
+        self._flat[task.capacity].write(task.received)
         return client
 
     def module(self, capacity: float) -> ClientModule:
         """The module of one width, built on first use."""
         if capacity not in self._clients:
-            prototype = next(self.context.prototype.parameters())
-            net = self.context.prototype.scaled(capacity).to(prototype.device, prototype.dtype)
+            net = self.context.prototype.scaled(capacity).to(self.context.device, self.context.dtype)
             if self.context.local.channels_last:
                 net = net.to(memory_format=torch.channels_last)
-            self._spaces[capacity] = ParameterSpace(net)
-            client = ClientModule(net, self.context.local, self.context.loss_hooks)
-            self._clients[capacity] = client.to(prototype.device, prototype.dtype)
+            self._flat[capacity] = FlatNet(ParameterSpace(net), net)
+            self._clients[capacity] = ClientModule(net, self.context.local, self.context.loss_hooks)
         return self._clients[capacity]
 
-    def space(self, capacity: float) -> ParameterSpace:
-        """Layout of the submodel of one width."""
+    def flat(self, capacity: float) -> FlatNet:
+        """The network of one width as a flat vector."""
         self.module(capacity)
-        return self._spaces[capacity]
+        return self._flat[capacity]
 
     def batch_ids(self, task: ClientTask) -> tuple[Tensor, ...]:
         """Sample ids of every local step of the task, on the device."""
@@ -215,9 +224,8 @@ class Workshop:
     def batches(self, task: ClientTask) -> Iterator[Batch]:
         """Images (augmented) and labels of the task's local steps."""
         augment, crops = self.context.augment, self.crop_generator(task)
-        dtype = next(self.context.prototype.parameters()).dtype
         for ids in self.batch_ids(task):
-            images, labels = self.context.store.batch(ids, dtype)
+            images, labels = self.context.store.batch(ids, self.context.dtype)
             yield (images if augment is None else augment(images, crops)), labels
 
     def received_loss(self, task: ClientTask, client: ClientModule) -> float:
@@ -247,10 +255,9 @@ class Workshop:
         return ClientScores(*received(), *trained)
 
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
-        seed_dropout(
-            client.net,
-            torch_generator(self.context.seed, "dropout", task.round, task.client, device=self.context.device),
-        )
+        if self.context.dropout:
+            masks = torch_generator(self.context.seed, "dropout", task.round, task.client, device=self.context.device)
+            seed_dropout(client.net, masks)
         client.anchor()
         client.optimizer = client.configure_optimizers()
         client.batches = self.batches(task)
