@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from app.errors import UserError
 from app.federation.evaluation import Score
+from app.federation.processes import keep_freed_memory
 from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
 from app.models.base import ScalableNet
 from app.models.layers import has_dropout
@@ -70,6 +71,7 @@ class WorkerThreads(Executor):
 
     def __init__(self, context: LocalContext, workers: int) -> None:
         super().__init__(context)
+        keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)  # the main thread's own intra-op threads would only get in the workers' way
         self._workers = workers

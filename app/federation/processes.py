@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
@@ -26,6 +28,19 @@ def gather(value: T) -> list[T]:
 def precise(device: torch.device) -> torch.dtype:
     """The widest floating type of a device, for sums; Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory (up to 512 MB) for the next step instead of giving it back to the system.
+
+    Activations are allocated and freed in every step; without this, the page faults cost about 8 % of a round of the
+    papers' CNN on a CPU. Only glibc knows the call; elsewhere nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+        mallopt(mmap_threshold, 1 << 28)
+        mallopt(trim_threshold, 1 << 29)
 
 
 def autocast_of(trainer: Trainer) -> Callable[[], AbstractContextManager[None]]:
