@@ -52,6 +52,29 @@ class RawData:
     test_owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
 
+    @classmethod
+    def divided(
+        cls, images: Tensor, labels: Tensor, test: Tensor, owners: Tensor | None = None, **described: Any
+    ) -> RawData:
+        """Pool and test set out of one set of samples.
+
+        Args:
+            images: (n, height, width, channels).
+            labels: (n,) int64.
+            test: (n,) bool, True for samples of the common test set.
+            owners: (n,) int64 owners, None where unknown.
+            described: the attributes that hold for both parts: class names, mean, std, owner names.
+        """
+        return cls(
+            images=images[~test],
+            labels=labels[~test],
+            test_images=images[test],
+            test_labels=labels[test],
+            owners=None if owners is None else owners[~test],
+            test_owners=None if owners is None else owners[test],
+            **described,
+        )
+
     def store(self) -> ImageStore:
         """Pool and test set in one store, in that order."""
         images = torch.cat([self.images, self.test_images])

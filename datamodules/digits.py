@@ -37,7 +37,7 @@ class Digits(FederatedDataModule):
         labels = torch.tensor(bundle.target, dtype=torch.int64)
         test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
         names = tuple(str(digit) for digit in range(10))
-        return RawData(images[~test], labels[~test], images[test], labels[test], names, (0.3053,), (0.3760,))
+        return RawData.divided(images, labels, test, class_names=names, mean=(0.3053,), std=(0.3760,))
 
 
 def common_test_mask(labels: np.ndarray, fraction: float) -> np.ndarray:

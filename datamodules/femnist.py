@@ -108,15 +108,6 @@ def _raw(data: Handwriting) -> RawData:
     images = torch.from_numpy(np.ascontiguousarray(data.images)).unsqueeze(-1)
     labels, owners = torch.from_numpy(data.labels), torch.from_numpy(data.writers)
     test = torch.from_numpy(data.test)
-    return RawData(
-        images=images[~test],
-        labels=labels[~test],
-        owners=owners[~test],
-        test_images=images[test],
-        test_labels=labels[test],
-        test_owners=owners[test],
-        class_names=CLASSES,
-        mean=(0.9652,),
-        std=(0.1559,),
-        owner_names=data.writer_names,
+    return RawData.divided(
+        images, labels, test, owners, class_names=CLASSES, mean=(0.9652,), std=(0.1559,), owner_names=data.writer_names
     )

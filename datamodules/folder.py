@@ -74,17 +74,8 @@ class ImageFolder(FederatedDataModule):
         owner_names, owners = _numbered([entry.client for entry in entries])
         test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
         mean, std = channel_statistics(images[~test])
-        return RawData(
-            images=images[~test],
-            labels=labels[~test],
-            owners=owners[~test],
-            test_images=images[test],
-            test_labels=labels[test],
-            test_owners=owners[test],
-            class_names=class_names,
-            mean=mean,
-            std=std,
-            owner_names=owner_names,
+        return RawData.divided(
+            images, labels, test, owners, class_names=class_names, mean=mean, std=std, owner_names=owner_names
         )
 
 

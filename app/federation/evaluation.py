@@ -111,6 +111,11 @@ def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -
     return result
 
 
+def wants_posthoc(net: nn.Module) -> bool:
+    """Whether a net is to be evaluated with statistics gathered after training."""
+    return getattr(net, "hparams", {}).get("statistics") == "posthoc" and uses_batch_statistics(net)
+
+
 def statistics_context(
     net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int
 ) -> AbstractContextManager[None]:
@@ -118,7 +123,7 @@ def statistics_context(
 
     HeteroFL's static batch norm; for other nets the context does nothing.
     """
-    if getattr(net, "hparams", {}).get("statistics") != "posthoc" or not uses_batch_statistics(net):
+    if not wants_posthoc(net):
         return nullcontext()
     dtype = next(net.parameters()).dtype
     return posthoc_statistics(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from app.federation.client import Batch, ClientModule, LossHook
-from app.federation.evaluation import Evaluation, Score, score, statistics_context
+from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
 from app.federation.local import LocalTraining
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.base import ScalableNet
@@ -238,7 +238,7 @@ class Workshop:
         """Gives, when asked, the scores of the received model on the common and on the client's own test set."""
         if not task.evaluate:
             return lambda: (Score(), Score())
-        if task.key is None or self._posthoc(client):
+        if task.key is None or wants_posthoc(client.net):  # post-hoc statistics are the client's own
             scores = self._scores(task, client)
             return lambda: scores
         common = self.context.shared_scores.get(task.key, lambda: self._score(client, self.context.common_test))
@@ -269,9 +269,6 @@ class Workshop:
             for hook in self.context.end_hooks:
                 hook(client)
             client.optimizer, client.batches = None, ()
-
-    def _posthoc(self, client: ClientModule) -> bool:
-        return getattr(client.net, "hparams", {}).get("statistics") == "posthoc"
 
     def _score(self, client: ClientModule, indices: Tensor) -> Score:
         return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)
