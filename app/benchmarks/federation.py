@@ -51,6 +51,7 @@ def federation_tables(quick: bool) -> Iterator[Table]:
     if not quick:
         yield memory_table()
         yield peers_table(sizes.few, Effort(2, 2))
+        yield peers_table(replace(sizes.few, evaluate=True), Effort(2, 2))
 
 
 def few_clients(work: Work, effort: Effort) -> Table:

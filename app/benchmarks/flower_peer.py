@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from app.benchmarks.raw import Tables, fit, flat
+from app.benchmarks.raw import Tables, correct_answers, fit, flat
 from app.benchmarks.work import Run, Stopwatch, Work
 from app.federation.executors import available_cores
 
@@ -36,6 +36,8 @@ def _client_app(work: Work) -> ClientApp:
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         order = torch.randperm(len(labels)).split(work.batch_size)
         fit(net, ((images[positions], labels[positions]) for positions in order), fused=False)
+        if work.evaluate:
+            correct_answers(net, _tables(work).test)
         answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(labels)})}
         return Message(content=RecordDict(answer), reply_to=message)
 
@@ -43,10 +45,14 @@ def _client_app(work: Work) -> ClientApp:
 
 
 def flower(work: Work, rounds: int) -> Run:
-    """Federated averaging by Flower, training only."""
+    """Federated averaging by Flower; with evaluation, of every client's trained model and of the server's."""
     net, watch, server = work.initial_net(), Stopwatch(), ServerApp()
+    test = Tables.of(work, channels_last=False).test
 
     def lap(round_: int, arrays: ArrayRecord) -> None:
+        if work.evaluate:
+            net.load_state_dict(arrays.to_torch_state_dict())
+            correct_answers(net, test)
         if round_ > 0:
             watch.lap()
 

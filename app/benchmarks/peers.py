@@ -18,11 +18,13 @@ GOALS = {"flower": 0.5, "pfl": 0.7}
 
 
 def peers_table(work: Work, effort: Effort) -> Table:
-    """This application and the installed frameworks, training only."""
-    installed = _installed()
-    title = f"peers, {work.clients} clients x {work.samples} samples, batch {work.batch_size}, training only"
-    missing = [f"{name}: not installed, skipped (pip install '{PACKAGES[name][1]}')" for name in PACKAGES
-               if name not in installed]  # fmt: skip
+    """This application and the installed frameworks that can do the work: only Flower evaluates trained clients."""
+    able = {name: PACKAGES[name] for name in PACKAGES if name == "flower" or not work.evaluate}
+    installed = {name: peer for name, peer in _installed().items() if name in able}
+    kind = "with evaluation" if work.evaluate else "training only"
+    title = f"peers, {work.clients} clients x {work.samples} samples, batch {work.batch_size}, {kind}"
+    absent = [name for name in able if name not in installed]
+    missing = [f"{name}: not installed, skipped (pip install '{able[name][1]}')" for name in absent]
     if not installed:
         return Table(title, "s per round", "rampart", (), tuple(missing))
     table = compare(title, work, {"rampart": ours, **installed}, {}, effort)
