@@ -33,8 +33,8 @@ def precise(device: torch.device) -> torch.dtype:
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory (up to 512 MB) for the next step instead of giving it back to the system.
 
-    Activations are allocated and freed in every step, and the page faults take time: 8 % of a round of the papers' CNN on
-    one CPU, nothing measurable in another environment on it. Only glibc knows the call; elsewhere nothing happens.
+    Activations are allocated and freed in every step, and the page faults take time: 8 % of a round of the papers' CNN
+    in one environment, nothing measurable in another. Only glibc knows the call; elsewhere nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
