@@ -18,8 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tqdm import tqdm
 
-import callbacks  # noqa: F401  its classes can then be named without a path
-import datamodules  # noqa: F401
+import datamodules  # noqa: F401  its classes can then be named without a path
 from app.commands.arguments import expand
 from app.commands.listing import CATALOGUE
 from app.errors import UserError

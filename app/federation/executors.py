@@ -1,8 +1,8 @@
 """How a block of clients is executed: one after the other, in worker threads, or all at once.
 
-All executors give the same result within float tolerance; they differ in speed. Worker threads with one intra-op
-thread each are the fastest on a CPU for convolutional nets, one vectorised call for tiny nets and on a GPU, where small
-kernels are bound by their launch.
+All executors give the same result within float tolerance; they differ in speed. On a CPU, worker threads with one
+intra-op thread each are the fastest for convolutional nets, one vectorised call for tiny nets (`scripts/bench`). On a
+GPU the vectorised call is chosen because small kernels are bound by their launch; that is expected, not measured.
 """
 
 from __future__ import annotations

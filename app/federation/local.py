@@ -25,7 +25,7 @@ class LocalTraining:
         lr_schedule: torch learning-rate scheduler by class path, stepped once per round.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
         clip_norm: clip the gradient of every step to this Euclidean norm.
-        channels_last: keep images and convolutions in channels_last memory, about 1.7 times faster on a CPU.
+        channels_last: keep images and convolutions in channels_last memory, which is faster on a CPU.
     """
 
     epochs: int = 1

@@ -81,7 +81,7 @@ class FederatedModule(LightningModule):
             weighting: clients count equally, or by their number of training samples.
             uncovered_cells: cells no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
             personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
-                baseline without federation, `classifier.*` a local head.
+                baseline without federation, `*classifier*` a local head.
             evaluation: what is measured, and how often.
             executor: how a block of clients is trained: worker threads, vectorised, in sequence, or what is fastest.
             workers: worker threads of the `threads` executor; without a number, one per core.

@@ -36,11 +36,11 @@ _OWN_NORM: dict[str, NormKind] = {"bn": "batch", "nasr": "none"}
 
 
 class AlexNet(ScalableNet):
-    """AlexNet for small images: five convolutions, three 2x2 max-pools and a linear classifier (MemDefense sec. VI).
+    """AlexNet for small images: five convolutions, three 2x2 max-pools and a linear classifier (MemDefense sec. V).
 
     MemDefense does not say which AlexNet it used. "nasr" is the one of the white-box membership attack it runs (11x11
     convolution of stride 4 first; 2,472,266 parameters with 10 classes of 3x32x32). "bn" starts with 5x5 of stride 1,
-    normalises, and can reach the published accuracies (2,493,386 parameters).
+    normalises (2,493,386 parameters); the published accuracies look out of reach of "nasr", so it is the default.
 
     Args:
         shape: image size (at least 8x8 pixels for "bn", 29x29 for "nasr") and number of classes.

@@ -54,7 +54,7 @@ def has_dropout(net: nn.Module) -> bool:
 
 
 class Scaler(nn.Module):
-    """Division by the width rate, so that a narrow layer sends signals as strong as the full one (HeteroFL sec. 3).
+    """Division by the width rate, so that a narrow layer sends signals as strong as the full one (HeteroFL).
 
     Args:
         rate: width of the submodel as a fraction of the full width, in (0, 1].

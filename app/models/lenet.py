@@ -17,7 +17,7 @@ _SMALLEST_PADDED = 16  # two 5x5 convolutions, each followed by a 2x2 pool, must
 class LeNet5(ScalableNet):
     """LeNet-5 with ReLU and max-pooling: 6 and 16 channels of 5x5, then 120, 84 and the classes.
 
-    Used by MemDefense (sec. VI; 61,706 parameters on MNIST) and WAFFLe (Table 1: 61,770 on CIFAR-10, without biases).
+    Used by MemDefense (sec. V; 61,706 parameters on MNIST) and WAFFLe (Table 1: 61,770 on CIFAR-10, without biases).
 
     Args:
         shape: image size (at least 16x16 pixels with padding) and number of classes.

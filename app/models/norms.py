@@ -1,6 +1,6 @@
 """Normalisation layers that survive cutting channels, and the statistics they use in evaluation.
 
-MaPP-FL (sec. 5.2) and HeteroFL (sec. 3) train with the statistics of each batch and let no running statistics travel.
+MaPP-FL (sec. 5.2) and HeteroFL train with the statistics of each batch and let no running statistics travel.
 They differ in evaluation: MaPP-FL's public code uses the evaluation batch itself ("batch"), HeteroFL gathers statistics
 after training by a pass over training data ("posthoc", its sBN). "running" is ordinary batch normalisation.
 """
@@ -79,7 +79,7 @@ def uses_batch_statistics(net: nn.Module) -> bool:
 
 @contextmanager
 def posthoc_statistics(net: nn.Module, batches: Iterable[Tensor]) -> Iterator[None]:
-    """Evaluate `net` with statistics gathered over `batches`: the static batch normalisation of HeteroFL sec. 3.
+    """Evaluate `net` with statistics gathered over `batches`: the static batch normalisation of HeteroFL.
 
     Inside the context the net is in evaluation mode and each of its untracked batch norms uses the plain average, over
     batches, of the batch means and of the unbiased batch variances. On leaving, the net is as it was before.

@@ -1,4 +1,4 @@
-"""ResNet-18 for small images, the larger network of HeteroFL and FedRolex."""
+"""ResNet-18 for small images, with channel axes shared across its residual additions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ResNet18(ScalableNet):
         statistics: what batch normalisation uses in evaluation: the evaluation batch, a pass over training data
             (HeteroFL), or running averages.
         channels_per_group: group size of group normalisation, at least 1.
-        scaler: divide the output of each convolution by the rate in training (HeteroFL sec. 3). Without effect before
+        scaler: divide the output of each convolution by the rate in training (HeteroFL). Without effect before
             a norm.
         keep_scaling: divide in evaluation as well.
         rate: fraction of the full width, in (0, 1]; the server's model has 1.
