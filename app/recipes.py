@@ -19,6 +19,8 @@ from app.errors import Problem, UserError, raise_all
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
+CODES = {"ofm": "heterofl", "gfm": "mapp-fl", "gfr": "mapp-fl-r", "usr": "fdropout"}
+"""Codes of the taxonomy whose recipe goes by the method's own name."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ def find_recipe(name: str) -> Path:
     if path.is_file():
         return path
     recipes = {recipe.name: recipe.path for recipe in shipped_recipes()}
-    if name in recipes:
-        return recipes[name]
-    near = difflib.get_close_matches(name, recipes, n=3)
+    plain = name.lower()
+    if (known := CODES.get(plain, plain)) in recipes:
+        return recipes[known]
+    near = difflib.get_close_matches(plain, recipes, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UserError.of(
         f"no configuration {name!r}: neither a file nor a recipe",

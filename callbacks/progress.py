@@ -104,7 +104,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
 
 def _header(federation: FederatedModule) -> str:
     data, sizes = federation.data, federation.roster.sizes
-    widths = " and ".join(f"{rate:g}" for rate in sorted(set(federation.roster.capacities), reverse=True))
+    widths = " and ".join(f"{rate:g}" for rate in federation.widths)
     return (
         f"{type(data).__name__}: {data.clients} clients with {min(sizes)} to {max(sizes)} training samples, "
         f"{len(data.common_test)} common test samples\n"

@@ -55,6 +55,7 @@ class RunRecorder(FederatedCallback):
                 "participation": roster.participation,
                 "sizes": roster.sizes,
                 "capacities": roster.capacities,
+                "redraw": roster.redraw,
                 "cells": federation.space.size,
                 "participants": [roster.participants(round_) for round_ in range(federation.rounds)],
             },
@@ -65,7 +66,7 @@ class RunRecorder(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
-        metrics = round_metrics(report, pl_module.data.groups, pl_module.roster.capacities)
+        metrics = round_metrics(report, pl_module.data.groups, pl_module.widths)
         with self._writing():
             self._write(report.round, metrics, round_cost(report), report.clients)
         for logger in trainer.loggers:

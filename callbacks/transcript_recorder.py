@@ -48,13 +48,13 @@ class TranscriptRecorder(FederatedCallback):
         widths: dict[float, int] = {}
         total = 0
         for round_ in kept:
-            for client in federation.roster.participants(round_ - 1):
-                capacity = federation.roster.capacities[client]
-                if capacity not in widths:
-                    index = federation.method.index(federation.space, federation.roster.seat(0, client))
-                    widths[capacity] = int(federation.personal.shared(index).sum())
-                whole = widths[capacity] == federation.space.size
-                total += widths[capacity] * (4 if whole else 8)
+            plan = federation.plan_of(round_ - 1)
+            for client in plan.participants:
+                rate = plan.rate(client)
+                if rate not in widths:
+                    widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
+                whole = widths[rate] == federation.space.size
+                total += widths[rate] * (4 if whole else 8)
         return total + (len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from app.errors import Problem, UserError
+from app.federation.parameters import ParameterSpace
+from app.federation.submodels import SubmodelMethod
 from app.models.norms import uses_batch_statistics
 from datamodules.base import FederatedDataModule
 
@@ -29,19 +31,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 
 def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[Problem]:
-    rates = federation.capacities
-    if len(rates) not in (1, clients):
-        yield Problem(
-            f"there are {len(rates)} capacities for {clients} clients",
-            "it is not clear how wide each client's submodel is",
-            f"give --model.capacities one rate for all or {clients} rates, or change --data.partition.clients",
-        )
-    if wrong := sorted({rate for rate in rates if not 0 < rate <= 1}):
-        yield Problem(
-            f"capacities hold {', '.join(map(str, wrong))}",
-            "a submodel can be neither empty nor larger than the server's network",
-            "give rates in (0, 1] to --model.capacities",
-        )
+    yield from federation.capacities.problems(clients)
     if not 0 < federation.participation <= 1:
         yield Problem(
             f"participation is {federation.participation}",
@@ -81,6 +71,9 @@ def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    yield from submodel_problems(
+        federation.method, federation.space, federation.roster.capacities, type(federation.net).__name__
+    )
     if uses_batch_statistics(federation.net) and federation.local.batch_size < 2:
         yield Problem(
             "local.batch_size is 1 and the network has batch norm",
@@ -93,4 +86,32 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
             f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
             "batch norm cannot take statistics over one sample",
             "set --model.net.norm group, or give clients more data: --data.partition",
+        )
+
+
+def submodel_problems(
+    method: SubmodelMethod, space: ParameterSpace, capacities: tuple[float, ...], net: str
+) -> Iterator[Problem]:
+    """Why clients of these capacities cannot have submodels of a network.
+
+    Args:
+        method: how submodels are chosen.
+        space: layout of the server's network.
+        capacities: width rate of each client.
+        net: name of the network, for the messages.
+    """
+    yield from method.problems(space, capacities, len(capacities))
+    narrowest = min(method.rates(capacities))
+    if narrowest < 1 and not space.axes:
+        yield Problem(
+            f"{net} declares no channel axes",
+            f"it cannot be cut to width {narrowest:g}: every client would train the whole network",
+            f"name the axes in `layer_axes()` of {net}, or set --model.capacities 1",
+        )
+    if empty := [axis for axis in space.axes.values() if 0 < narrowest * axis.width < 1 - 1e-6]:
+        least = 1 / min(axis.width for axis in empty)
+        yield Problem(
+            f"a client of width {narrowest:g} has less than one channel in {', '.join(axis.name for axis in empty)}",
+            f"the narrowest layer has {min(axis.width for axis in empty)} channels in the server's network",
+            f"give clients at least {least:.3g} of the width (--model.capacities), or widen the network (--model.net)",
         )

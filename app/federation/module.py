@@ -11,6 +11,7 @@ from torch import Tensor
 
 from app.errors import raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
+from app.federation.capacities import Capacities
 from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells
 from app.federation.checks import federation_problems, network_problems, trainer_problems
 from app.federation.evaluation import Evaluation, Score
@@ -55,7 +56,7 @@ class FederatedModule(LightningModule):
         self,
         net: Callable[[DataShape], ScalableNet] = CNN,
         method: SubmodelMethod | None = None,
-        capacities: list[float] | None = None,
+        capacities: Capacities | list[float] | None = None,
         local: LocalTraining = DEFAULT_TRAINING,
         server: ServerOptimizerFactory = FedAvg,
         participation: float = 1.0,
@@ -73,8 +74,8 @@ class FederatedModule(LightningModule):
         Args:
             net: the server's network, built for the data at hand.
             method: how submodels are chosen; without one, clients take the first channels (HeteroFL).
-            capacities: width rate in (0, 1] of every client, or one rate for all; without any, all clients train the
-                whole network (FedAvg).
+            capacities: how wide a submodel each client trains: `large: 2`, levels, shares, or a plain list with one
+                rate in (0, 1] per client or one for all; without any, all clients train the whole network (FedAvg).
             local: how clients train.
             server: how the mean of the clients becomes the server's next model.
             participation: fraction of the clients that take part in a round, in (0, 1].
@@ -92,7 +93,7 @@ class FederatedModule(LightningModule):
         self.automatic_optimization = False
         self.make_net, self.make_server = net, server
         self.method = method if method is not None else Prefix()
-        self.capacities = list(capacities) if capacities else [1.0]
+        self.capacities = Capacities.of(capacities)
         self.local, self.evaluation = local, evaluation
         self.participation, self.weighting, self.uncovered_cells = participation, weighting, uncovered_cells
         self.personal_patterns = list(personal or [])
@@ -116,8 +117,8 @@ class FederatedModule(LightningModule):
         if self.local.channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
+        self.roster = self._roster()
         raise_all(network_problems(self))
-        self.roster = Roster(tuple(self.data.sizes), self._client_capacities(), self.participation, self.seed)
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
@@ -171,7 +172,7 @@ class FederatedModule(LightningModule):
         """Plan the round and open the channel."""
         self.clock.start()
         number = self.current_epoch
-        plan, theta = self._plan_of(number), self.space.read(self.net)
+        plan, theta = self.plan_of(number), self.space.read(self.net)
         self._server.score = Score()
         self._local.shared_scores.clear()
         due = self.evaluation.due(number, self.rounds)
@@ -273,16 +274,23 @@ class FederatedModule(LightningModule):
         """The server's optimiser without Lightning's wrapper."""
         return cast(ServerOptimizer, self.optimizers(use_pl_optimizer=False))
 
-    def _plan_of(self, round_: int) -> Plan:
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """All width rates that clients may train, widest first."""
+        return self.method.rates(self.roster.capacities)
+
+    def plan_of(self, round_: int) -> Plan:
+        """The plan of any round (0-based)."""
         return Plan(round_, self.roster, self.method, self.space, self.device)
 
     def _blocks(self) -> tuple[Tensor, ...]:
-        share = self._plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
+        share = self.plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
         return torch.tensor(share, dtype=torch.long).split(self.block_size)
 
-    def _client_capacities(self) -> tuple[float, ...]:
-        rates = self.capacities * self.data.clients if len(self.capacities) == 1 else self.capacities
-        return tuple(float(rate) for rate in rates)
+    def _roster(self) -> Roster:
+        sizes = tuple(self.data.sizes)
+        rates = self.capacities.assign(sizes, self.seed)
+        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw)
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         """Sum of a tensor over all processes."""

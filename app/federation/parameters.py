@@ -50,6 +50,24 @@ class Block:
         return slice(self.start, self.start + self.size)
 
 
+@dataclass(frozen=True)
+class Axis:
+    """One list of channels that layers share.
+
+    Attributes:
+        name: as the network declares it.
+        number: 0-based position in the order of the layers.
+        depth: number of cut layers on the way to it: neighbours along the main path differ by one, also in networks
+            with shortcuts.
+        width: channels in the server's network.
+    """
+
+    name: str
+    number: int
+    depth: int
+    width: int
+
+
 class ParameterSpace:
     """Layout of a network's flat vector: trainable parameters first, then floating-point buffers.
 
@@ -57,7 +75,7 @@ class ParameterSpace:
         blocks: the tensors in flat order.
         trainable: number of cells that are parameters; the cells after them are buffers (running statistics).
         size: number of cells.
-        axes: full width of every channel axis, in the order of the layers.
+        axes: the channel axes by name, in the order of the layers.
     """
 
     def __init__(self, net: ScalableNet) -> None:
@@ -65,7 +83,7 @@ class ParameterSpace:
         parameters = {name for name, _ in net.named_parameters()}
         self.trainable = sum(block.size for block in self.blocks if block.name in parameters)
         self.size = sum(block.size for block in self.blocks)
-        self.axes = _axis_widths(self.blocks)
+        self.axes = _axes(self.blocks)
 
     def read(self, net: nn.Module) -> Tensor:
         """Flat copy of the network's parameters and buffers, detached."""
@@ -75,9 +93,15 @@ class ParameterSpace:
         """Copy `vector` into the network. Values are copied, so training the net never edits `vector`."""
         FlatNet(self, net).write(vector)
 
-    def index(self, choice: ChannelChoice) -> Tensor:
-        """Cells (int64, ascending) of the submodel that keeps the chosen channels on every axis."""
-        return torch.cat([_block_index(block, choice) for block in self.blocks])
+    def index(self, outputs: ChannelChoice, inputs: ChannelChoice | None = None) -> Tensor:
+        """Cells (int64, ascending) of the submodel that keeps the chosen channels on every axis.
+
+        Args:
+            outputs: channels that layers write.
+            inputs: channels that layers read; without them, those that the layer before writes.
+        """
+        choices = (outputs, outputs if inputs is None else inputs)
+        return torch.cat([_block_index(block, choices) for block in self.blocks])
 
     def matching(self, patterns: list[str]) -> Tensor:
         """Mask (bool, size) of the cells whose block name matches one of the shell-style patterns."""
@@ -146,6 +170,16 @@ def _block_axes(layer: LayerAxes, kind: str, dimensions: int) -> tuple[str | Non
     return (layer.output, layer.input) if kind == "weight" and dimensions > 1 else (layer.output,)
 
 
+def _axes(blocks: tuple[Block, ...]) -> dict[str, Axis]:
+    widths = _axis_widths(blocks)
+    depths: dict[str | None, int] = {None: -1}
+    for block in blocks:  # the first layer that writes an axis decides; residual additions come later
+        written, read = [*block.axes, None, None][:2]
+        if len(block.axes) == 2 and written not in depths:
+            depths[written] = depths.get(read, -1) + 1
+    return {name: Axis(name, number, depths.get(name, 0), width) for number, (name, width) in enumerate(widths.items())}
+
+
 def _axis_widths(blocks: tuple[Block, ...]) -> dict[str, int]:
     widths: dict[str, int] = {}
     for block in blocks:
@@ -158,12 +192,12 @@ def _axis_widths(blocks: tuple[Block, ...]) -> dict[str, int]:
     return widths
 
 
-def _block_index(block: Block, choice: ChannelChoice) -> Tensor:
+def _block_index(block: Block, choices: tuple[ChannelChoice, ChannelChoice]) -> Tensor:
     index = torch.zeros((1,) * len(block.shape), dtype=torch.long)
     stride = block.size
     for position, length in enumerate(block.shape):
         stride //= length
-        kept = _kept(block, position, length, choice)
+        kept = _kept(block, position, length, choices[min(position, 1)])
         view = [1] * len(block.shape)
         view[position] = -1
         index = index + (kept * stride).view(view)

@@ -22,15 +22,17 @@ class Roster:
 
     Attributes:
         sizes: training samples of each client.
-        capacities: width rate of each client, in (0, 1].
+        capacities: width rate that each client can afford, in (0, 1].
         participation: fraction of the clients that take part in a round, in (0, 1].
         seed: the run's seed.
+        redraw: whether the capacities are dealt to the clients anew in every round.
     """
 
     sizes: tuple[int, ...]
     capacities: tuple[float, ...]
     participation: float
     seed: int
+    redraw: bool = False
 
     def participants(self, round_: int) -> tuple[int, ...]:
         """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
@@ -39,9 +41,12 @@ class Roster:
         chosen = torch.randperm(clients, generator=torch_generator(self.seed, "participation", round_))[:count]
         return tuple(sorted(chosen.tolist(), key=lambda client: (-self.sizes[client], client)))
 
-    def seat(self, round_: int, client: int) -> Seat:
-        """The client's place in the round."""
-        return Seat(round_, client, self.capacities[client], len(self.sizes), self.seed)
+    def capacities_in(self, round_: int) -> tuple[float, ...]:
+        """Capacity of each client in one round."""
+        if not self.redraw:
+            return self.capacities
+        order = torch.randperm(len(self.sizes), generator=torch_generator(self.seed, "capacities", round_))
+        return tuple(self.capacities[place] for place in order.tolist())
 
 
 class Plan:
@@ -72,13 +77,22 @@ class Plan:
         self._device = device
         self.roster = roster
         self.participants = roster.participants(round_)
+        self.capacities = roster.capacities_in(round_)
         self._method = method
         self._space = space
         self._indices: dict[Hashable, Tensor] = {}
 
+    def seat(self, client: int) -> Seat:
+        """The client's place in the round."""
+        return Seat(self.round, client, self.capacities[client], len(self.capacities), self.roster.seed)
+
     def key(self, client: int) -> Hashable:
         """Clients with equal keys hold the same submodel this round."""
-        return self._method.key(self.roster.seat(self.round, client))
+        return self._method.key(self.seat(client))
+
+    def rate(self, client: int) -> float:
+        """Width rate of the client's submodel this round, in (0, 1]."""
+        return self._method.rate(self.seat(client))
 
     def index(self, client: int) -> Tensor:
         """Cells of the client's submodel (int64, ascending)."""
@@ -86,8 +100,7 @@ class Plan:
         if key not in self._indices:
             if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory
                 self._indices.clear()
-            seat = self.roster.seat(self.round, client)
-            self._indices[key] = self._method.index(self._space, seat).to(self._device)
+            self._indices[key] = self._method.index(self._space, self.seat(client)).to(self._device)
         return self._indices[key]
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Round:
         return ClientTask(
             client=client,
             round=self.plan.round,
-            capacity=self.plan.roster.capacities[client],
+            capacity=self.plan.rate(client),
             received=vector,
             key=self.plan.key(client) if self._same_for_all else None,
             lr=self._lr,

@@ -16,13 +16,13 @@ CLIENT_COLUMNS = ("client", "capacity", "samples", "loss", "dropped", *ACCURACIE
 """What is recorded of every client in every round; seconds are kept apart because they differ from run to run."""
 
 
-def round_metrics(report: RoundReport, groups: Sequence[str], capacities: Sequence[float]) -> dict[str, float]:
+def round_metrics(report: RoundReport, groups: Sequence[str], widths: Sequence[float]) -> dict[str, float]:
     """Metrics of a round: server, clients, capacity groups and the partition's groups.
 
     Args:
         report: the round.
         groups: subpopulation of every client of the federation (majority, minority ...), for fairness.
-        capacities: width rate of every client of the federation.
+        widths: all width rates that clients may train.
     """
     metrics: dict[str, float] = {"round": float(report.round)}
     if report.server.total:
@@ -30,10 +30,10 @@ def round_metrics(report: RoundReport, groups: Sequence[str], capacities: Sequen
     metrics["clients/loss"] = Spread.of(client.loss for client in report.clients if not client.dropped).mean
     metrics["clients/dropped"] = float(sum(client.dropped for client in report.clients))
     metrics |= accuracy_spread("clients", report.clients)
-    divisions = ([f"capacity-{rate:g}" for rate in capacities], [f"group-{group}" for group in groups])
-    for names in divisions:
-        if len(set(names)) > 1:
-            metrics |= _by_name(report.clients, names)
+    if len(set(widths)) > 1:
+        metrics |= _by_name(report.clients, [f"capacity-{client.capacity:g}" for client in report.clients])
+    if len(set(groups)) > 1:
+        metrics |= _by_name(report.clients, [f"group-{groups[client.client]}" for client in report.clients])
     return metrics
 
 
@@ -66,9 +66,9 @@ def round_cost(report: RoundReport) -> dict[str, float]:
     }
 
 
-def _by_name(clients: Iterable[ClientReport], names: Sequence[str]) -> dict[str, float]:
-    """Accuracies of the clients of each name; `names` has one entry per client of the federation."""
+def _by_name(clients: Sequence[ClientReport], names: Sequence[str]) -> dict[str, float]:
+    """Accuracies of the clients of each name."""
     members: dict[str, list[ClientReport]] = defaultdict(list)
-    for client in clients:
-        members[names[client.client]].append(client)
+    for name, client in zip(names, clients, strict=True):
+        members[name].append(client)
     return {key: value for name in sorted(members) for key, value in accuracy_spread(name, members[name]).items()}

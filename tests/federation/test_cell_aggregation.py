@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from app.federation.channel import Aggregate, PlainChannel, Update
+from app.federation.parameters import Axis
 from app.federation.submodels import Seat, SubmodelMethod
 
 
@@ -156,9 +157,9 @@ def test_cells_no_client_holds(uncovered, untouched):
 class EveryChannel(SubmodelMethod):
     """Keeps all channels, but says that every client is different."""
 
-    def channels(self, layer: int, width: int, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
         """All of them."""
-        return torch.arange(width)
+        return torch.arange(axis.width)
 
 
 @pytest.mark.parametrize("precision", ["64-true", "32-true"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import lightning.pytorch as pl
 import pytest
 import torch
-from federation_kit import PICTURES, Blobs, make_trainer, small_federation, whole_batch
+from federation_kit import PICTURES, TINY_MLP, Blobs, make_trainer, small_federation, whole_batch
 from torch.utils.data import DataLoader
 
 from app.errors import UserError
@@ -135,8 +135,9 @@ def test_no_data_at_all_are_refused():
 
 def test_sound_settings_pass():
     """One rate for all, or one per client; the smallest legal values."""
-    for capacities in ([0.5], [1.0, 0.5, 0.1]):
-        federation = small_federation(capacities=capacities, participation=0.01, block_size=1, local=whole_batch())
+    for capacities in ([0.5], [1.0, 0.5, 0.25]):
+        settings = {"capacities": capacities, "participation": 0.01, "block_size": 1, "local": whole_batch()}
+        federation = small_federation(TINY_MLP, **settings)
         make_trainer(1).fit(federation, datamodule=Blobs((5, 8, 11)))
         assert federation.trainer.global_step == 1
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from app.errors import UserError
-from app.federation.parameters import ParameterSpace
+from app.federation.parameters import Axis, ParameterSpace
 from app.federation.submodels import Prefix, Seat, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LayerAxes, LeNet5, ResNet18, ScalableNet
 
@@ -34,6 +34,11 @@ SMALL = ("mlp", "cnn", "cnn running", "resnet running")
 def net(request) -> ScalableNet:
     """Every network of the zoo."""
     return NETS[request.param]()
+
+
+def widths(space: ParameterSpace) -> dict[str, int]:
+    """Full width of every axis."""
+    return {name: axis.width for name, axis in space.axes.items()}
 
 
 def prefix(space: ParameterSpace, rate: float) -> Tensor:
@@ -81,7 +86,7 @@ def enumerated_index(space: ParameterSpace, net: ScalableNet, choice: dict[str, 
 
 def prefix_choice(space: ParameterSpace, rate: float) -> dict[str, Tensor]:
     """The first channels of every axis."""
-    return {axis: torch.arange(max(1, -int(-rate * width // 1))) for axis, width in space.axes.items()}
+    return {axis: torch.arange(max(1, -int(-rate * width // 1))) for axis, width in widths(space).items()}
 
 
 def test_write_and_read_are_inverse(net):
@@ -135,7 +140,7 @@ def test_read_is_a_copy(net):
 def test_full_choice_is_every_cell(net):
     """All channels, named or left out, are all cells in order."""
     space = ParameterSpace(net)
-    whole = {axis: torch.arange(width) for axis, width in space.axes.items()}
+    whole = {axis: torch.arange(width) for axis, width in widths(space).items()}
     for choice in (whole, {}):
         assert torch.equal(space.index(choice), torch.arange(space.size))
 
@@ -214,9 +219,9 @@ class RandomChannels(SubmodelMethod):
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
-    def channels(self, layer: int, width: int, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
         """A random subset, ascending."""
-        return torch.randperm(width, generator=self.generator)[:keep].sort().values
+        return torch.randperm(axis.width, generator=self.generator)[:keep].sort().values
 
 
 SPACES = {name: (NETS[name](), ParameterSpace(NETS[name]())) for name in ("mlp", "cnn", "lenet", "resnet running")}
@@ -247,7 +252,7 @@ def test_random_choices_equal_slicing(name, rate, seed):
     generator = torch.Generator().manual_seed(seed)
     choice = {
         axis: torch.randperm(width, generator=generator)[: max(1, round(rate * width))].sort().values
-        for axis, width in space.axes.items()
+        for axis, width in widths(space).items()
     }
     assert torch.equal(space.index(choice), sliced_index(net, choice))
 

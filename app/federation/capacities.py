@@ -1,0 +1,158 @@
+"""How wide a submodel each client can afford."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from app.errors import Problem
+from app.seeding import torch_generator
+
+LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
+"""HeteroFL's five levels (Diao et al. 2021)."""
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """Width rates of the clients, in (0, 1]; the server's network has 1. Without settings, everybody trains all of it.
+
+    Give one of `large`, `levels` or `rates`.
+
+    Attributes:
+        large: number of clients that train the whole network; the others train `small` of its width.
+        small: width rate of the clients that are not large.
+        levels: HeteroFL's levels a = 1, b = 1/2, c = 1/4, d = 1/8, e = 1/16 with their shares, such as
+            `a1-b1-c1-d1-e1` for a fifth each or `a2-e8` for two tenths and eight tenths.
+        rates: one rate for all; or one per client, in the order of their ids; or, with `shares`, one per share.
+        shares: fraction of the clients for each of `rates`, positive; need not add up to 1.
+        widest: who gets the widest submodels: the clients with most data (the papers), the first ids, or a draw. One
+            rate per client is taken as it stands, unless it is drawn.
+        redraw: deal the rates to the clients anew in every round; needs `widest: draw`.
+    """
+
+    large: int | None = None
+    small: float = 0.5
+    levels: str | None = None
+    rates: list[float] | None = None
+    shares: list[float] | None = None
+    widest: Literal["data", "first", "draw"] = "data"
+    redraw: bool = False
+
+    @staticmethod
+    def of(given: Capacities | Sequence[float] | None) -> Capacities:
+        """The same settings, or those behind a plain list of rates."""
+        return given if isinstance(given, Capacities) else Capacities(rates=list(given) if given else None)
+
+    def problems(self, clients: int) -> Iterator[Problem]:
+        """What is wrong with these settings for a number of clients."""
+        ways = [name for name in ("large", "levels", "rates") if getattr(self, name) is not None]
+        if len(ways) > 1:
+            yield Problem(
+                f"capacities are given by {' and by '.join(ways)}",
+                "they may contradict each other",
+                "keep one of --model.capacities.large, .levels and .rates",
+            )
+        if self.redraw and self.widest != "draw":
+            yield Problem(
+                f"capacities are to be redrawn, but the widest go to {self.widest}",
+                "nothing would be drawn",
+                "set --model.capacities.widest draw, or --model.capacities.redraw false",
+            )
+        yield from self._count_problems(clients)
+        if not (self.levels and not _parse(self.levels)):
+            yield from self._rate_problems()
+
+    def _count_problems(self, clients: int) -> Iterator[Problem]:
+        unclear = "it is not clear how wide each client's submodel is"
+        if self.large is not None and not 0 <= self.large <= clients:
+            yield Problem(
+                f"{self.large} clients are to be large, of {clients}",
+                unclear,
+                f"set --model.capacities.large between 0 and {clients}",
+            )
+        if self.levels is not None and not _parse(self.levels):
+            yield Problem(
+                f"capacity levels {self.levels!r} cannot be read",
+                unclear,
+                "write levels a to e with their shares, such as a1-b1-c1-d1-e1",
+            )
+        if self.shares is not None:
+            if len(self.shares) != len(self.rates or []) or min(self.shares, default=0) <= 0:
+                yield Problem(
+                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is not positive",
+                    unclear,
+                    "give --model.capacities.shares one positive number per rate",
+                )
+        elif self.rates is not None and len(self.rates) not in (1, clients):
+            yield Problem(
+                f"there are {len(self.rates)} capacities for {clients} clients",
+                unclear,
+                f"give --model.capacities.rates one rate for all or {clients} rates, add --model.capacities.shares, "
+                "or change --data.partition.clients",
+            )
+
+    def _rate_problems(self) -> Iterator[Problem]:
+        rates, _ = self._mix()
+        if wrong := sorted({rate for rate in rates if not 0 < rate <= 1}):
+            yield Problem(
+                f"capacities hold {', '.join(map(str, wrong))}",
+                "a submodel can be neither empty nor larger than the server's network",
+                "give rates in (0, 1] to --model.capacities",
+            )
+
+    def assign(self, sizes: Sequence[int], seed: int) -> tuple[float, ...]:
+        """Rate of each client.
+
+        Args:
+            sizes: training samples of each client.
+            seed: the run's seed, for the draw.
+        """
+        rates, shares = self._mix()
+        clients = len(sizes)
+        if self.large is not None:
+            dealt = [1.0] * self.large + [self.small] * (clients - self.large)
+        elif shares is None:
+            dealt = list(rates) * clients if len(rates) == 1 else list(rates)
+        else:
+            dealt = _dealt(rates, shares, clients)
+        in_order = shares is None and self.large is None  # a list says itself which client gets what
+        by_client = dict(zip(self._order(sizes, seed, in_order), dealt, strict=True))
+        return tuple(float(by_client[client]) for client in range(clients))
+
+    def _mix(self) -> tuple[list[float], list[float] | None]:
+        if self.large is not None:
+            return [1.0, self.small], None
+        if self.levels is not None:
+            parsed = _parse(self.levels)
+            return [LEVELS[level] for level, _ in parsed], [share for _, share in parsed]
+        return self.rates or [1.0], self.shares
+
+    def _order(self, sizes: Sequence[int], seed: int, in_order: bool) -> list[int]:
+        """Clients from widest to narrowest."""
+        clients = list(range(len(sizes)))
+        if self.widest == "draw":
+            return torch.randperm(len(sizes), generator=torch_generator(seed, "capacities")).tolist()
+        return clients if in_order or self.widest == "first" else sorted(clients, key=lambda client: -sizes[client])
+
+
+def _dealt(rates: Sequence[float], shares: Sequence[float], clients: int) -> list[float]:
+    """Rates for all clients, widest first, their numbers as near to the shares as whole numbers can be."""
+    exact = [share / sum(shares) * clients for share in shares]
+    counts = [math.floor(value) for value in exact]
+    by_rest = sorted(range(len(rates)), key=lambda position: (counts[position] - exact[position], position))
+    for position in by_rest[: clients - sum(counts)]:
+        counts[position] += 1
+    dealt = [rate for rate, count in zip(rates, counts, strict=True) for _ in range(count)]
+    return sorted(dealt, reverse=True)
+
+
+def _parse(levels: str) -> list[tuple[str, float]]:
+    """Levels with their shares; empty where the text makes no sense."""
+    parts = [re.fullmatch(r"([a-e])(\d+)", part) for part in levels.split("-")]
+    found = [(match[1], float(match[2])) for match in parts if match]
+    return found if len(found) == len(parts) and all(share > 0 for _, share in found) else []

@@ -1,0 +1,92 @@
+"""What a submodel method is: a pure, seeded function (round, client, capacity, layout) -> index."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from app.errors import Problem
+from app.federation.parameters import Axis, ParameterSpace
+from app.models.base import scaled_width
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One client's place in one round: all that a submodel may depend on.
+
+    Attributes:
+        round: 0-based round.
+        client: client id.
+        capacity: width rate that the client can afford, in (0, 1].
+        clients: number of clients in the federation.
+        seed: the run's seed.
+    """
+
+    round: int
+    client: int
+    capacity: float
+    clients: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class LocalWidths:
+    """A client that changes its width from one local step to the next (FjORD).
+
+    Attributes:
+        levels: width rates to draw from, in (0, 1]; those above the client's capacity are left out.
+        distillation: weight in [0, 1] of the widest network's output as the target of the drawn one; 0 = labels only.
+        temperature: softens both outputs in the distillation, above 0.
+    """
+
+    levels: tuple[float, ...]
+    distillation: float
+    temperature: float
+
+    def affordable(self, capacity: float) -> tuple[float, ...]:
+        """The levels a client can draw, widest first; always with its own capacity."""
+        return tuple(sorted({level for level in self.levels if level < capacity} | {capacity}, reverse=True))
+
+
+class SubmodelMethod(ABC):
+    """How a client's channels are chosen. One method = one subclass that says which channels of an axis are kept."""
+
+    @abstractmethod
+    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+        """`keep` of the axis's channels (int64), ascending."""
+
+    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+        """Channels that layers read from the axis, for methods that decouple them; None: those that are written."""
+        return None
+
+    def rate(self, seat: Seat) -> float:
+        """Width rate of the submodel in this round, at most the client's capacity."""
+        return seat.capacity
+
+    def key(self, seat: Seat) -> Hashable:
+        """Seats with equal keys hold the same submodel, so it is computed (and evaluated) once for all of them."""
+        return seat
+
+    def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
+        """All width rates that clients of these capacities may train, widest first."""
+        return tuple(sorted(set(capacities), reverse=True))
+
+    @property
+    def local_widths(self) -> LocalWidths | None:
+        """Widths a client draws from during its local steps; None where it keeps one width for the round."""
+        return None
+
+    def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
+        """What makes the method impossible on this network, for clients of these capacities."""
+        yield from ()
+
+    def index(self, space: ParameterSpace, seat: Seat) -> Tensor:
+        """Cells of the seat's submodel, ascending."""
+        kept = [(axis, scaled_width(axis.width, self.rate(seat))) for axis in space.axes.values()]
+        outputs = {axis.name: self.channels(axis, keep, seat) for axis, keep in kept}
+        read = {axis.name: self.inputs(axis, keep, seat) for axis, keep in kept}
+        inputs = {name: outputs[name] if channels is None else channels for name, channels in read.items()}
+        return space.index(outputs, inputs)

@@ -1,0 +1,211 @@
+"""The integration taxonomy: nine methods on three axes, grouping x dynamics x policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.errors import Problem, UserError
+from app.federation.parameters import Axis, ParameterSpace
+from app.federation.submodels.base import Seat, SubmodelMethod
+from app.models.base import scaled_width
+from app.seeding import torch_generator
+
+Grouping = Literal["one", "groups", "unique"]
+Dynamics = Literal["fixed", "resampled"]
+Policy = Literal["submatrix", "random"]
+IndexScheme = Literal["seeded", "original"]
+Coupling = Literal["layerwise", "independent"]
+
+PRESETS: dict[str, tuple[Grouping, Dynamics, Policy]] = {
+    "OFM": ("one", "fixed", "submatrix"),
+    "OFR": ("one", "fixed", "random"),
+    "OSM": ("one", "resampled", "submatrix"),
+    "OSR": ("one", "resampled", "random"),
+    "GFM": ("groups", "fixed", "submatrix"),
+    "GFR": ("groups", "fixed", "random"),
+    "GSR": ("groups", "resampled", "random"),
+    "UFR": ("unique", "fixed", "random"),
+    "USR": ("unique", "resampled", "random"),
+}
+"""The nine methods of the taxonomy by their codes (MaPP-FL, sec. 5.4)."""
+
+NAMES = {"heterofl": "OFM", "mapp-fl": "GFM", "mapp-fl-r": "GFR", "fdropout": "USR"}
+"""Names under which four of them are known."""
+
+
+class Integration(SubmodelMethod):
+    """The nine methods of the taxonomy: who shares a channel set, whether sets change, and how they are drawn.
+
+    A client whose width is 1/k of the server's is one of k^2 groups: with `policy: submatrix` a layer has k blocks of
+    channels, and a group alternates between two of them from layer to layer, so that the groups together tile every
+    matrix between two cut layers once (MaPP-FL, sec. 4.2.2, where k = 2). Blocks overlap where k does not divide the
+    width. Clients, the large ones included, are dealt to the groups (or to the unique sets) anew in every round;
+    `dynamics` says whether the sets themselves change.
+    """
+
+    def __init__(
+        self,
+        grouping: Grouping = "groups",
+        dynamics: Dynamics = "fixed",
+        policy: Policy = "submatrix",
+        groups: int | None = None,
+        index_scheme: IndexScheme = "seeded",
+        coupling: Coupling = "layerwise",
+    ) -> None:
+        """Choose a method; the default is GFM = MaPP-FL.
+
+        Args:
+            grouping: small clients share one set of channels, are dealt to groups with a set each, or have one each.
+            dynamics: sets are fixed for the whole run, or resampled in every round.
+            policy: blocks of neighbouring channels, or random channels.
+            groups: number of groups, a square (4, 9, 16 ...) for submatrices; without a number, k^2 for width 1/k.
+            index_scheme: draw sets from the run's seed, or exactly those of the papers' code, which are the same in
+                every run.
+            coupling: a layer reads the channels that the layer before writes, or (an ablation that costs accuracy)
+                both are drawn independently of each other.
+        """
+        self.grouping, self.dynamics, self.policy = grouping, dynamics, policy
+        self.groups, self.index_scheme, self.coupling = groups, index_scheme, coupling
+
+    @classmethod
+    def preset(
+        cls,
+        name: str,
+        groups: int | None = None,
+        index_scheme: IndexScheme = "seeded",
+        coupling: Coupling = "layerwise",
+    ) -> Self:
+        """A method by its code (`GFM`) or name (`mapp-fl`), in any case."""
+        code = NAMES.get(name.lower(), name.upper())
+        if code not in PRESETS:
+            raise UserError.of(
+                f"there is no integration method {name!r}",
+                "no submodels could be chosen",
+                f"choose one of {', '.join(PRESETS)} or {', '.join(NAMES)}",
+            )
+        grouping, dynamics, policy = PRESETS[code]
+        return cls(grouping, dynamics, policy, groups, index_scheme, coupling)
+
+    @property
+    def code(self) -> str:
+        """Three letters, such as GFM."""
+        first = {"one": "O", "groups": "G", "unique": "U"}[self.grouping]
+        return first + ("F" if self.dynamics == "fixed" else "S") + ("M" if self.policy == "submatrix" else "R")
+
+    def group_count(self, rate: float) -> int:
+        """Groups of the clients of one width: as stated, or k^2 for the least k submodels that cover a layer."""
+        return self.groups or math.ceil(round(1 / rate, 6)) ** 2
+
+    def key(self, seat: Seat) -> Hashable:
+        """Clients of equal width that drew the same set."""
+        if seat.capacity == 1:
+            return 1.0
+        number, turn = self._drawn(seat)
+        block = (number + turn) % self.group_count(seat.capacity)
+        return (seat.capacity, block) if self.policy == "submatrix" else (seat.capacity, number, turn)
+
+    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+        """The set's channels of one axis, ascending."""
+        return self._choose(axis, keep, seat, reading=False)
+
+    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+        """With `coupling: independent`, channels drawn apart from those that are written."""
+        return None if self.coupling == "layerwise" else self._choose(axis, keep, seat, reading=True)
+
+    def _choose(self, axis: Axis, keep: int, seat: Seat, reading: bool) -> Tensor:
+        if keep == axis.width:
+            return torch.arange(keep)
+        if self.policy == "submatrix":
+            return self._block(axis, keep, seat, reading)
+        return self._permutation(axis, seat, reading)[:keep].sort().values
+
+    def _block(self, axis: Axis, keep: int, seat: Seat, reading: bool) -> Tensor:
+        number, turn = self._drawn(seat)
+        groups = self.group_count(seat.capacity)
+        blocks = math.isqrt(groups)
+        even, odd = (number + turn) % groups % blocks, (number + turn) % groups // blocks
+        second = reading if self.coupling == "independent" else axis.depth % 2 == 1
+        block = odd if second else even
+        start = block * (axis.width - keep) // (blocks - 1) if blocks > 1 else 0
+        return torch.arange(start, start + keep)
+
+    def _permutation(self, axis: Axis, seat: Seat, reading: bool) -> Tensor:
+        number, turn = self._drawn(seat)
+        if self.index_scheme == "seeded":
+            generator = torch_generator(seat.seed, "channels", number, turn, axis.number, int(reading))
+            return torch.randperm(axis.width, generator=generator)
+        drawn = number + turn * (1 if self.grouping == "one" else seat.clients)
+        factor = axis.number + 1 if self.coupling == "layerwise" else 1 + int(reading)
+        return torch.from_numpy(np.random.RandomState((drawn + 1) * factor).permutation(axis.width))
+
+    def _drawn(self, seat: Seat) -> tuple[int, int]:
+        """The client's set: its number, and the 1-based round it was made in (0: before the first)."""
+        turn = 0 if self.dynamics == "fixed" else seat.round + 1
+        if self.grouping == "one":
+            return 0, turn
+        place = _deal(self.index_scheme, seat.seed, seat.round, seat.clients)[seat.client]
+        return (place % self.group_count(seat.capacity) if self.grouping == "groups" else place), turn
+
+    def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
+        """Combinations outside the taxonomy, and more sets than the layers have room for."""
+        if self.code not in PRESETS:
+            yield self._outside()
+            return
+        if self.groups is not None and (
+            self.groups < 1 or (self.policy == "submatrix" and math.isqrt(self.groups) ** 2 != self.groups)
+        ):
+            yield Problem(
+                f"groups is {self.groups}",
+                "a group pairs a block of outputs with a block of inputs, so their number is a square",
+                "set --model.method.groups to 4, 9 or 16, or leave it out",
+            )
+            return
+        for rate in sorted({rate for rate in capacities if 0 < rate < 1}):
+            yield from self._room(space, rate, clients)
+
+    def _outside(self) -> Problem:
+        return Problem(
+            f"{self.code} is not one of the nine methods",
+            "there are only as many submatrices as groups: clients cannot each have their own (UFM, USM), and groups "
+            "that are dealt anew in every round are resampled already (GSM = GFM)",
+            f"choose grouping, dynamics and policy of one of {', '.join(PRESETS)}",
+        )
+
+    def _room(self, space: ParameterSpace, rate: float, clients: int) -> Iterator[Problem]:
+        wanted = {"one": 1, "groups": self.group_count(rate), "unique": clients}[self.grouping]
+        kept = [(axis, scaled_width(axis.width, rate)) for axis in space.axes.values()]
+        remedy = "use fewer groups, wider layers, or another capacity: --model.method.groups, --model.net, "
+        remedy += "--model.capacities"
+        if self.policy == "random":
+            if math.prod(math.comb(axis.width, keep) for axis, keep in kept) < wanted:
+                yield Problem(
+                    f"{self.code} needs {wanted} different sets of channels at width {rate:g}",
+                    "the layers are too narrow to have so many",
+                    remedy,
+                )
+            return
+        blocks = math.isqrt(self.group_count(rate))
+        moving = self.code != "OFM"
+        if narrow := [
+            f"{axis.name} ({axis.width})" for axis, keep in kept if moving and axis.width - keep < blocks - 1
+        ]:
+            yield Problem(
+                f"{self.code} with {blocks**2} groups needs {blocks} different blocks at width {rate:g}",
+                f"too narrow for that many: {', '.join(narrow)}",
+                remedy,
+            )
+
+
+@lru_cache(maxsize=16)
+def _deal(scheme: IndexScheme, seed: int, round_: int, clients: int) -> tuple[int, ...]:
+    """Places of all clients in a round: a permutation of 0 .. clients-1."""
+    if scheme == "original":
+        return tuple(np.random.RandomState(round_ + 1).permutation(clients).tolist())
+    return tuple(torch.randperm(clients, generator=torch_generator(seed, "deal", round_)).tolist())
