@@ -205,6 +205,11 @@ class FederatedDataModule(LightningDataModule, ABC):
         """Sample ids that `client` trains on."""
         return torch.from_numpy(self.membership.members[client])
 
+    def owned_classes(self, client: int) -> Tensor:
+        """Whether `client` has training samples of each class: (classes) bool."""
+        labels = self.store.labels[self.train_indices(client).to(self.store.device)]
+        return torch.bincount(labels, minlength=self.store.classes).cpu() > 0
+
     def test_indices(self, client: int) -> Tensor:
         """Sample ids of the client's own test set: its non-members."""
         return torch.from_numpy(self.membership.nonmembers[client])

@@ -113,5 +113,6 @@ def submodel_problems(
         yield Problem(
             f"a client of width {narrowest:g} has less than one channel in {', '.join(axis.name for axis in empty)}",
             f"the narrowest layer has {min(axis.width for axis in empty)} channels in the server's network",
-            f"give clients at least {least:.3g} of the width (--model.capacities), or widen the network (--model.net)",
+            f"give clients at least {least:.3g} of the width (--model.capacities and the method's levels), or widen the network "
+            "(--model.net)",
         )

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from app.federation.local import LocalTraining
+from app.federation.ordered_dropout import OrderedDropout
 from app.federation.processes import precise
 from app.models.base import ScalableNet
 
@@ -32,26 +33,41 @@ class ClientModule(LightningModule):
         samples: its number of training samples.
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
+        owned: whether the client has samples of each class (bool, classes); only where logits are masked.
     """
 
-    def __init__(self, net: ScalableNet, local: LocalTraining, loss_hooks: Iterable[LossHook] = ()) -> None:
+    owned: Tensor
+
+    def __init__(
+        self,
+        net: ScalableNet,
+        local: LocalTraining,
+        loss_hooks: Iterable[LossHook] = (),
+        ordered_dropout: OrderedDropout | None = None,
+        classes: int = 0,
+    ) -> None:
         """Wrap a submodel.
 
         Args:
             net: the submodel.
             local: how clients train.
             loss_hooks: called in order on every loss (`FederatedCallback.client_loss`).
+            ordered_dropout: draws a narrower prefix of the net for every step (FjORD).
+            classes: number of classes, needed where logits are masked.
         """
         super().__init__()
         self.net: nn.Module = net
         self.local = local
         self.loss_hooks = tuple(loss_hooks)
+        self.ordered_dropout = ordered_dropout
         self.client = -1
         self.round = 0
         self.samples = 0
         self.lr = 0.0
         self.optimizer: Optimizer | None = None
         self.batches: Iterable[Batch] = ()
+        if local.mask_labels:
+            self.register_buffer("owned", torch.ones(classes, dtype=torch.bool), persistent=False)
         if local.proximal:
             for position, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"anchor_{position}", parameter.detach().clone(), persistent=False)
@@ -62,14 +78,32 @@ class ClientModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         """The local objective on one batch."""
-        images, labels = batch
-        logits = self(images)
-        loss = cross_entropy(logits, labels)
+        logits, loss = self._supervised(*batch)
         if self.local.proximal:
             loss = loss + self.local.proximal / 2 * self._squared_distance()
         for hook in self.loss_hooks:
             loss = hook(self, batch, logits, loss)
         return loss
+
+    def _supervised(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and the loss on the labels."""
+        if self.ordered_dropout is None:
+            logits = self(images)
+            return logits, self._label_loss(logits, labels)
+        return self._ordered(self.ordered_dropout, images, labels)
+
+    def _ordered(self, dropout: OrderedDropout, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for a drawn width; with distillation, the widest network learns in the same step."""
+        rate = dropout.draw()
+        logits = dropout.logits(self.net, rate, images)
+        loss = self._label_loss(logits, labels)
+        if not dropout.distils or rate not in dropout.nets:
+            return logits, loss
+        widest = self(images)
+        return logits, self._label_loss(widest, labels) + dropout.distilled(logits, widest, loss)
+
+    def _label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(torch.where(self.owned, logits, 0) if self.local.mask_labels else logits, labels)
 
     def configure_optimizers(self) -> Optimizer:
         """A fresh optimiser at the round's learning rate."""

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from app.errors import UserError
 from app.federation.evaluation import Score
 from app.federation.processes import keep_freed_memory
-from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
-from app.models.base import ScalableNet
+from app.federation.tasks import ClientTask, TrainedClient
+from app.federation.workshop import LocalContext, Workshop
 from app.models.layers import has_dropout
 
 ExecutorKind = Literal["auto", "threads", "vectorised", "sequence"]
@@ -121,7 +121,7 @@ def make_executor(kind: ExecutorKind, context: LocalContext, workers: int, obsta
     """
     from app.federation.vectorised import Vectorised
 
-    reasons = [*obstacles, *_net_obstacles(context.prototype)]
+    reasons = [*obstacles, *_local_obstacles(context)]
     if kind == "vectorised" and reasons:
         raise UserError.of(
             f"executor=vectorised is not possible: {'; '.join(reasons)}",
@@ -140,8 +140,10 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _net_obstacles(net: ScalableNet) -> list[str]:
-    reasons = []
+def _local_obstacles(context: LocalContext) -> list[str]:
+    reasons, net = [], context.prototype
+    if context.widths is not None:
+        reasons.append("clients draw their widths step by step")
     if has_dropout(net):
         reasons.append("the network has dropout, whose masks are drawn client by client")
     if any(buffer.numel() for buffer in net.buffers()):

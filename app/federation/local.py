@@ -24,6 +24,8 @@ class LocalTraining:
         optimizer: torch optimiser by class path.
         lr_schedule: torch learning-rate scheduler by class path, stepped once per round.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
+        mask_labels: HeteroFL: logits of classes the client has no samples of count as 0 in its loss, and it does not
+            send their rows of the classifier. Tells the server which classes a client has.
         clip_norm: clip the gradient of every step to this Euclidean norm.
         channels_last: keep images and convolutions in channels_last memory, which is faster on a CPU.
     """
@@ -34,6 +36,7 @@ class LocalTraining:
     optimizer: OptimizerCallable = Adam
     lr_schedule: LRSchedulerCallable | None = None
     proximal: float = 0.0
+    mask_labels: bool = False
     clip_norm: float | None = None
     channels_last: bool = True
 

@@ -17,6 +17,7 @@ from app.federation.checks import federation_problems, network_problems, trainer
 from app.federation.evaluation import Evaluation, Score
 from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
 from app.federation.hooks import RoundHooks
+from app.federation.label_rows import LabelRows
 from app.federation.local import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.personal import PersonalCells
@@ -120,6 +121,7 @@ class FederatedModule(LightningModule):
         self.roster = self._roster()
         raise_all(network_problems(self))
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
+        self.label_rows = LabelRows(self.space, self.data.shape.classes)
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
@@ -309,5 +311,6 @@ class FederatedModule(LightningModule):
             loss_hooks=self.hooks.loss_hooks(),
             start_hooks=self.hooks.client_hooks("on_client_start"),
             end_hooks=self.hooks.client_hooks("on_client_end"),
+            widths=self.method.local_widths,
             precision=autocast_of(self.trainer),
         )

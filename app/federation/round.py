@@ -14,7 +14,7 @@ from app.federation.hooks import overriding
 from app.federation.plan import Plan
 from app.federation.processes import gather
 from app.federation.reports import ClientReport, client_report
-from app.federation.workshop import ClientTask, TrainedClient
+from app.federation.tasks import ClientTask, TrainedClient
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -62,6 +62,7 @@ class Round:
             train=federation.data.train_indices(client),
             test=federation.data.test_indices(client),
             evaluate=self._evaluate,
+            owned=federation.data.owned_classes(client) if federation.local.mask_labels else None,
         )
 
     def accept(self, trained: TrainedClient) -> None:
@@ -116,8 +117,8 @@ class Round:
         index, vector, received = self.plan.index(task.client), trained.vector, task.received
         if federation.personal:
             federation.personal.keep(task.client, index, vector, self.theta)
-            shared = federation.personal.shared(index)
-            index, vector, received = index[shared], vector[shared], received[shared]
+        if (sent := self._sent(task, index)) is not None:
+            index, vector, received = index[sent], vector[sent], received[sent]
         return Update(
             client=task.client,
             round=task.round,
@@ -131,6 +132,15 @@ class Round:
             received_loss=trained.received_loss,
             weight=float(len(task.train)) if federation.weighting == "samples" else 1.0,
         )
+
+    def _sent(self, task: ClientTask, index: Tensor) -> Tensor | None:
+        """Mask over the client's cells of those that travel; None: all of them."""
+        federation = self._federation
+        sent = federation.personal.shared(index) if federation.personal else None
+        if task.owned is None:
+            return sent
+        rows = federation.label_rows.sent(index, task.owned)
+        return rows if sent is None else rows & sent
 
 
 def _is_finite(vector: Tensor) -> bool:

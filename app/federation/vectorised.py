@@ -13,7 +13,8 @@ from torch.func import functional_call, vmap
 from app.federation.client import Batch, ClientModule
 from app.federation.executors import Executor
 from app.federation.processes import precise
-from app.federation.workshop import ClientTask, LocalContext, TrainedClient, Workshop
+from app.federation.tasks import ClientTask, TrainedClient
+from app.federation.workshop import LocalContext, Workshop
 
 
 class Vectorised(Executor):
@@ -76,11 +77,14 @@ class ClientStack:
             block.name: received[:, block.cells].reshape(-1, *block.shape).clone().requires_grad_()
             for block in self._space.blocks
         }
-        self._anchors = {
+        self._constants = {
             f"client.anchor_{position}": value.detach().clone()
             for position, value in enumerate(self._values.values())
             if self._context.local.proximal
         }
+        if self._context.local.mask_labels:
+            owned = [task.owned for task in tasks if task.owned is not None]
+            self._constants["client.owned"] = torch.stack(owned).to(received.device)
         self._optimizer = self._context.local.build_optimizer(self._values.values(), tasks[0].lr)
         self._batches = [workshop.batch_ids(task) for task in tasks]
         self._crops = [workshop.crop_generator(task) for task in tasks]
@@ -117,7 +121,7 @@ class ClientStack:
         losses = torch.zeros(len(everyone), device=self._total.device)
         for clients in lengths.values():
             chosen = torch.tensor(clients, device=self._total.device)
-            values = {f"client.net.{name}": value for name, value in self._values.items()} | self._anchors
+            values = {f"client.net.{name}": value for name, value in self._values.items()} | self._constants
             if len(clients) < len(everyone):
                 values = {name: value.index_select(0, chosen) for name, value in values.items()}
             results = vmap(self._objective.of)(values, *self._batch(step, clients))

@@ -16,72 +16,15 @@ from torch import Tensor
 from app.federation.client import Batch, ClientModule, LossHook
 from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
 from app.federation.local import LocalTraining
+from app.federation.ordered_dropout import OrderedDropout
 from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.submodels import LocalWidths
+from app.federation.tasks import ClientScores, ClientTask, TrainedClient
 from app.models.base import ScalableNet
 from app.models.layers import has_dropout, seed_dropout
 from app.models.norms import uses_batch_statistics
 from app.seeding import torch_generator
 from datamodules.store import ImageStore
-
-
-@dataclass(frozen=True)
-class ClientTask:
-    """One client's work in one round.
-
-    Attributes:
-        client: client id.
-        round: 0-based round.
-        capacity: width rate, in (0, 1].
-        received: the flat vector of the client's submodel, as sent.
-        key: clients with equal keys received the same vector (None: unlike any other).
-        lr: learning rate of the round.
-        train: sample ids of the training set.
-        test: sample ids of the client's own test set.
-        evaluate: whether to evaluate the received and the trained model.
-    """
-
-    client: int
-    round: int
-    capacity: float
-    received: Tensor
-    key: Hashable | None
-    lr: float
-    train: Tensor
-    test: Tensor
-    evaluate: bool
-
-
-@dataclass(frozen=True)
-class ClientScores:
-    """Evaluation of one client: the model it received and the one it trained, on the common and its own test set."""
-
-    received_common: Score = field(default_factory=Score)
-    received_own: Score = field(default_factory=Score)
-    trained_common: Score = field(default_factory=Score)
-    trained_own: Score = field(default_factory=Score)
-
-
-@dataclass(frozen=True)
-class TrainedClient:
-    """The outcome of a task.
-
-    Attributes:
-        task: what was asked for.
-        vector: flat vector after local training.
-        loss: mean training loss over the local steps.
-        received_loss: loss of the received model on the training set, NaN unless asked for.
-        scores: evaluation, empty unless asked for.
-        train_seconds: seconds spent in local training by this worker.
-        evaluate_seconds: seconds spent in evaluation by this worker.
-    """
-
-    task: ClientTask
-    vector: Tensor
-    loss: float
-    received_loss: float
-    scores: ClientScores
-    train_seconds: float
-    evaluate_seconds: float
 
 
 class SharedScores:
@@ -125,6 +68,7 @@ class LocalContext:
         loss_hooks: callbacks' `client_loss`, bound.
         start_hooks: callbacks' `on_client_start`, bound.
         end_hooks: callbacks' `on_client_end`, bound.
+        widths: widths a client draws from during its local steps, None for one width.
         precision: makes the context in which networks run (autocast for mixed precision).
         shared_scores: scores of received models, once per distinct submodel and round.
     """
@@ -140,6 +84,7 @@ class LocalContext:
     loss_hooks: tuple[LossHook, ...]
     start_hooks: tuple[Callable[[ClientModule], None], ...]
     end_hooks: tuple[Callable[[ClientModule], None], ...]
+    widths: LocalWidths | None
     precision: Callable[[], AbstractContextManager[None]]
     shared_scores: SharedScores = field(default_factory=SharedScores)
 
@@ -192,6 +137,8 @@ class Workshop:
         """The module of the task's width, holding the received model."""
         client = self.module(task.capacity)
         client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
+        if task.owned is not None:
+            client.owned.copy_(task.owned)
         self._flat[task.capacity].write(task.received)
         return client
 
@@ -202,8 +149,15 @@ class Workshop:
             if self.context.local.channels_last:
                 net = net.to(memory_format=torch.channels_last)
             self._flat[capacity] = FlatNet(ParameterSpace(net), net)
-            self._clients[capacity] = ClientModule(net, self.context.local, self.context.loss_hooks)
+            self._clients[capacity] = self._wrapped(net, capacity)
         return self._clients[capacity]
+
+    def _wrapped(self, net: ScalableNet, capacity: float) -> ClientModule:
+        context, dropout = self.context, None
+        if context.widths is not None:
+            dropout = OrderedDropout(net, capacity, context.prototype, context.widths)
+        client = ClientModule(net, context.local, context.loss_hooks, dropout, context.store.classes)
+        return client.to(context.device)
 
     def flat(self, capacity: float) -> FlatNet:
         """The network of one width as a flat vector."""
@@ -255,9 +209,7 @@ class Workshop:
         return ClientScores(*received(), *trained)
 
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
-        if self.context.dropout:
-            masks = torch_generator(self.context.seed, "dropout", task.round, task.client, device=self.context.device)
-            seed_dropout(client.net, masks)
+        self._seed(task, client)
         client.anchor()
         client.optimizer = client.configure_optimizers()
         client.batches = self.batches(task)
@@ -269,6 +221,17 @@ class Workshop:
             for hook in self.context.end_hooks:
                 hook(client)
             client.optimizer, client.batches = None, ()
+
+    def _seed(self, task: ClientTask, client: ClientModule) -> None:
+        """Key everything that is drawn during the local steps by round and client."""
+        place = (task.round, task.client)
+        drawn = client.ordered_dropout
+        if drawn is not None:
+            drawn.generator = torch_generator(self.context.seed, "widths", *place)
+        if self.context.dropout:
+            masks = torch_generator(self.context.seed, "dropout", *place, device=self.context.device)
+            for net in (client.net, *(drawn.nets.values() if drawn is not None else ())):
+                seed_dropout(net, masks)
 
     def _score(self, client: ClientModule, indices: Tensor) -> Score:
         return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)

@@ -1,0 +1,170 @@
+"""The clients behind every cell as bit masks, and counts over them: the arithmetic of the plan's audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from app.federation.parameters import Block
+
+_HELD = 16
+"""Distinct submodels whose indices are held at once; bounds memory where every client has its own."""
+
+Watch = Callable[[int, Block, np.ndarray], None]
+"""Told the round (0-based), a block that is sent, and the number of contributors of its cells, in the block's shape."""
+
+
+class PlannedRound(Protocol):
+    """What is read of a round; a `Plan` is one."""
+
+    @property
+    def round(self) -> int:
+        """0-based round."""
+
+    @property
+    def participants(self) -> Sequence[int]:
+        """Ids of the clients that take part."""
+
+    def index(self, client: int) -> Tensor:
+        """Cells of the client's submodel (int64, strictly ascending)."""
+
+
+class Register:
+    """Gives clients a bit each. Only clients of this round and the one before hold one, however many there are.
+
+    Attributes:
+        words: 64-bit words that hold all bits given out so far, at least 1.
+    """
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._present: tuple[int, ...] = ()
+        self.words = 1
+
+    def enter(self, participants: Sequence[int]) -> None:
+        """Go to the next round; who was in neither this nor the last one gives the bit back."""
+        self._bits = {client: self._bits[client] for client in self._present}
+        taken = set(self._bits.values())
+        free = (bit for bit in count() if bit not in taken)
+        self._bits |= {client: next(free) for client in participants if client not in self._bits}
+        self._present = tuple(participants)
+        self.words = max([self.words, *(bit // 64 + 1 for bit in self._bits.values())])
+
+    def mask(self, clients: Iterable[int]) -> np.ndarray:
+        """(words) uint64: the clients' bits."""
+        mask = [0] * self.words
+        for client in clients:
+            mask[self._bits[client] // 64] |= 1 << self._bits[client] % 64
+        return np.array(mask, dtype=np.uint64)
+
+    def clients(self, mask: np.ndarray) -> set[int]:
+        """The clients whose bits are set in a (words) uint64 mask."""
+        words = mask.tolist()
+        return {client for client, bit in self._bits.items() if words[bit // 64] >> bit % 64 & 1}
+
+
+class SetSizes:
+    """Sizes of sets of clients, and the clients of sets of one.
+
+    Attributes:
+        singles: clients that were seen as the only member of a set.
+    """
+
+    def __init__(self) -> None:
+        self._sets = np.zeros(2, dtype=np.int64)
+        self.singles: set[int] = set()
+
+    def add(self, sets: np.ndarray, register: Register) -> np.ndarray:
+        """Count (words, cells) bit masks; returns their sizes (cells), uint16."""
+        sizes: np.ndarray = np.bitwise_count(sets).sum(0, dtype=np.uint16)
+        found = np.bincount(sizes, minlength=len(self._sets))
+        if found[1]:
+            self.singles |= register.clients(np.bitwise_or.reduce(sets[:, sizes == 1], axis=1))
+        found[: len(self._sets)] += self._sets
+        self._sets = found
+        return sizes
+
+    def histogram(self, less: int) -> tuple[int, ...]:
+        """Entry n: sets of n clients, up to the largest n that occurs; `less` empty sets are left out."""
+        sets = [int(self._sets[0]) - less, *self._sets[1:].tolist()]
+        while sets and not sets[-1]:
+            sets.pop()
+        return tuple(sets)
+
+
+class LayerTally:
+    """Running counts of one layer.
+
+    Attributes:
+        cells: its cells that are sent.
+        contributors: sizes of the contributor sets.
+        differences: sizes of their changes from one round to the next.
+    """
+
+    def __init__(self, blocks: Iterable[Block], sent: np.ndarray) -> None:
+        """Nothing counted yet.
+
+        Args:
+            blocks: the layer's blocks.
+            sent: (cells of the server's vector) bool, True for cells that are sent.
+        """
+        self._blocks = [block for block in blocks if sent[block.cells].any()]
+        self._covered = [np.zeros(block.size, dtype=bool) for block in self._blocks]
+        self.cells = sum(int(sent[block.cells].sum()) for block in self._blocks)
+        self.contributors, self.differences = SetSizes(), SetSizes()
+
+    @property
+    def unsent(self) -> int:
+        """Cells that are counted as empty sets in every round although they are not sent."""
+        return sum(block.size for block in self._blocks) - self.cells
+
+    @property
+    def covered(self) -> int:
+        """Cells that had a contributor in some round."""
+        return sum(int(covered.sum()) for covered in self._covered)
+
+    def add(self, now: np.ndarray, before: np.ndarray | None, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
+        """Count a round; gives every block with its cells' numbers of contributors. To be run to the end.
+
+        Args:
+            now: (words, cells of the server's vector) contributor sets of the round.
+            before: those of the round before, of the same shape; None in the first round.
+            register: whose bits they are.
+        """
+        for block, covered in zip(self._blocks, self._covered, strict=True):
+            sets = now[:, block.cells]
+            sizes = self.contributors.add(sets, register)
+            covered |= sizes > 0
+            if before is not None:
+                self.differences.add(sets ^ before[:, block.cells], register)
+            yield block, sizes
+
+
+def contributor_sets(plan: PlannedRound, register: Register, sent: np.ndarray) -> np.ndarray:
+    """(words, cells) uint64: the clients of every cell as bits; none for cells that are not sent."""
+    sets = np.zeros((register.words, len(sent)), dtype=np.uint64)
+    for index, clients in _submodels(plan):
+        if (index[1:] <= index[:-1]).any():
+            raise ValueError(f"the cells of client {clients[0]} in round {plan.round} are not strictly ascending")
+        for word, bits in zip(sets, register.mask(clients), strict=True):
+            if bits:
+                np.add.at(word, index, bits)  # no bit is set twice, so this is `or`, and several times faster
+    if not sent.all():
+        sets[:, ~sent] = 0
+    return sets
+
+
+def _submodels(plan: PlannedRound) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Indices with the clients that hold them: a plan hands out one tensor for all clients with the same submodel."""
+    held: dict[int, tuple[Tensor, list[int]]] = {}
+    for client in plan.participants:
+        index = plan.index(client)
+        if id(index) not in held and len(held) == _HELD:
+            yield from ((tensor.cpu().numpy(), clients) for tensor, clients in held.values())
+            held.clear()
+        held.setdefault(id(index), (index, []))[1].append(client)
+    yield from ((tensor.cpu().numpy(), clients) for tensor, clients in held.values())
