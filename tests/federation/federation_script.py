@@ -13,8 +13,10 @@ import torch
 from federation_kit import TINY_MLP, Blobs, Reports, make_trainer, sgd, small_federation
 
 from app.federation.aggregation import FedAvgM
+from app.federation.capacities import Capacities
 from app.federation.evaluation import Evaluation
 from app.federation.local import LocalTraining
+from app.federation.submodels import FjORD, Integration
 from app.models import CNN, DataShape
 
 PICTURES = DataShape(1, 16, 16, 4)
@@ -25,6 +27,15 @@ CASES = {
     "seven": (SEVEN, {"capacities": HALVES, "weighting": "samples", "block_size": 2, "server": FedAvgM}),
     "one participant": (SEVEN, {"participation": 0.15}),
     "personal": (SEVEN, {"personal": ["layers.classifier.*"], "participation": 0.5, "capacities": HALVES}),
+    "resampled": (
+        SEVEN,
+        {"method": Integration.preset("fdropout"), "capacities": Capacities(large=3, widest="draw", redraw=True)},
+    ),
+    "fjord": (SEVEN, {"method": FjORD([0.25, 0.5], distillation=0.5), "capacities": HALVES}),
+    "label masks": (
+        (6, 3, 4),
+        {"local": LocalTraining(batch_size=4, optimizer=sgd(0.2), mask_labels=True), "capacities": [1.0, 0.5, 0.5]},
+    ),
     "threads": (SEVEN, {"net": partial(CNN, u=4, statistics="running"), "executor": "threads", "workers": 2}),
     "posthoc": ((5, 8, 11), {"net": partial(CNN, u=4, statistics="posthoc")}),
 }

@@ -11,7 +11,17 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-CLIENTS = {"three": 3, "seven": 7, "one participant": 1, "personal": 4, "threads": 7, "posthoc": 3}
+CLIENTS = {
+    "three": 3,
+    "seven": 7,
+    "one participant": 1,
+    "personal": 4,
+    "threads": 7,
+    "posthoc": 3,
+    "resampled": 7,
+    "fjord": 7,
+    "label masks": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +46,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", federation_script.CASES)
 def test_two_processes_agree_with_one(folder, case):
-    """More clients than processes, fewer, unequal widths, local heads, worker threads, post-hoc statistics."""
+    """More clients than processes, fewer, unequal widths, local heads, redrawn widths, label masks, worker threads."""
     alone = federation_script.outcome(case, devices=1)
     written = json.loads((folder / f"{case}.json").read_text())
     together = torch.load(folder / f"{case}.pt", weights_only=True)
