@@ -55,7 +55,13 @@ class Capacities:
             yield Problem(
                 f"capacities are given by {' and by '.join(ways)}",
                 "they may contradict each other",
-                "keep one of --model.capacities.large, .levels and .rates",
+                f"keep one of them: a recipe's choice is taken back with --model.capacities.{ways[0]} null",
+            )
+        if self.large is None and self.small != 0.5:
+            yield Problem(
+                f"small clients are to have width {self.small:g}, but nothing says how many are large",
+                "the width would have no effect",
+                "set --model.capacities.large, or give --model.capacities.rates instead of .small",
             )
         if self.redraw and self.widest != "draw":
             yield Problem(
@@ -79,12 +85,13 @@ class Capacities:
             yield Problem(
                 f"capacity levels {self.levels!r} cannot be read",
                 unclear,
-                "write levels a to e with their shares, such as a1-b1-c1-d1-e1",
+                "write levels a to e with their shares, such as --model.capacities.levels a1-b1-c1-d1-e1",
             )
         if self.shares is not None:
-            if len(self.shares) != len(self.rates or []) or min(self.shares, default=0) <= 0:
+            sound = all(share > 0 for share in self.shares) and math.isfinite(sum(self.shares))
+            if len(self.shares) != len(self.rates or []) or not sound:
                 yield Problem(
-                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is not positive",
+                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is no positive number",
                     unclear,
                     "give --model.capacities.shares one positive number per rate",
                 )

@@ -106,13 +106,13 @@ def submodel_problems(
         yield Problem(
             f"{net} declares no channel axes",
             f"it cannot be cut to width {narrowest:g}: every client would train the whole network",
-            f"name the axes in `layer_axes()` of {net}, or set --model.capacities 1",
+            f"name the axes in `layer_axes()` of {net}, or set --model.capacities '[1.0]'",
         )
     if empty := [axis for axis in space.axes.values() if 0 < narrowest * axis.width < 1 - 1e-6]:
         least = 1 / min(axis.width for axis in empty)
         yield Problem(
             f"a client of width {narrowest:g} has less than one channel in {', '.join(axis.name for axis in empty)}",
             f"the narrowest layer has {min(axis.width for axis in empty)} channels in the server's network",
-            f"give clients at least {least:.3g} of the width (--model.capacities and the method's levels), or widen the network "
-            "(--model.net)",
+            f"give clients at least {least:.3g} of the width (--model.capacities and the method's levels), "
+            "or widen the network (--model.net)",
         )

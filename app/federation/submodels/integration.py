@@ -150,17 +150,21 @@ class Integration(SubmodelMethod):
         turn = 0 if self.dynamics == "fixed" else seat.round + 1
         if self.grouping == "one":
             return 0, turn
-        place = _deal(self.index_scheme, seat.seed, seat.round, seat.clients)[seat.client]
-        return (place % self.group_count(seat.capacity) if self.grouping == "groups" else place), turn
+        groups = self.group_count(seat.capacity) if self.grouping == "groups" else seat.clients
+        places = max(seat.clients, groups)  # with fewer clients than groups, some are left out, each round others
+        return _deal(self.index_scheme, seat.seed, seat.round, places)[seat.client] % groups, turn
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
         """Combinations outside the taxonomy, and more sets than the layers have room for."""
         if self.code not in PRESETS:
             yield self._outside()
             return
-        if self.groups is not None and (
-            self.groups < 1 or (self.policy == "submatrix" and math.isqrt(self.groups) ** 2 != self.groups)
-        ):
+        if self.groups is not None and self.groups < 1:
+            yield Problem(
+                f"groups is {self.groups}", "no client would have a group", "set --model.method.groups, or leave it out"
+            )
+            return
+        if self.groups is not None and self.policy == "submatrix" and math.isqrt(self.groups) ** 2 != self.groups:
             yield Problem(
                 f"groups is {self.groups}",
                 "a group pairs a block of outputs with a block of inputs, so their number is a square",
@@ -175,7 +179,7 @@ class Integration(SubmodelMethod):
             f"{self.code} is not one of the nine methods",
             "there are only as many submatrices as groups: clients cannot each have their own (UFM, USM), and groups "
             "that are dealt anew in every round are resampled already (GSM = GFM)",
-            f"choose grouping, dynamics and policy of one of {', '.join(PRESETS)}",
+            f"set --model.method.grouping, .dynamics and .policy to one of {', '.join(PRESETS)}",
         )
 
     def _room(self, space: ParameterSpace, rate: float, clients: int) -> Iterator[Problem]:
@@ -204,8 +208,8 @@ class Integration(SubmodelMethod):
 
 
 @lru_cache(maxsize=16)
-def _deal(scheme: IndexScheme, seed: int, round_: int, clients: int) -> tuple[int, ...]:
-    """Places of all clients in a round: a permutation of 0 .. clients-1."""
+def _deal(scheme: IndexScheme, seed: int, round_: int, places: int) -> tuple[int, ...]:
+    """The order in which places are handed to clients in a round: a permutation of 0 .. places-1."""
     if scheme == "original":
-        return tuple(np.random.RandomState(round_ + 1).permutation(clients).tolist())
-    return tuple(torch.randperm(clients, generator=torch_generator(seed, "deal", round_)).tolist())
+        return tuple(np.random.RandomState(round_ + 1).permutation(places).tolist())
+    return tuple(torch.randperm(places, generator=torch_generator(seed, "deal", round_)).tolist())
