@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | list`."""
+"""The command line: `rampart fit | plan | list`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def _fit() -> Callable[[Sequence[str]], int]:
     return fit
 
 
+def _plan() -> Callable[[Sequence[str]], int]:
+    from app.commands.plan import plan
+
+    return plan
+
+
 def _list() -> Callable[[Sequence[str]], int]:
     from app.commands.listing import list_choices
 
@@ -33,6 +39,7 @@ def _list() -> Callable[[Sequence[str]], int]:
 
 COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
+    "plan": Command("show who trains which cells, before any training", _plan),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
 }
 

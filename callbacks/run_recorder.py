@@ -50,7 +50,7 @@ class RunRecorder(FederatedCallback):
         self._folder.write_json(
             "plan.json",
             {
-                "method": type(federation.method).__name__,
+                "method": federation.method.title,
                 "seed": roster.seed,
                 "participation": roster.participation,
                 "sizes": roster.sizes,

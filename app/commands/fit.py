@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 from jsonargparse import ActionConfigFile
@@ -27,6 +27,7 @@ from app.federation.module import FederatedModule
 from app.federation.reports import RoundReport
 from app.federation.transcript import TranscriptSettings
 from app.metrics.spread import Spread
+from app.recipes import CODES, shipped_recipes
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
@@ -43,8 +44,6 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,  # the tracker is added by --tracking
 }
 
-USAGE = "rampart fit [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
-
 
 class FitParser(LightningArgumentParser):
     """Keeps errors short and names the nearest option."""
@@ -53,13 +52,15 @@ class FitParser(LightningArgumentParser):
         """Print the message, with options of a similar name, and exit with code 2."""
         wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
         known = [option for action in self._actions for option in action.option_strings]
-        if unknown := re.findall(r"dot import path string: (\w+)", message):
+        if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
             wrong, known = unknown, [name for _, entries in CATALOGUE.values() for name, _ in entries()]
         near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
+        if unknown and unknown[0].lower() in {*CODES, *(recipe.name for recipe in shipped_recipes())}:
+            hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
         if "NestedArg(" in message:
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
-        places = "`rampart fit --help` tells what every option means, `rampart list` what there is to choose from"
+        places = f"`{self.prog} --help` tells what every option means, `rampart list` what there is to choose from"
         print(f"error: {message}\n  remedy: {hint}{places}", file=sys.stderr)
         raise SystemExit(2)
 
@@ -67,6 +68,8 @@ class FitParser(LightningArgumentParser):
 class FitCommand(LightningCLI):
     """LightningCLI with a run folder, defenses and attacks by name, and a tracker."""
 
+    program: ClassVar[str] = "rampart fit"
+    purpose: ClassVar[str | None] = __doc__
     folder: RunFolder
     tracker: RoundLogger | None
 
@@ -80,7 +83,12 @@ class FitCommand(LightningCLI):
             auto_configure_optimizers=False,
             run=False,
             args=expand(arguments),
-            parser_kwargs={"prog": "rampart fit", "description": __doc__, "usage": USAGE, "allow_abbrev": False},
+            parser_kwargs={
+                "prog": self.program,
+                "description": self.purpose,
+                "usage": f"{self.program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]",
+                "allow_abbrev": False,
+            },
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -124,23 +132,28 @@ class FitCommand(LightningCLI):
         rank_zero_only(self.folder.claim)(self.plain_config, settings.overwrite)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer with defenses, attacks, recorder, progress bar, checkpoints and tracker in place."""
+        """A trainer with defenses and attacks in place, and with what the command adds."""
         config = self.config_init
         named = [*ordered(config["defenses"], config["defense_order"]), *config["attacks"].values()]
         kwargs = {**self._get(config, "trainer", default={}), **kwargs}
-        kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or []), *self._observers()]
-        kwargs["plugins"] = [*(kwargs["plugins"] or []), VerifiedCheckpointIO()]
-        kwargs["default_root_dir"] = kwargs["default_root_dir"] or str(self.folder.path)
-        self.tracker = make_tracker(
-            config["tracking"], self.folder.path, self.folder.name, config["group"], config["project"]
-        )
-        if self.tracker is not None:
-            kwargs["logger"] = [*_loggers(kwargs["logger"]), self.tracker]
+        kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or [])]
+        kwargs |= self.trainer_options(kwargs)
         try:
             return Trainer(**kwargs)
         except (MisconfigurationException, ValueError, ImportError) as error:
-            remedy = "correct the options that begin with --trainer; `rampart fit --help` tells what they mean"
+            remedy = f"correct the options that begin with --trainer; `{self.program} --help` tells what they mean"
             raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
+
+    def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""
+        folder, config = self.folder, self.config_init
+        self.tracker = make_tracker(config["tracking"], folder.path, folder.name, config["group"], config["project"])
+        return {
+            "callbacks": [*given["callbacks"], *self._observers()],
+            "plugins": [*(given["plugins"] or []), VerifiedCheckpointIO()],
+            "default_root_dir": given["default_root_dir"] or str(folder.path),
+            "logger": given["logger"] if self.tracker is None else [*_loggers(given["logger"]), self.tracker],
+        }
 
     def _observers(self) -> list[Callback]:
         trainer, settings = self.config.trainer, TranscriptSettings(**vars(self.config.transcript))
@@ -171,7 +184,7 @@ def ordered(defenses: dict[str, FederatedCallback], order: list[str] | None) -> 
 
 def fit(arguments: Sequence[str]) -> int:
     """Train a federation; returns the exit code."""
-    _quieten()
+    quieten()
     command = FitCommand(arguments)
     federation, trainer = command.model, command.trainer
     if command.tracker is not None:
@@ -226,7 +239,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Keep the terminal for what concerns the user."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -178,11 +178,16 @@ def audit(
 
 
 def layers(space: ParameterSpace) -> dict[str, list[Block]]:
-    """Blocks of every layer by the layer's name: a block's name without the last part."""
+    """Blocks of every layer by the layer's name."""
     found: dict[str, list[Block]] = {}
     for block in space.blocks:
-        found.setdefault(block.name.rpartition(".")[0], []).append(block)
+        found.setdefault(layer_of(block), []).append(block)
     return found
+
+
+def layer_of(block: Block) -> str:
+    """Name of the layer a block belongs to: the block's name without the last part, where it has several."""
+    return block.name.rpartition(".")[0] or block.name
 
 
 def _layer(name: str, tally: LayerTally, rounds: int) -> LayerAudit:

@@ -75,6 +75,11 @@ class SubmodelMethod(ABC):
         return tuple(sorted(set(capacities), reverse=True))
 
     @property
+    def title(self) -> str:
+        """What people call it."""
+        return type(self).__name__
+
+    @property
     def local_widths(self) -> LocalWidths | None:
         """Widths a client draws from during its local steps; None where it keeps one width for the round."""
         return None

@@ -99,6 +99,12 @@ class Integration(SubmodelMethod):
         first = {"one": "O", "groups": "G", "unique": "U"}[self.grouping]
         return first + ("F" if self.dynamics == "fixed" else "S") + ("M" if self.policy == "submatrix" else "R")
 
+    @property
+    def title(self) -> str:
+        """The code, and the name where it has one."""
+        names = [name for name, code in NAMES.items() if code == self.code]
+        return f"{self.code} ({names[0]})" if names else self.code
+
     def group_count(self, rate: float) -> int:
         """Groups of the clients of one width: as stated, or k^2 for the least k submodels that cover a layer."""
         return self.groups or math.ceil(round(1 / rate, 6)) ** 2

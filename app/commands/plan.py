@@ -1,0 +1,142 @@
+"""`rampart plan`: show who trains which cells over the rounds, before any training."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lightning.pytorch.cli import LightningArgumentParser
+from tqdm import tqdm
+
+from app.commands.fit import FitCommand, quieten
+from app.errors import UserError
+from app.federation.audit import PlanAudit, audit
+from app.federation.module import FederatedModule
+from app.federation.sent import sent_cells, sent_rounds
+from app.results.plan_maps import LayerMap, PlanMaps
+from app.results.plan_pictures import draw_layer, draw_overview
+from app.results.plan_report import findings, header, plain_plan, rows_csv, table
+from app.results.run_folder import finite, write_text
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """How far to plan, and where to keep the plan.
+
+    Attributes:
+        rounds: plan the first so many rounds, at least 1; without a number, all rounds of the run.
+        folder: folder of the table and the pictures, whose files are overwritten; without one, `plan` beside the runs.
+    """
+
+    rounds: int | None = None
+    folder: str | None = None
+
+
+class PlanCommand(FitCommand):
+    """Takes the options of a run, but leaves no run behind."""
+
+    program: ClassVar[str] = "rampart plan"
+    purpose: ClassVar[str | None] = __doc__
+    settings: PlanSettings
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Options of a run, and of the plan."""
+        super().add_arguments_to_parser(parser)
+        parser.add_class_arguments(PlanSettings, "plan")
+
+    def before_instantiate_classes(self) -> None:
+        """Claim no run folder; refuse what cannot be planned before data are read."""
+        self.settings = PlanSettings(**vars(self.config.plan))
+        if self.settings.rounds is not None and self.settings.rounds < 1:
+            raise UserError.of(
+                f"{self.settings.rounds} rounds are to be planned",
+                "there would be nothing to show",
+                "set --plan.rounds to 1 or more, or leave it out for all rounds of the run",
+            )
+        if (self.folder_of_plan / "config.yaml").exists():
+            raise UserError.of(
+                f"{self.folder_of_plan} holds a run",
+                "its plan.json would be overwritten",
+                "choose another --plan.folder",
+            )
+
+    @property
+    def folder_of_plan(self) -> Path:
+        """Where the plan is kept."""
+        given = self.settings.folder
+        return Path(given) if given is not None else Path(self.config.run.root) / "plan"
+
+    def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """No recorder, no tracker, and no device: the plan does not depend on where clients are trained."""
+        here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
+        return {**here, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+
+    def prepared(self) -> FederatedModule:
+        """The federation with its data dealt and its network built, as it is before the first round."""
+        self.datamodule.prepare_data()
+        self.datamodule.setup("fit")
+        self.trainer.datamodule = self.datamodule  # type: ignore[attr-defined]
+        self.model.trainer = self.trainer
+        self.model.prepare()
+        return self.model
+
+
+def plan(arguments: Sequence[str]) -> int:
+    """Show the plan of a federation; returns the exit code."""
+    quieten()
+    command = PlanCommand(arguments)
+    federation = command.prepared()
+    rounds = command.settings.rounds or federation.rounds
+    maps = PlanMaps(federation.space, len(federation.roster.sizes), {*range(min(3, rounds)), rounds - 1})
+    bar = tqdm(sent_rounds(federation, range(rounds)), total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
+    found = audit(maps.follow(bar), federation.space, sent_cells(federation), maps.watch)
+    print(header(federation, found), table(found), sep="\n\n")
+    print("", *map(_item, findings(found, federation.uncovered_cells)), sep="\n")
+    pictures = _keep(command.folder_of_plan, federation, found, maps.layers)
+    print(f"\nin {command.folder_of_plan}: plan.json, plan.csv" + (f", {pictures}" if pictures else ""))
+    return 0
+
+
+def _item(finding: str) -> str:
+    return textwrap.fill(finding, 110, initial_indent="- ", subsequent_indent="  ")
+
+
+def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: list[LayerMap]) -> str:
+    """Write the files; returns the pictures in words."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _forget_pictures(folder)
+        names = _draw(folder, federation, layers)
+        record = plain_plan(federation, found) | {"pictures": names}
+        write_text(folder / "plan.json", json.dumps(finite(record), indent=2) + "\n")
+        write_text(folder / "plan.csv", rows_csv(found))
+    except OSError as error:
+        raise UserError.of(
+            f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
+        ) from error
+    return f"overview.png and one picture for each of {len(layers)} weight layers" if names else ""
+
+
+def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> list[str]:
+    if not layers:
+        return []
+    title = f"{federation.method.title}, {len(federation.roster.sizes)} clients"
+    draw_overview(layers, title).savefig(folder / "overview.png", dpi=130)
+    for layer in tqdm(layers, unit=" pictures", delay=1, leave=False, disable=None):
+        draw_layer(layer, title).savefig(folder / f"{layer.name}.png", dpi=130)
+    return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
+
+
+def _forget_pictures(folder: Path) -> None:
+    """Delete the pictures of an earlier plan here: those of another network would stay beside the new ones."""
+    try:
+        names = json.loads((folder / "plan.json").read_text())["pictures"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name in names:
+        if Path(name).name == name and name.endswith(".png"):
+            (folder / name).unlink(missing_ok=True)
