@@ -91,7 +91,7 @@ class Capacities:
             sound = all(share > 0 for share in self.shares) and math.isfinite(sum(self.shares))
             if len(self.shares) != len(self.rates or []) or not sound:
                 yield Problem(
-                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is no positive number",
+                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is not positive",
                     unclear,
                     "give --model.capacities.shares one positive number per rate",
                 )
