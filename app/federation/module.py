@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
@@ -121,7 +122,6 @@ class FederatedModule(LightningModule):
         self.roster = self._roster()
         raise_all(network_problems(self))
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
-        self.label_rows = LabelRows(self.space, self.data.shape.classes)
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
@@ -275,6 +275,11 @@ class FederatedModule(LightningModule):
     def server(self) -> ServerOptimizer:
         """The server's optimiser without Lightning's wrapper."""
         return cast(ServerOptimizer, self.optimizers(use_pl_optimizer=False))
+
+    @cached_property
+    def label_rows(self) -> LabelRows:
+        """Which class a cell of the classifier belongs to; made only where clients mask labels."""
+        return LabelRows(self.space, self.data.shape.classes)
 
     @property
     def widths(self) -> tuple[float, ...]:

@@ -22,13 +22,13 @@ class SentRound:
         plan: the round as planned.
     """
 
-    def __init__(self, plan: Plan, rows: LabelRows, owned: Sequence[Tensor] | None) -> None:
+    def __init__(self, plan: Plan, rows: LabelRows | None = None, owned: Sequence[Tensor] = ()) -> None:
         """Look at a round.
 
         Args:
             plan: the round.
-            rows: which class a cell of the classifier belongs to.
-            owned: (classes) bool for each client, whether it has samples of each class; None: all rows are sent.
+            rows: which class a cell of the classifier belongs to; None where all rows are sent.
+            owned: (classes) bool for each client, whether it has samples of each class.
         """
         self.plan = plan
         self._rows, self._owned = rows, owned
@@ -50,7 +50,7 @@ class SentRound:
     def index(self, client: int) -> Tensor:
         """Cells of the submodel that the client may send (int64, ascending); personal cells are still among them."""
         index = self.plan.index(client)
-        if self._owned is None:
+        if self._rows is None:
             return index
         sent = self._rows.sent(index, self._owned[client])
         return index if sent.all() else index[sent]  # clients that send all of a submodel get the same object
@@ -58,11 +58,11 @@ class SentRound:
 
 def sent_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[SentRound]:
     """Rounds (0-based) of a prepared federation, one after the other."""
-    owned = None
-    if federation.local.mask_labels:
-        owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)]
+    masked = federation.local.mask_labels
+    rows = federation.label_rows if masked else None
+    owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)] if masked else []
     for round_ in rounds:
-        yield SentRound(federation.plan_of(round_), federation.label_rows, owned)
+        yield SentRound(federation.plan_of(round_), rows, owned)
 
 
 def sent_cells(federation: FederatedModule) -> Tensor:
