@@ -60,7 +60,7 @@ class TranscriptRecorder(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget rounds that will be repeated, and tell how much will be written."""
         assert isinstance(pl_module, FederatedModule)
-        rank_zero_only(self._forget_after)(trainer.current_epoch)
+        rank_zero_only(self._forget)(trainer.current_epoch, pl_module)
         trainer.strategy.barrier("transcript")  # nobody records before the old messages are gone
         rank_zero_only(print)(
             f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
@@ -95,9 +95,11 @@ class TranscriptRecorder(FederatedCallback):
         for callback in federation.hooks.callbacks:
             callback.on_transcript(federation, self._transcript)
 
-    def _forget_after(self, round_: int) -> None:
-        for later in [kept for kept in self._transcript.rounds if kept > round_]:
-            self._transcript.forget(later)
+    def _forget(self, done: int, federation: FederatedModule) -> None:
+        """Rounds that will be repeated, and those that were the last ones of a run that now goes on."""
+        for kept in self._transcript.rounds:
+            if kept > done or not self._recording(kept, federation):
+                self._transcript.forget(kept)
 
     def _recording(self, round_: int, federation: FederatedModule) -> bool:
         return (self._open_end and self._settings.last > 0) or self._settings.wanted(round_, federation.rounds)

@@ -93,15 +93,16 @@ class RunFolder:
             self._refuse_foreign()
         if overwrite:
             shutil.rmtree(self.path, ignore_errors=True)
-        if self.finished:
+        if self.finished and _rounds(config) <= _rounds(self._saved_config()):
             raise UserError.of(
                 f"the run {self.path} is finished",
                 "starting it again would overwrite its results",
-                "choose another --run.name, or pass --run.overwrite true",
+                "choose another --run.name, give it more rounds (--trainer.max_epochs), or pass --run.overwrite true",
             )
         self._refuse_other_config(config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "summary.json").unlink(missing_ok=True)
             write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -121,14 +122,17 @@ class RunFolder:
             return False
         return isinstance(config, Mapping) and {"trainer", "model", "data", "tracking"} <= set(config)
 
-    def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
-        """An unfinished run may only go on with the experiment it was started with."""
-        saved = self.path / "config.yaml"
-        if not saved.is_file():
-            return
+    def _saved_config(self) -> Mapping[str, Any]:
+        """The configuration the run was started with; empty where it cannot be read."""
         try:
-            before = yaml.safe_load(saved.read_text()) or {}
+            return yaml.safe_load((self.path / "config.yaml").read_text()) or {}
         except (OSError, yaml.YAMLError):
+            return {}
+
+    def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
+        """A run may only go on with the experiment it was started with."""
+        saved, before = self.path / "config.yaml", self._saved_config()
+        if not before:
             return
         parts = ("seed_everything", "model", "data", "defenses", "attacks", "defense_order")
         changed = [part for part in parts if _comparable(part, before) != _comparable(part, config)]
@@ -136,7 +140,7 @@ class RunFolder:
             changed.append("trainer.precision")
         if changed and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
             raise UserError.of(
-                f"{self.path} holds an unfinished run with another configuration ({', '.join(changed)} differ)",
+                f"{self.path} holds a run with another configuration ({', '.join(changed)} differ)",
                 "resuming it would mix two experiments",
                 f"repeat it with --config {saved}, choose another --run.name, or pass --run.overwrite true",
             )
@@ -224,6 +228,12 @@ def _comparable(part: str, config: Mapping[str, Any]) -> str:
     if part in ("defenses", "attacks"):
         value = list((value or {}).items())
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def _rounds(config: Mapping[str, Any]) -> float:
+    """Rounds that a configuration asks for; a run without an end has infinitely many."""
+    planned = (config.get("trainer") or {}).get("max_epochs")
+    return math.inf if planned is None or planned < 0 else float(planned)
 
 
 def _precision(config: Mapping[str, Any]) -> str:

@@ -168,6 +168,21 @@ def test_unfinished_run_can_be_given_more_rounds(damaged):
     assert [record["round"] for record in records(part)] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_finished_run_can_be_given_more_rounds(tmp_path, capsys):
+    """It ends where a run of that length ends; fewer rounds or other settings are refused."""
+    whole, longer = (train(tmp_path, name, *UNEQUAL, rounds=rounds) for name, rounds in (("whole", 4), ("longer", 2)))
+    capsys.readouterr()
+    train(tmp_path, "longer", *UNEQUAL, rounds=4)
+    assert "resuming from round-00002.ckpt" in capsys.readouterr().out
+    assert_same_end(whole, longer)
+    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, rounds=4)) == 2
+    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, rounds=3)) == 2
+    assert "give it more rounds" in capsys.readouterr().err
+    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, "--model.seed", "5", rounds=6)) == 2
+    assert (longer / "summary.json").exists(), "a refused run stays finished"
+
+
 def test_keyboard_interrupt_tells_how_to_resume(tmp_path, monkeypatch, capsys):
     """Ctrl+C: exit code 130, a hint, no summary; the run then resumes."""
     before = signal.getsignal(signal.SIGINT)
