@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands above")
     chosen = parser.parse_args(given[:1]).command
     run = COMMANDS[chosen].load()
-    sys.path.append(
-        str(Path.cwd())
-    )  # configurations may name the user's own classes; only now, so that ours come first
+    # configurations may name the user's own classes; only now, so that ours come first
+    sys.path.append(str(Path.cwd()))
     try:
         code = run(given[1:])
     except UserError as error:

@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 
 from app.errors import Problem, UserError, raise_all
+from app.federation.submodels.integration import NAMES
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
-CODES = {"ofm": "heterofl", "gfm": "mapp-fl", "gfr": "mapp-fl-r", "usr": "fdropout"}
+CODES = {code.lower(): name for name, code in NAMES.items()}
 """Codes of the taxonomy whose recipe goes by the method's own name."""
 
 

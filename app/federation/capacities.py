@@ -70,7 +70,7 @@ class Capacities:
                 "set --model.capacities.widest draw, or --model.capacities.redraw false",
             )
         yield from self._count_problems(clients)
-        if not (self.levels and not _parse(self.levels)):
+        if not self.levels or _parse(self.levels):
             yield from self._rate_problems()
 
     def _count_problems(self, clients: int) -> Iterator[Problem]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from app.federation.audit import LayerAudit, PlanAudit
 from app.federation.module import FederatedModule
-from app.federation.submodels import Integration
 
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5
@@ -138,10 +137,9 @@ def _uncovered(total: LayerAudit, uncovered: str) -> str:
 
 def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
     """Settings and audit as plain data for JSON."""
-    roster, method = federation.roster, federation.method
+    roster = federation.roster
     return {
-        "method": type(method).__name__,
-        "code": method.code if isinstance(method, Integration) else None,
+        "method": federation.method.title,
         "seed": roster.seed,
         "data_seed": federation.data.seed,
         "network": type(federation.net).__name__,

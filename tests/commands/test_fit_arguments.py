@@ -71,6 +71,7 @@ MISTAKES = {
     "wrong type": (["--model.local.epochs", "many"], "Got value: many", "rampart fit --help"),
     "unknown dataset": (["--data", "MINST"], "MINST", "did you mean MNIST"),
     "unknown network": (["--model.net", "MPL"], "MPL", "did you mean MLP"),
+    "recipe for a class": (["--model.method", "GFM"], "GFM", "write --config GFM"),
     "unknown recipe": (["--config", "fedavgn"], "fedavgn", "did you mean fedavg or fedavgm"),
     "class not named": (["--data.partition.clients", "3"], "partition", "name the class before its options"),
     "option of a defense": (["--defenses.a", "run_kit.Scale", "--defenses.a.fctor", "2"], "fctor", "--help"),

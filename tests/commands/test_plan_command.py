@@ -134,8 +134,8 @@ def test_settings_are_kept(tmp_path, capsys):
         tmp_path, capsys, "--config", "fedrolex", *TINY, *options, "--model.capacities", "[1, 0.5, 0.25, 0.5]"
     )
     assert "4 rounds with 2 clients each" in said
-    kept = {name: record[name] for name in ("method", "code", "seed", "data_seed", "rounds", "participation")}
-    expected = {"method": "FedRolex", "code": None, "seed": 5, "data_seed": 5, "rounds": 4, "participation": 0.5}
+    kept = {name: record[name] for name in ("method", "seed", "data_seed", "rounds", "participation")}
+    expected = {"method": "FedRolex", "seed": 5, "data_seed": 5, "rounds": 4, "participation": 0.5}
     assert kept == expected
     assert record["capacities"] == [1, 0.5, 0.25, 0.5]
     assert record["widths"] == [1, 0.5, 0.25]

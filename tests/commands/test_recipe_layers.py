@@ -6,7 +6,16 @@ from run_kit import parsed
 
 from app.commands.arguments import expand
 from app.errors import UserError
+from app.federation.submodels import PRESETS
 from app.recipes import find_recipe, layered, merge
+
+
+@pytest.mark.parametrize("code", PRESETS)
+def test_recipes_of_the_taxonomy_by_code(code):
+    """`--config GFM`, in any case, is the recipe with that code's three axes."""
+    for written in (code, code.lower()):
+        chosen = yaml.safe_load(find_recipe(written).read_text())["model"]["method"]["init_args"]
+        assert (chosen["grouping"], chosen["dynamics"], chosen["policy"]) == PRESETS[code]
 
 
 def layer(folder, name, text):

@@ -46,8 +46,9 @@ class Integration(SubmodelMethod):
     A client whose width is 1/k of the server's is one of k^2 groups: with `policy: submatrix` a layer has k blocks of
     channels, and a group alternates between two of them from layer to layer, so that the groups together tile every
     matrix between two cut layers once (MaPP-FL, sec. 4.2.2, where k = 2). Blocks overlap where k does not divide the
-    width. Clients, the large ones included, are dealt to the groups (or to the unique sets) anew in every round;
-    `dynamics` says whether the sets themselves change.
+    width. Shortcuts that skip a layer are not tiled: both their ends take the same block. Clients, the large ones
+    included, are dealt to the groups (or to the unique sets) anew in every round; `dynamics` says whether the sets
+    themselves change.
     """
 
     def __init__(
@@ -113,9 +114,7 @@ class Integration(SubmodelMethod):
         """Clients of equal width that drew the same set."""
         if seat.capacity == 1:
             return 1.0
-        number, turn = self._drawn(seat)
-        block = (number + turn) % self.group_count(seat.capacity)
-        return (seat.capacity, block) if self.policy == "submatrix" else (seat.capacity, number, turn)
+        return (seat.capacity, self._group(seat)) if self.policy == "submatrix" else (seat.capacity, *self._drawn(seat))
 
     def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
         """The set's channels of one axis, ascending."""
@@ -133,14 +132,17 @@ class Integration(SubmodelMethod):
         return self._permutation(axis, seat, reading)[:keep].sort().values
 
     def _block(self, axis: Axis, keep: int, seat: Seat, reading: bool) -> Tensor:
-        number, turn = self._drawn(seat)
-        groups = self.group_count(seat.capacity)
-        blocks = math.isqrt(groups)
-        even, odd = (number + turn) % groups % blocks, (number + turn) % groups // blocks
+        blocks = math.isqrt(self.group_count(seat.capacity))
+        odd, even = divmod(self._group(seat), blocks)
         second = reading if self.coupling == "independent" else axis.depth % 2 == 1
         block = odd if second else even
         start = block * (axis.width - keep) // (blocks - 1) if blocks > 1 else 0
         return torch.arange(start, start + keep)
+
+    def _group(self, seat: Seat) -> int:
+        """Which of the pairs of blocks the client takes; resampled, everybody moves on by one in every round."""
+        number, turn = self._drawn(seat)
+        return (number + turn) % self.group_count(seat.capacity)
 
     def _permutation(self, axis: Axis, seat: Seat, reading: bool) -> Tensor:
         number, turn = self._drawn(seat)
@@ -191,8 +193,7 @@ class Integration(SubmodelMethod):
     def _room(self, space: ParameterSpace, rate: float, clients: int) -> Iterator[Problem]:
         wanted = {"one": 1, "groups": self.group_count(rate), "unique": clients}[self.grouping]
         kept = [(axis, scaled_width(axis.width, rate)) for axis in space.axes.values()]
-        remedy = "use fewer groups, wider layers, or another capacity: --model.method.groups, --model.net, "
-        remedy += "--model.capacities"
+        remedy = "use fewer groups (--model.method.groups), wider layers (--model.net) or other --model.capacities"
         if self.policy == "random":
             if math.prod(math.comb(axis.width, keep) for axis, keep in kept) < wanted:
                 yield Problem(
@@ -202,10 +203,8 @@ class Integration(SubmodelMethod):
                 )
             return
         blocks = math.isqrt(self.group_count(rate))
-        moving = self.code != "OFM"
-        if narrow := [
-            f"{axis.name} ({axis.width})" for axis, keep in kept if moving and axis.width - keep < blocks - 1
-        ]:
+        narrow = [f"{axis.name} ({axis.width})" for axis, keep in kept if axis.width - keep < blocks - 1]
+        if narrow and self.code != "OFM":  # HeteroFL only ever takes the first block
             yield Problem(
                 f"{self.code} with {blocks**2} groups needs {blocks} different blocks at width {rate:g}",
                 f"too narrow for that many: {', '.join(narrow)}",
