@@ -1,0 +1,117 @@
+"""Scores of a membership inference attack: how member-like every audited sample looks, the higher the more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from app.errors import Problem, raise_all
+
+NO_CLIENT = -1
+"""Client id of a non-member that is compared with the members of every client (an attack on the global model)."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NotAvailable:
+    """In place of a number that the data cannot give; never replaced by a guess."""
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipScores:
+    """One attack on one run: a row for every audited pair of sample and attacked client.
+
+    Scores are finite; equal scores are ties, which no metric breaks by the order of the rows.
+
+    Attributes:
+        scores: float, the higher the more member-like.
+        members: bool, whether the sample was trained on.
+        samples: int, sample ids.
+        clients: int, the client whose model was attacked or whose sample it is, 0 or more; NO_CLIENT for non-members
+            that belong to nobody.
+    """
+
+    scores: Array
+    members: NDArray[np.bool_]
+    samples: NDArray[np.int64]
+    clients: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        raise_all(_shape_problems(self))
+        for name, kind in (("scores", np.float64), ("samples", np.int64), ("clients", np.int64)):
+            object.__setattr__(self, name, getattr(self, name).astype(kind))
+        raise_all(_value_problems(self))
+
+    @classmethod
+    def of(
+        cls, scores: ArrayLike, members: ArrayLike, samples: ArrayLike | None = None, clients: ArrayLike | None = None
+    ) -> MembershipScores:
+        """Scores from anything array-like; samples are numbered, and belong to client 0, unless told otherwise."""
+        values = np.asarray(scores, dtype=np.float64)
+        numbers = np.arange(values.size) if samples is None else np.asarray(samples)
+        owners = np.zeros(values.size, dtype=np.int64) if clients is None else np.asarray(clients)
+        return cls(values, np.asarray(members), numbers, owners)
+
+    @property
+    def member_count(self) -> int:
+        """Rows that are members, at least 1."""
+        return int(self.members.sum())
+
+    @property
+    def nonmember_count(self) -> int:
+        """Rows that are not members, at least 1."""
+        return int(self.members.size - self.members.sum())
+
+    @property
+    def client_ids(self) -> NDArray[np.int64]:
+        """The clients that own rows, ascending, without NO_CLIENT."""
+        ids = np.unique(self.clients)
+        return ids[ids != NO_CLIENT]
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> MembershipScores:
+        """The chosen rows; refused when they lack members or non-members."""
+        return MembershipScores(self.scores[rows], self.members[rows], self.samples[rows], self.clients[rows])
+
+
+def _shape_problems(rows: MembershipScores) -> Iterator[Problem]:
+    """Wrong lengths and types; the values can be looked at only without them."""
+    arrays = {"scores": rows.scores, "members": rows.members, "samples": rows.samples, "clients": rows.clients}
+    if len({array.shape for array in arrays.values()}) > 1 or rows.scores.ndim != 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        yield Problem(f"the arrays differ in shape: {shapes}", "rows could not be matched", "give one entry per row")
+    wanted = {"scores": ("f", "float"), "members": ("b", "bool"), "samples": ("iu", "int"), "clients": ("iu", "int")}
+    for name, (kinds, meant) in wanted.items():
+        if arrays[name].dtype.kind not in kinds:
+            cause = f"{name} has type {arrays[name].dtype}"
+            yield Problem(cause, "its meaning would be guessed", f"convert it to {meant} first")
+
+
+def _value_problems(rows: MembershipScores) -> Iterator[Problem]:
+    """Values that would make the metrics meaningless."""
+    bad = np.flatnonzero(~np.isfinite(rows.scores))
+    if bad.size:
+        example = f"{rows.scores[bad[0]]} for sample {rows.samples[bad[0]]} of client {rows.clients[bad[0]]}"
+        yield Problem(
+            f"{bad.size} of {rows.scores.size} scores are not finite, such as {example}",
+            "a model that diverged would look like one that keeps its secrets",
+            "compute the score in double precision from logits, or leave out the diverged model",
+        )
+    for name, found in (("members", rows.members), ("non-members", ~rows.members)):
+        if not found.any():
+            yield Problem(f"there are no {name}", "nothing can be told apart", f"audit {name} too")
+    if np.any(rows.clients < NO_CLIENT) or np.any(rows.clients[rows.members] == NO_CLIENT):
+        owner = f"client ids are 0 or more; only non-members may have {NO_CLIENT}"
+        yield Problem("some rows have no valid client", "they would be missing from the tables of clients", owner)
+    pairs = np.stack([rows.clients, rows.samples])
+    if repeated := pairs.shape[1] - np.unique(pairs, axis=1).shape[1]:
+        yield Problem(
+            f"{repeated} rows repeat a pair of client and sample",
+            "intervals would be too narrow",
+            "give each sample one score per client",
+        )

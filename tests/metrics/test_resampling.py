@@ -1,0 +1,111 @@
+"""Weights of resamples, and the statistics of weighted rows against rows written out."""
+
+import math
+
+import numpy as np
+import pytest
+from score_kit import clustered, gaussian, tied
+
+from app.errors import UserError
+from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
+from app.metrics.resampling import Bootstrap, Ranking, Replicates, draw_weights
+from app.metrics.roc import roc_curve, tpr_at_fpr
+
+
+def written_out(scores, weights):
+    """Rows repeated as often as they were drawn."""
+    rows = np.repeat(np.arange(weights.size), weights)
+    return MembershipScores.of(scores.scores[rows], scores.members[rows])
+
+
+def drawn(scores, unit, resamples=200, seed=0):
+    """All weights of so many resamples."""
+    return np.concatenate(list(draw_weights(scores, unit, resamples, np.random.default_rng(seed))))
+
+
+@pytest.mark.parametrize("scores", [tied(2), gaussian(1.0, 30, 50), clustered(4, 20, 1.0, np.random.default_rng(1))])
+@pytest.mark.parametrize("unit", ["row", "client"])
+def test_weighted_rows_are_repeated_rows(scores, unit):
+    """Area and TPR of every resample equal those of the repeated rows, ties included."""
+    ranking, weights = Ranking.of(scores), drawn(scores, unit, 30)
+    areas, rates = ranking.auc(weights), ranking.tpr(weights, 0.1)
+    for row, area, rate in zip(weights, areas, rates, strict=True):
+        curve = roc_curve(written_out(scores, row))
+        assert area == pytest.approx(curve.auc, abs=1e-14)
+        assert rate == pytest.approx(tpr_at_fpr(curve, 0.1).tpr, abs=1e-14)
+    once = np.ones((1, scores.scores.size), dtype=np.int64)
+    assert ranking.auc(once)[0] == roc_curve(scores).auc
+
+
+def test_rows_are_drawn_within_each_class():
+    """As many members and non-members as there are, each row once on average."""
+    scores = gaussian(1.0, 30, 70)
+    weights = drawn(scores, "row", 2000)
+    assert np.all(weights[:, scores.members].sum(axis=1) == 30)
+    assert np.all(weights[:, ~scores.members].sum(axis=1) == 70)
+    assert np.abs(weights.mean(axis=0) - 1).max() < 5 / math.sqrt(2000)
+    assert weights.var() == pytest.approx(1 - 1 / 50, abs=0.05)
+
+
+def test_clients_are_drawn_whole():
+    """All rows of a client have one weight; non-members of nobody are drawn as rows."""
+    scores = MembershipScores.of(
+        np.arange(12.0), np.arange(12) % 2 == 0, clients=[8, NO_CLIENT, 8, 8, 2, 2, 2, NO_CLIENT, 5, 5, 5, NO_CLIENT]
+    )
+    weights = drawn(scores, "client", 500)
+    for client in (2, 5, 8):
+        own = weights[:, scores.clients == client]
+        assert np.ptp(own, axis=1).max() == 0
+        assert own.mean() == pytest.approx(1, abs=0.15)
+    assert np.all(sum(weights[:, scores.clients == client][:, 0] for client in (2, 5, 8)) == 3)
+    nobody = weights[:, scores.clients == NO_CLIENT]
+    assert np.all(nobody.sum(axis=1) == 3)
+    assert np.ptp(nobody, axis=1).max() > 0
+
+
+def test_draws_depend_on_the_seed_only():
+    """The same again with the same seed, other ones with another; chunks change nothing about the number."""
+    scores = gaussian(1.0, 2000, 3000)
+    ranking = Ranking.of(scores)
+    first, again, other = (Bootstrap(resamples=450, seed=seed).run(ranking.auc, scores) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.values, again.values)
+    assert np.any(first.values != other.values)
+    assert first.values.size == 450
+    assert np.unique(first.values).size > 400, "chunks must not repeat each other"
+
+
+def test_several_clients_are_drawn_as_clients():
+    """Unless rows are asked for; the standard error then misses how clients differ."""
+    scores = clustered(10, 100, 1.0, np.random.default_rng(3))
+    ranking = Ranking.of(scores)
+    assert Bootstrap().run(ranking.auc, scores).units == 10
+    assert Bootstrap(unit="row").run(ranking.auc, scores).units == 500
+    rows, clients = (Bootstrap(unit=unit).run(ranking.auc, scores).standard_error for unit in ("row", "client"))
+    assert clients > 2 * rows
+
+
+def test_what_cannot_be_resampled():
+    """A single unit has no spread; clients of one class only leave resamples without the other."""
+    lone = MembershipScores.of([1.0, 2.0, 3.0], [True, False, False])
+    assert "at least 2 members" in Bootstrap().run(Ranking.of(lone).auc, lone).reason
+    assert "at least 2 clients" in Bootstrap(unit="client").run(Ranking.of(lone).auc, lone).reason
+    split = MembershipScores.of(np.arange(8.0), np.arange(8) < 4, clients=np.arange(8) // 4)
+    assert isinstance(Bootstrap().run(Ranking.of(split).auc, split), NotAvailable)
+    undefined = np.array([[1, 1, 1, 1, 0, 0, 0, 0]])
+    assert np.isnan(Ranking.of(split).auc(undefined)[0])
+    assert np.isnan(Ranking.of(split).tpr(undefined, 0.5)[0])
+
+
+def test_standard_error():
+    """Undoes the (n - 1) / n of the variance of resampled means."""
+    values = np.array([1.0, 2.0, 3.0])
+    assert Replicates(values, 2).standard_error == pytest.approx(math.sqrt(2))
+    assert not Replicates(values, 2).constant
+    assert Replicates(values[:1].repeat(3), 2).constant
+
+
+def test_settings_are_checked():
+    """All at once."""
+    with pytest.raises(UserError) as error:
+        Bootstrap(confidence=95, resamples=1)
+    assert len(error.value.problems) == 2
