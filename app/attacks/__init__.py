@@ -1,0 +1,1 @@
+"""Attacks: they read what an adversary saw and what the public knows, never the trainer."""

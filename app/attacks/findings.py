@@ -1,0 +1,103 @@
+"""What an attack found out, with everything a reader needs to judge it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.attacks.membership.base import Adversary, Threat
+from app.metrics.leakage import Leakage
+from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.vulnerability import ClientRow
+
+
+@dataclass(frozen=True)
+class CapacityRow:
+    """Leakage of all clients that train one width.
+
+    Attributes:
+        rate: width rate, in (0, 1].
+        clients: how many there are.
+        leakage: of their rows together, or why it cannot be measured.
+    """
+
+    rate: float
+    clients: int
+    leakage: Leakage | NotAvailable
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number as a paper reports it.
+
+    Attributes:
+        name: what it is, with its unit, such as `Adv %`.
+        value: the mean over clients where it is measured per client.
+        per_client: value of every client, by client id; empty for numbers of the whole federation.
+    """
+
+    name: str
+    value: float
+    per_client: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which conditions an attack was run.
+
+    Attributes:
+        attack: name of the attack.
+        target: what was attacked: `global` or `uploads`, with `@round` for a round before the last.
+        protocol: `audit`, or the paper that is followed.
+        adversary: who attacks.
+        threat: what else is assumed of the adversary.
+        shadows: number and kind of shadow models, in words.
+    """
+
+    attack: str
+    target: str
+    protocol: str
+    adversary: Adversary
+    threat: Threat
+    shadows: str = "none"
+
+    @property
+    def label(self) -> str:
+        """Name of the result, fit for a file name: `lira-online.uploads@40`, papers' results with the paper's name."""
+        stem = f"{self.attack}.{self.target}"
+        return stem if self.protocol == "audit" else f"{self.protocol}.{stem}"
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """Result of one attack on one kind of target.
+
+    Attributes:
+        conditions: under which it was obtained.
+        scores: one row per audited pair of sample and client, or why there are none.
+        leakage: what follows from them, or why no number is given.
+        clients: leakage client by client.
+        capacities: leakage by width, widest first; empty where all clients train one width.
+        figures: numbers as the followed paper reports them.
+        notes: warnings and remarks.
+        seconds: time it took, shadows that were trained on the way included.
+        failed: whether the attack broke down for a reason that is not the user's.
+    """
+
+    conditions: Conditions
+    scores: MembershipScores | NotAvailable
+    leakage: Leakage | NotAvailable
+    clients: tuple[ClientRow, ...] = ()
+    capacities: tuple[CapacityRow, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    failed: bool = False
+
+    def noting(self, *texts: str) -> Finding:
+        """The same finding with further remarks."""
+        return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))
+
+
+def unavailable(conditions: Conditions, reason: str, seconds: float = 0.0, failed: bool = False) -> Finding:
+    """A finding without numbers."""
+    return Finding(conditions, NotAvailable(reason), NotAvailable(reason), seconds=seconds, failed=failed)

@@ -1,0 +1,20 @@
+"""Yeom et al. 2018: members have a lower loss."""
+
+from __future__ import annotations
+
+from app.attacks.lab import Lab
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.models import AttackedModel
+from app.attacks.responses import Ids
+from app.metrics.membership import Array
+
+
+class Yeom(MembershipAttack):
+    """Loss threshold: the lower the loss on a sample, the more it looks like a member (section 3 of the paper)."""
+
+    name = "yeom"
+    threat = Threat(sees="loss on the sample", data="none", trains="nothing")
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Minus the loss, at most 0."""
+        return -lab.oracle.responses(target, samples).losses

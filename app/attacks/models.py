@@ -1,0 +1,86 @@
+"""Models in an attacker's hands: the attacked ones, and shadows whose training sets it knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from app.attacks.responses import Ids
+from app.metrics.membership import NO_CLIENT
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A model at one time.
+
+    Attributes:
+        round: round after whose training it was seen, counted from 1.
+        rate: width rate of the network it belongs to, in (0, 1].
+        vector: its flat parameters and buffers.
+    """
+
+    round: int
+    rate: float
+    vector: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedModel:
+    """A model as one adversary has seen it, over one or several rounds.
+
+    Attributes:
+        key: name that no other model of the run has, shadows included.
+        client: whose upload it is, NO_CLIENT for the model of the whole federation.
+        size: samples it was trained on; the server knows how many samples its clients have.
+        snapshots: in the order of the rounds; the last one is the model itself.
+    """
+
+    key: str
+    client: int
+    size: int
+    snapshots: tuple[Snapshot, ...]
+
+    @property
+    def last(self) -> Snapshot:
+        """The model itself."""
+        return self.snapshots[-1]
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Rounds of the snapshots, counted from 1."""
+        return tuple(snapshot.round for snapshot in self.snapshots)
+
+    @property
+    def is_global(self) -> bool:
+        """Whether all clients trained it."""
+        return self.client == NO_CLIENT
+
+    def only_last(self) -> AttackedModel:
+        """The same model without its past."""
+        return replace(self, snapshots=self.snapshots[-1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Shadow:
+    """A model like the attacked one whose training set the attacker knows.
+
+    Attributes:
+        model: the model, with snapshots at the same rounds as the attacked one.
+        members: ids it was trained on, ascending.
+        nonmembers: ids from the same source that it was not trained on, ascending.
+    """
+
+    model: AttackedModel
+    members: Ids
+    nonmembers: Ids
+
+    @property
+    def samples(self) -> Ids:
+        """Members and non-members, ascending."""
+        return np.sort(np.concatenate([self.members, self.nonmembers]))
+
+    def trained_on(self, samples: Ids) -> np.ndarray:
+        """Whether each of the samples was trained on (bool)."""
+        return np.isin(samples, self.members)

@@ -1,0 +1,104 @@
+"""Gives every target its shadows: looked up where they exist, trained where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.attacks.lab import Kind, ShadowSet
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
+from app.seeding import derive_key
+
+Mode = Literal["central", "federated"]
+"""Train every shadow by itself, or repeat the whole federation with its method and its defenses."""
+
+
+@dataclass(frozen=True)
+class ShadowSettings:
+    """How shadow models are made.
+
+    Attributes:
+        mode: `central` trains each shadow by itself, a cheap stand-in; `federated` repeats the whole federation, method
+            and defenses included, which is what an attacker who adapts would do.
+        count: shadows per target, at least 2; an even number puts every sample into half of them.
+    """
+
+    mode: Mode = "central"
+    count: int = 16
+
+
+class CentralShadows:
+    """Shadows that are trained one by one.
+
+    Those on the attacker's own data are shared by all targets of one width and about one size, and by all runs that
+    differ only in method or defense.
+    """
+
+    def __init__(self, public: Public, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None) -> None:
+        """Make no shadow yet.
+
+        Args:
+            public: network, data and recipe.
+            audited: audited samples by client, without who is a member; NO_CLIENT for the whole federation.
+            count: shadows per target.
+            cache: folder to keep them in, None to keep them in memory only.
+        """
+        self._public, self._audited, self._count = public, audited, count
+        self._cache = ShadowCache(cache)
+        self._made: dict[tuple[object, ...], ShadowSet] = {}
+
+    def shadows(self, target: AttackedModel, kind: Kind) -> ShadowSet:
+        """Shadows of a target."""
+        size = shared_size(target.size) if kind == "out" else target.size
+        place = (kind, size, target.last.rate, target.rounds, target.client if kind == "in-out" else None)
+        if place not in self._made:
+            self._made[place] = self._make(target, kind, size)
+        return self._made[place]
+
+    def _make(self, target: AttackedModel, kind: Kind, size: int) -> ShadowSet:
+        draws = [self._draw(target, kind, size, number) for number in range(self._count)]
+        client = target.client if kind == "in-out" else 0
+        seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
+        jobs = [Job(number, target.last.rate, draw.members) for number, draw in enumerate(draws)]
+        keys = [self._cache.key(self._public, job, target.rounds, seed) for job in jobs]
+        known = {key: found for key in keys if (found := self._cache.read(key)) is not None}
+        missing = [(key, job) for key, job in zip(keys, jobs, strict=True) if key not in known]
+        if missing:
+            trained = train_centrally(self._public, [job for _, job in missing], target.rounds, seed)
+            for (key, _), snapshots in zip(missing, trained, strict=True):
+                self._cache.write(key, snapshots)
+                known[key] = snapshots
+        shadows = tuple(
+            Shadow(AttackedModel(key, target.client, len(draw.members), known[key]), draw.members, draw.nonmembers)
+            for key, draw in zip(keys, draws, strict=True)
+        )
+        return ShadowSet(shadows, tuple(_notes(target, draws)))
+
+    def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
+        seed = derive_key(self._public.seed, "shadow-draws", target.client if kind == "in-out" else 0)
+        if kind == "out":
+            return draw_out(self._public.auxiliary, size, seed, number)
+        return draw_in_out(self._audited[target.client], self._public.auxiliary, size, seed, number)
+
+
+def _notes(target: AttackedModel, draws: list[Draw]) -> list[str]:
+    notes = ["shadows are centralised stand-ins: no method, no defense (shadows.mode federated repeats them)"]
+    trained = len(draws[0].members)
+    if trained < 0.8 * target.size:
+        notes.append(size_note(trained, target.size))
+    return notes
+
+
+def size_note(trained: int, wanted: int) -> str:
+    """Remark on shadows with less data than their target."""
+    return (
+        f"shadows train on {trained} samples where the target has {wanted}, for want of data "
+        "(--data.holdout.shadow sets more aside)"
+    )

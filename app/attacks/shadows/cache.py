@@ -1,0 +1,105 @@
+"""Shadows on disk, by a hash of everything they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.attacks.models import Snapshot
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.central import Job
+from app.errors import UserError
+
+VERSION = 1
+"""To be raised whenever the same settings lead to other shadows."""
+
+
+class ShadowCache:
+    """A folder of arrays, one file per shadow. Without a folder, nothing is kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._described: dict[int, str] = {}
+
+    def key(self, public: Public, job: Job, rounds: tuple[int, ...], seed: int) -> str:
+        """Hash of what a shadow depends on: network, recipe, the content of its samples, rounds and seed."""
+        if id(public) not in self._described:
+            self._described = {id(public): json.dumps(_description(public), sort_keys=True)}
+        told = [self._described[id(public)], job.rate, job.number, rounds, public.learning_rates[: rounds[-1]], seed]
+        digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
+        digest.update(_content(public, job.samples))
+        return digest.hexdigest()
+
+    def read(self, key: str) -> tuple[Snapshot, ...] | None:
+        """The shadow's snapshots, None where it is not there or cannot be read."""
+        path = None if self._folder is None else self._folder / f"{key}.npz"
+        if path is None or not path.is_file():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                rate, vectors = float(arrays["rate"]), torch.from_numpy(arrays["vectors"])
+                return tuple(
+                    Snapshot(int(round_), rate, vector)
+                    for round_, vector in zip(arrays["rounds"], vectors, strict=True)
+                )
+        except (OSError, ValueError, KeyError, EOFError):  # cut short by a crash: train it again
+            return None
+
+    def write(self, key: str, snapshots: tuple[Snapshot, ...]) -> None:
+        """Keep a shadow, in one step."""
+        if self._folder is None:
+            return
+        path = self._folder / f"{key}.npz"
+        temporary = path.with_suffix(".part")
+        vectors = torch.stack([snapshot.vector for snapshot in snapshots]).cpu().numpy()
+        rounds = np.array([snapshot.round for snapshot in snapshots])
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                np.savez(file, rate=np.array(snapshots[-1].rate), rounds=rounds, vectors=vectors)
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError.of(
+                f"cannot keep shadow models in {self._folder}: {error.strerror or error}",
+                "they would be trained again for every attack",
+                "free some space or choose another --run.root",
+            ) from error
+
+
+def _description(public: Public) -> dict[str, Any]:
+    """Network and recipe in words that are equal for equal settings."""
+    local = public.local
+    optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return {
+        "version": VERSION,
+        "torch": str(torch.__version__),
+        "network": [type(public.prototype).__name__, str(public.prototype)],
+        "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
+        "optimizer": [repr(optimizer)],
+        "augment": _plain(getattr(public.augment, "__self__", public.augment)),
+        "precision": [str(public.dtype), getattr(public.precision, "__qualname__", "")],
+        "normalisation": [public.store.mean.tolist(), public.store.std.tolist(), public.classes],
+        "batch": public.batch_size,
+        "seed": public.seed,
+    }
+
+
+def _plain(augment: Any) -> str:
+    """The settings of an augmentation; the data module that carries it out has them in `augment`."""
+    return repr(getattr(augment, "augment", augment))
+
+
+def _content(public: Public, samples: Ids) -> bytes:
+    """Hash of images and labels of the samples, so that another dataset of the same size is told apart."""
+    chosen = torch.from_numpy(samples).to(public.store.device)
+    digest = hashlib.blake2b(np.ascontiguousarray(samples).tobytes(), digest_size=16)
+    digest.update(public.store.images[chosen].cpu().contiguous().numpy().tobytes())
+    digest.update(public.store.labels[chosen].cpu().numpy().tobytes())
+    return digest.digest()

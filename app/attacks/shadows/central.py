@@ -1,0 +1,105 @@
+"""Shadows trained one by one, as a client would train without a federation: the cheap stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from app.attacks.models import Snapshot
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.federation.executors import Executor, available_cores, make_executor
+from app.federation.parameters import ParameterSpace
+from app.federation.tasks import ClientTask
+from app.seeding import derive_key
+
+BLOCK = 32
+"""Models trained at a time: bounds the memory of a vectorised call."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One model to train.
+
+    Attributes:
+        number: tells its random choices from those of the others.
+        rate: width rate, in (0, 1].
+        samples: ids it is trained on.
+    """
+
+    number: int
+    rate: float
+    samples: Ids
+
+
+def train_centrally(
+    public: Public, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, workers: int | None = None
+) -> list[tuple[Snapshot, ...]]:
+    """Train every model for as many rounds as the federation, each round with the clients' recipe.
+
+    Args:
+        public: network, data and recipe.
+        jobs: models to train.
+        rounds: rounds after which to keep a snapshot, ascending, counted from 1; training ends with the last.
+        seed: key of initial values, batches and augmentation.
+        workers: worker threads; without a number, one per core.
+    """
+    context = replace(public.local_context(), seed=seed)
+    executor = make_executor("auto", context, workers or available_cores(), [])
+    kept: list[tuple[Snapshot, ...]] = []
+    try:
+        with tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar:
+            for start in range(0, len(jobs), BLOCK):
+                kept.extend(_train_block(public, executor, jobs[start : start + BLOCK], rounds, seed, bar))
+    finally:
+        executor.close()
+    return kept
+
+
+def _train_block(
+    public: Public, executor: Executor, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, bar: tqdm
+) -> list[tuple[Snapshot, ...]]:
+    vectors = [initial_vector(public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
+    kept: list[list[Snapshot]] = [[] for _ in jobs]
+    for round_ in range(1, rounds[-1] + 1):
+        tasks = [_task(public, job, vector, round_) for job, vector in zip(jobs, vectors, strict=True)]
+        vectors = []
+        for trained in executor.run(tasks):
+            vectors.append(trained.vector)
+            bar.update()
+        if round_ in rounds:
+            for job, vector, snapshots in zip(jobs, vectors, kept, strict=True):
+                snapshots.append(Snapshot(round_, job.rate, vector.cpu()))
+    return [tuple(snapshots) for snapshots in kept]
+
+
+def initial_vector(public: Public, rate: float, key: int) -> Tensor:
+    """Flat vector of a freshly initialised network of one width."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        net = public.prototype.scaled(rate)
+    return ParameterSpace(net).read(net).to(public.device, public.dtype)
+
+
+def _task(public: Public, job: Job, vector: Tensor, round_: int) -> ClientTask:
+    samples = torch.from_numpy(job.samples)
+    owned = None
+    if public.local.mask_labels:
+        labels = public.store.labels[samples.to(public.store.device)]
+        owned = torch.bincount(labels, minlength=public.classes).cpu() > 0
+    return ClientTask(
+        client=job.number,
+        round=round_ - 1,
+        capacity=job.rate,
+        received=vector,
+        key=None,
+        lr=public.learning_rates[round_ - 1],
+        train=samples,
+        test=samples[:0],
+        evaluate=False,
+        owned=owned,
+    )
