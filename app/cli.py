@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | plan | list`."""
+"""The command line: `rampart fit | attack | plan | list`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def _plan() -> Callable[[Sequence[str]], int]:
     return plan
 
 
+def _attack() -> Callable[[Sequence[str]], int]:
+    from app.commands.attack import attack
+
+    return attack
+
+
 def _list() -> Callable[[Sequence[str]], int]:
     from app.commands.listing import list_choices
 
@@ -39,6 +45,7 @@ def _list() -> Callable[[Sequence[str]], int]:
 
 COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
+    "attack": Command("attack a finished run from its transcript, without training it again", _attack),
     "plan": Command("show who trains which cells, before any training", _plan),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
 }

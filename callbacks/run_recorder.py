@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.reports import ClientReport
+from app.results.attack_results import attack_summary
 from app.results.pictures import draw_accuracy
 from app.results.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
 from app.results.run_folder import RunFolder, cannot_write
@@ -96,7 +97,10 @@ class RunRecorder(FederatedCallback):
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
-        self._folder.write_json("summary.json", {"final": final, "cost": cost, "clients": clients})
+        summary = {"final": final, "cost": cost, "clients": clients}
+        if attacks := attack_summary(self._folder):
+            summary["attacks"] = attacks
+        self._folder.write_json("summary.json", summary)
         for logger in trainer.loggers:
             if isinstance(logger, RoundLogger):
                 rows = [client_row(self._last[client]) for client in sorted(self._last)]

@@ -23,13 +23,15 @@ class TranscriptRecorder(FederatedCallback):
 
     kind = "observer"
 
-    def __init__(self, folder: Path, settings: TranscriptSettings) -> None:
+    def __init__(self, folder: Path, settings: TranscriptSettings, announce: bool = True) -> None:
         """Record into a folder.
 
         Args:
             folder: the run's transcript folder.
             settings: which rounds to keep.
+            announce: whether to tell before the first round how much will be written.
         """
+        self._announce = announce
         self._transcript = Transcript(folder)
         self._folder = folder
         self._settings = settings
@@ -42,9 +44,7 @@ class TranscriptRecorder(FederatedCallback):
 
     def expected_bytes(self, federation: FederatedModule) -> int:
         """Size of the transcript on disk at the end of the run."""
-        kept = [
-            round_ for round_ in range(1, federation.rounds + 1) if self._settings.wanted(round_, federation.rounds)
-        ]
+        kept = [round_ for round_ in range(1, federation.rounds + 1) if self._wanted(round_, federation)]
         widths: dict[float, int] = {}
         total = 0
         for round_ in kept:
@@ -55,16 +55,17 @@ class TranscriptRecorder(FederatedCallback):
                     widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
                 whole = widths[rate] == federation.space.size
                 total += widths[rate] * (4 if whole else 8)
-        return total + (len(kept) + 1) * federation.space.size * 4
+        return total + (2 * len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget rounds that will be repeated, and tell how much will be written."""
         assert isinstance(pl_module, FederatedModule)
         rank_zero_only(self._forget)(trainer.current_epoch, pl_module)
         trainer.strategy.barrier("transcript")  # nobody records before the old messages are gone
-        rank_zero_only(print)(
-            f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
-        )
+        if self._announce:
+            rank_zero_only(print)(
+                f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
+            )
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Keep the broadcast."""
@@ -77,11 +78,21 @@ class TranscriptRecorder(FederatedCallback):
             self._guarded(self._transcript.record_message, message, federation.space.size)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let go of the oldest round of the window."""
+        """Keep what the round led to, tell the callbacks, and let go of the oldest round of the window."""
         assert isinstance(pl_module, FederatedModule)
-        oldest = pl_module.plan.round + 1 - self._settings.last
-        if self._open_end and oldest > 0 and oldest not in self._settings.rounds:
+        round_ = pl_module.plan.round + 1
+        if self._recording(round_, pl_module):
+            trainer.strategy.barrier("messages")  # other processes' messages are on disk
+            self._conclude(pl_module, round_)
+        oldest = round_ - self._settings.last
+        if self._open_end and oldest > 0 and not self._asked_for(oldest, pl_module):
             rank_zero_only(self._transcript.forget)(oldest)
+
+    @rank_zero_only
+    def _conclude(self, federation: FederatedModule, round_: int) -> None:
+        self._guarded(self._transcript.record_aggregate, round_, federation.space.read(federation.net))
+        for callback in federation.hooks.callbacks:
+            callback.on_round_kept(federation, self._transcript, round_)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the released model and hand the transcript to the attacks."""
@@ -102,7 +113,16 @@ class TranscriptRecorder(FederatedCallback):
                 self._transcript.forget(kept)
 
     def _recording(self, round_: int, federation: FederatedModule) -> bool:
-        return (self._open_end and self._settings.last > 0) or self._settings.wanted(round_, federation.rounds)
+        return (self._open_end and self._settings.last > 0) or self._wanted(round_, federation)
+
+    def _wanted(self, round_: int, federation: FederatedModule) -> bool:
+        return self._settings.wanted(round_, federation.rounds) or self._asked_for(round_, federation)
+
+    def _asked_for(self, round_: int, federation: FederatedModule) -> bool:
+        """Whether the user or a callback wants this very round."""
+        if round_ in self._settings.rounds:
+            return True
+        return any(round_ in callback.rounds_to_keep(federation.rounds) for callback in federation.hooks.callbacks)
 
     def _guarded(self, write: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -152,6 +152,10 @@ class FederatedDataModule(LightningDataModule, ABC):
         names = _client_names(membership, owners, raw.owner_names)
         self._ready = _Ready(raw.store(), membership, raw.class_names, names)
 
+    def redealt(self, other: FederatedDataModule, membership: Membership) -> None:
+        """Take over the samples of a module that is set up, with other sets: what a shadow federation trains on."""
+        self._ready = replace(other._set_up, membership=membership)
+
     def to(self, device: torch.device | str) -> None:
         """Move the images to `device`."""
         self._ready = replace(self._set_up, store=self.store.to(device))

@@ -34,8 +34,8 @@ class ShadowSet:
 class ShadowSource(Protocol):
     """Makes or looks up shadows."""
 
-    def shadows(self, target: AttackedModel, kind: Kind) -> ShadowSet:
-        """Shadows of a target.
+    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+        """Shadows of a target: all of them, or the first few, which are the same whatever is asked for later.
 
         Raises:
             UserError: where there are no data to train them on.
@@ -57,9 +57,9 @@ class Lab:
         self._source, self._target = source, target
         self._left_out: str | None = None
 
-    def shadows(self, kind: Kind) -> list[Shadow]:
-        """Shadows of the target, without the one that plays the target."""
-        made = self._source.shadows(self._target, kind)
+    def shadows(self, kind: Kind, first: int | None = None) -> list[Shadow]:
+        """Shadows of the target (or the first few), without the one that plays the target."""
+        made = self._source.shadows(self._target, kind, first)
         for text in made.notes:
             self.note(text)
         return [shadow for shadow in made.shadows if shadow.model.key != self._left_out]

@@ -26,6 +26,7 @@ from datamodules.store import ImageStore
 
 AUDITED, AUXILIARY, POPULATION = 400, 400, 1000
 CLASSES, PIXELS = 10, (4, 8)
+TWINS = AUDITED + AUXILIARY + POPULATION
 ROUNDS = (2, 4, 6, 8, 10)
 """Rounds whose models the toy's adversary has seen."""
 
@@ -63,11 +64,21 @@ class Toy:
         """Audited samples by client, as the makers of shadows want them."""
         return {NO_CLIENT: self.samples}
 
+    @property
+    def twins(self) -> Ids:
+        """Ids of the members' images with a wrong label each, in the order of the members."""
+        return TWINS + np.arange(len(self.members))
+
+    @property
+    def audited_with_twins(self) -> Mapping[int, Ids]:
+        """Members and their twins by client."""
+        return {NO_CLIENT: np.concatenate([self.members, self.twins])}
+
 
 def make_toy(seed: int = 0) -> Toy:
     """Draw the data and train the model; takes about a second."""
-    public = _public(seed)
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
+    public = _public(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
     (snapshots,) = train_centrally(public, [Job(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
     empty = initial_vector(public, 1.0, derive_key(seed, "toy-untrained"))
@@ -81,11 +92,13 @@ def make_toy(seed: int = 0) -> Toy:
     )
 
 
-def _public(seed: int) -> Public:
-    count = AUDITED + AUXILIARY + POPULATION
+def _public(seed: int, members: Ids) -> Public:
+    count = TWINS
     generator = numpy_generator(seed, "toy-data")
     images = torch.from_numpy(generator.normal(size=(count, *PIXELS, 1))).float()
     labels = torch.from_numpy(generator.integers(0, CLASSES, count))
+    wrong = (labels[members] + torch.from_numpy(generator.integers(1, CLASSES, len(members)))) % CLASSES
+    images, labels = torch.cat([images, images[members]]), torch.cat([labels, wrong])
     store = ImageStore(images, labels, torch.zeros(1), torch.ones(1), CLASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_key(seed, "toy-network"))

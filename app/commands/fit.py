@@ -21,6 +21,7 @@ from tqdm import tqdm
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.commands.arguments import expand
 from app.commands.listing import CATALOGUE
+from app.commands.shadow_federations import ShadowFederations
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
@@ -28,9 +29,11 @@ from app.federation.reports import RoundReport
 from app.federation.transcript import TranscriptSettings
 from app.metrics.spread import Spread
 from app.recipes import CODES, shipped_recipes
+from app.results.attack_results import AttackResults
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
+from callbacks.membership_inference import AttackHome, MembershipInference
 from callbacks.progress import FederationProgress
 from callbacks.run_recorder import RunRecorder
 from callbacks.transcript_recorder import TranscriptRecorder
@@ -138,11 +141,25 @@ class FitCommand(LightningCLI):
         kwargs = {**self._get(config, "trainer", default={}), **kwargs}
         kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or [])]
         kwargs |= self.trainer_options(kwargs)
+        for attack in config["attacks"].values():
+            self.give_home(attack)
         try:
             return Trainer(**kwargs)
         except (MisconfigurationException, ValueError, ImportError) as error:
             remedy = f"correct the options that begin with --trainer; `{self.program} --help` tells what they mean"
             raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
+
+    def rebuilt(self) -> tuple[FederatedModule, FederatedDataModule, list[FederatedCallback]]:
+        """The federation, its data and its defenses once more, as new as at the start."""
+        fresh = self.parser.instantiate_classes(self.config)
+        return fresh["model"], fresh["data"], ordered(fresh["defenses"], fresh["defense_order"])
+
+    def give_home(self, attack: FederatedCallback) -> None:
+        """Tell an attack where to leave its results, and how to repeat the federation."""
+        if isinstance(attack, MembershipInference):
+            results = AttackResults(self.folder, self.tracker)
+            cache = self.folder.path.parent / ".cache" / "shadows"
+            attack.home = AttackHome(results, cache, ShadowFederations(self))
 
     def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""
@@ -154,6 +171,15 @@ class FitCommand(LightningCLI):
             "default_root_dir": given["default_root_dir"] or str(folder.path),
             "logger": given["logger"] if self.tracker is None else [*_loggers(given["logger"]), self.tracker],
         }
+
+    def prepared(self) -> FederatedModule:
+        """The federation with its data dealt and its network built, as it is before the first round."""
+        self.datamodule.prepare_data()
+        self.datamodule.setup("fit")
+        self.trainer.datamodule = self.datamodule  # type: ignore[attr-defined]
+        self.model.trainer = self.trainer
+        self.model.prepare()
+        return self.model
 
     def _observers(self) -> list[Callback]:
         trainer, settings = self.config.trainer, TranscriptSettings(**vars(self.config.transcript))

@@ -13,6 +13,7 @@ import app.federation
 import app.models
 import callbacks
 import datamodules
+from app.attacks.membership.catalogue import ATTACKS
 from app.federation.aggregation import ServerOptimizer
 from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
@@ -39,6 +40,10 @@ def _defenses() -> list[Entry]:
     return [entry for entry in entries if entry[0] not in observers]
 
 
+def _attacks() -> list[Entry]:
+    return [(name, _first_line(kind)) for name, kind in ATTACKS.items()]
+
+
 def _recipes(kind: str | None = None) -> list[Entry]:
     return [(recipe.name, recipe.purpose) for recipe in shipped_recipes() if kind in (None, recipe.kind)]
 
@@ -51,7 +56,8 @@ CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
         lambda: [entry for entry in classes(ServerOptimizer, app.federation) if entry[0] != "ServerOptimizer"],
     ),
     "defenses": ("--defenses.ANY_NAME NAME", _defenses),
-    "attacks": ("--config NAME", lambda: _recipes("attack")),
+    "attacks": ("rampart attack RUN --attacks NAME,NAME", _attacks),
+    "suites": ("--config NAME", lambda: _recipes("attack")),
     "datasets": ("--data NAME", lambda: classes(FederatedDataModule, datamodules)),
     "partitions": ("--data.partition NAME", lambda: classes(Partition, datamodules)),
     "models": ("--model.net NAME", lambda: classes(ScalableNet, app.models)),

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from app.commands.fit import FitCommand, quieten
 from app.errors import UserError
 from app.federation.audit import PlanAudit, audit
+from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.sent import sent_cells, sent_rounds
 from app.results.plan_maps import LayerMap, PlanMaps
@@ -70,19 +71,13 @@ class PlanCommand(FitCommand):
         given = self.settings.folder
         return Path(given) if given is not None else Path(self.config.run.root) / "plan"
 
+    def give_home(self, attack: FederatedCallback) -> None:
+        """Nothing is attacked."""
+
     def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """No recorder, no tracker, and no device: the plan does not depend on where clients are trained."""
         here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
         return {**here, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-
-    def prepared(self) -> FederatedModule:
-        """The federation with its data dealt and its network built, as it is before the first round."""
-        self.datamodule.prepare_data()
-        self.datamodule.setup("fit")
-        self.trainer.datamodule = self.datamodule  # type: ignore[attr-defined]
-        self.model.trainer = self.trainer
-        self.model.prepare()
-        return self.model
 
 
 def plan(arguments: Sequence[str]) -> int:

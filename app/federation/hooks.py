@@ -70,6 +70,16 @@ class FederatedCallback(Callback):
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """The aggregate is ready; edit `aggregate.mean` in place."""
 
+    def rounds_to_keep(self, rounds: int) -> set[int]:
+        """Rounds (counted from 1) of so many whose transcript the callback will need."""
+        return set()
+
+    def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
+        """A round (counted from 1) is over and its transcript complete; only for rounds that are kept.
+
+        Called on the first process only.
+        """
+
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
         """The run is over and its transcript complete: attacks take the view of the adversary they play.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -16,9 +17,22 @@ from lightning.pytorch.plugins import MixedPrecision
 T = TypeVar("T")
 
 
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it, this process works by itself although others wait for it, as in a shadow run."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
 def gather(value: T) -> list[T]:
     """Every process's value, by rank; only for values made by this application, since they travel pickled."""
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if _ALONE.get() or not (distributed.is_available() and distributed.is_initialized()):
         return [value]
     values: list[T | None] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)

@@ -70,6 +70,10 @@ class Transcript:
         """Keep the server's vector at the start of a round (counted from 1)."""
         _save(self._round(round_) / "broadcast.npz", theta=theta)
 
+    def record_aggregate(self, round_: int, theta: Tensor) -> None:
+        """Keep the server's vector at the end of a round (counted from 1)."""
+        _save(self._round(round_) / "aggregate.npz", theta=theta)
+
     def record_message(self, message: Message, cells: int) -> None:
         """Keep what the server saw of one update; `cells` is the size of the server's vector."""
         arrays = {} if message.payload is None else {"payload": message.payload}
@@ -113,7 +117,7 @@ class ExternalView:
 
 
 class ClientView(ExternalView):
-    """What a participant sees: the server's model at the start of the rounds that were kept."""
+    """What a participant sees: the server's model at the start and at the end of the rounds that were kept."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -127,6 +131,10 @@ class ClientView(ExternalView):
     def broadcast(self, round_: int) -> Tensor:
         """The server's flat vector at the start of a round."""
         return _load(self.__folder / f"round-{round_:05d}" / "broadcast.npz")["theta"]
+
+    def aggregate(self, round_: int) -> Tensor:
+        """The server's flat vector at the end of a round: what the next one starts from."""
+        return _load(self.__folder / f"round-{round_:05d}" / "aggregate.npz")["theta"]
 
 
 class ServerView(ClientView):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,12 @@ class MembershipScores:
         owners = np.zeros(values.size, dtype=np.int64) if clients is None else np.asarray(clients)
         return cls(values, np.asarray(members), numbers, owners)
 
+    @classmethod
+    def joined(cls, parts: Sequence[MembershipScores]) -> MembershipScores:
+        """The rows of all parts, in their order."""
+        names = ("scores", "members", "samples", "clients")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
     @property
     def member_count(self) -> int:
         """Rows that are members, at least 1."""
@@ -77,6 +83,14 @@ class MembershipScores:
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> MembershipScores:
         """The chosen rows; refused when they lack members or non-members."""
         return MembershipScores(self.scores[rows], self.members[rows], self.samples[rows], self.clients[rows])
+
+    def select_clients(self, clients: Sequence[int]) -> MembershipScores | NotAvailable:
+        """Rows of the chosen clients and non-members of nobody, or what they lack."""
+        rows = np.isin(self.clients, [*clients, NO_CLIENT])
+        for name, found in (("members", self.members & rows), ("non-members", ~self.members & rows)):
+            if not found.any():
+                return NotAvailable(f"the chosen clients have no {name} in the audit set")
+        return self.select(rows)
 
 
 def _shape_problems(rows: MembershipScores) -> Iterator[Problem]:

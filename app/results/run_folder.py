@@ -180,6 +180,12 @@ class RunFolder:
         """Write a JSON file in one step."""
         write_text(self.path / name, json.dumps(finite(record), indent=2) + "\n")
 
+    def update_summary(self, part: str, record: Mapping[str, Any]) -> None:
+        """Replace one part of the summary of a finished run; a run that goes on writes its summary at its end."""
+        if self.finished:
+            summary = json.loads((self.path / "summary.json").read_text())
+            self.write_json("summary.json", {**summary, part: dict(record)})
+
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Records of a JSON-lines file; none where there is no file."""
         path = self.path / name

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+
+from app.metrics.membership import MembershipScores
+from app.metrics.roc import log_log_roc, roc_curve
 
 TrackingMode = Literal["offline", "online", "disabled"]
 
@@ -41,12 +45,57 @@ class RoundLogger(WandbLogger):
         self.experiment.log({"clients": wandb.Table(columns=list(columns), data=rows)})
 
     @rank_zero_only
+    def log_attacks(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        summary: Mapping[str, float],
+        curves: Mapping[str, MembershipScores],
+    ) -> None:
+        """Log what attacks found: a table of results, entries of the summary, and ROC curves.
+
+        Args:
+            columns: names of the table's columns.
+            rows: one per result, with None where there is no value.
+            summary: numbers by name.
+            curves: scores of the results that have some, by label; drawn on logarithmic axes.
+        """
+        import wandb
+
+        self.experiment.summary.update(dict(summary))
+        logged: dict[str, Any] = {
+            "attacks/results": wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        }
+        if points := [[label, *point] for label, scores in curves.items() for point in _curve(scores)]:
+            logged["attacks/roc_points"] = wandb.Table(columns=["result", "fpr", "tpr"], data=points)
+            logged["attacks/roc"] = _roc_plot(points)
+        self.experiment.log(logged)
+
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         """End the run, so that a later one in the same process gets a run of its own."""
         super().finalize(status)
         if self._experiment is not None:
             self._experiment.finish(exit_code=0 if status == "success" else 1)
             self._experiment = None
+
+
+def _curve(scores: MembershipScores) -> list[list[float]]:
+    """FPR and TPR of the points that a logarithmic axis can show."""
+    fpr, tpr = log_log_roc(roc_curve(scores), 100)
+    return [[float(alarms), float(found)] for alarms, found in zip(fpr, tpr, strict=True) if found > 0]
+
+
+def _roc_plot(points: list[list[Any]]) -> Any:
+    """One line per result. W&B's own line charts have linear axes, so the logarithms are plotted."""
+    import wandb
+
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for label, fpr, tpr in points:
+        lines.setdefault(label, []).append((math.log10(fpr), math.log10(tpr)))
+    xs, ys = ([[point[axis] for point in line] for line in lines.values()] for axis in (0, 1))
+    title = "log10 of TPR over log10 of FPR"
+    return wandb.plot.line_series(xs, ys, keys=list(lines), title=title, xname="log10 FPR")
 
 
 def make_tracker(mode: TrackingMode, folder: Path, name: str, group: str | None, project: str) -> RoundLogger | None:

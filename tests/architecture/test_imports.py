@@ -16,8 +16,9 @@ MAY_IMPORT = {
     **dict.fromkeys(BOTTOM, BOTTOM),
     **dict.fromkeys(PURE - BOTTOM, PURE),
     "app.federation": {"app.federation", "app.models", "app.metrics", "datamodules", *BOTTOM},
-    "callbacks": {"callbacks", "app.federation", "app.results", *PURE},
-    "app.results": {"app.results", "app.federation", *PURE},
+    "app.attacks": {"app.attacks", "app.federation", *PURE},
+    "callbacks": {"callbacks", "app.attacks", "app.federation", "app.results", *PURE},
+    "app.results": {"app.results", "app.attacks", "app.federation", *PURE},
 }
 """Parts that are bound; what is not named here (`app.cli`, `app.commands` ...) may import everything."""
 

@@ -75,6 +75,8 @@ def test_broadcast_is_what_the_round_before_gave(watched):
             count.index_add_(0, message.index, torch.ones(len(message.index), dtype=torch.double))
     expected = torch.where(count > 0, total / count.clamp(min=1), expected)
     assert torch.allclose(server.broadcast(4).double(), expected, atol=1e-6)
+    assert torch.equal(server.broadcast(4), server.aggregate(3))
+    assert torch.equal(server.released(), server.aggregate(4))
 
 
 def test_further_rounds_on_request(tmp_path):

@@ -15,6 +15,7 @@ def transcript(tmp_path):
     transcript = Transcript(tmp_path)
     transcript.record_broadcast(1, torch.arange(5.0))
     transcript.record_message(Message(7, 0, torch.tensor([1, 3]), torch.tensor([0.5, -1.0]), "plain", 8), cells=5)
+    transcript.record_aggregate(1, torch.full((5,), 2.0))
     transcript.record_released(torch.ones(5))
     return transcript
 
@@ -25,10 +26,10 @@ def public(view):
 
 
 def test_views_offer_exactly_what_the_adversary_sees(transcript):
-    """Outside: the released model; a client: also broadcasts; the server: also messages."""
+    """Outside: the released model; a client: also the models of the rounds; the server: also messages."""
     assert public(transcript.external_view()) == {"released"}
-    assert public(transcript.client_view()) == {"released", "broadcast", "rounds"}
-    assert public(transcript.server_view()) == {"released", "broadcast", "rounds", "uploads"}
+    assert public(transcript.client_view()) == {"released", "broadcast", "aggregate", "rounds"}
+    assert public(transcript.server_view()) == {"released", "broadcast", "aggregate", "rounds", "uploads"}
     assert not isinstance(transcript.external_view(), ClientView)
     assert not isinstance(transcript.client_view(), ServerView)
     assert isinstance(transcript.server_view(), ExternalView)
@@ -39,6 +40,7 @@ def test_values_come_back_exactly(transcript):
     server = transcript.server_view()
     assert server.rounds == [1]
     assert server.broadcast(1).tolist() == [0, 1, 2, 3, 4]
+    assert server.aggregate(1).tolist() == [2] * 5
     [upload] = server.uploads(1)
     assert (upload.client, upload.form) == (7, "plain")
     assert upload.payload.tolist() == [0.5, -1.0]

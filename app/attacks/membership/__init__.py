@@ -1,0 +1,1 @@
+"""Membership inference: was this sample trained on? One file per attack."""

@@ -47,6 +47,9 @@ class MembershipAttack(ABC):
     needs_rounds: ClassVar[int] = 1
     """Fewest rounds of the target it needs; 1 for attacks that read the last model only."""
 
+    all_rounds: ClassVar[bool] = False
+    """Whether it reads every round that the adversary has seen, not the last one only."""
+
     uses_labels: ClassVar[bool] = True
     """Whether a wrong label makes a sample look less like a member."""
 

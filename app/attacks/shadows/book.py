@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from app.attacks.lab import Kind, ShadowSet
-from app.attacks.models import AttackedModel, Shadow
+from app.attacks.models import AttackedModel, Shadow, Snapshot
 from app.attacks.public import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
@@ -34,6 +35,9 @@ class ShadowSettings:
     count: int = 16
 
 
+DEFAULT_SHADOWS = ShadowSettings()
+
+
 class CentralShadows:
     """Shadows that are trained one by one.
 
@@ -52,34 +56,39 @@ class CentralShadows:
         """
         self._public, self._audited, self._count = public, audited, count
         self._cache = ShadowCache(cache)
-        self._made: dict[tuple[object, ...], ShadowSet] = {}
+        self._made: dict[tuple[object, ...], list[Shadow]] = defaultdict(list)
 
-    def shadows(self, target: AttackedModel, kind: Kind) -> ShadowSet:
-        """Shadows of a target."""
+    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+        """Shadows of a target: all of them, or the first few."""
         size = shared_size(target.size) if kind == "out" else target.size
         place = (kind, size, target.last.rate, target.rounds, target.client if kind == "in-out" else None)
-        if place not in self._made:
-            self._made[place] = self._make(target, kind, size)
-        return self._made[place]
+        made, wanted = self._made[place], min(first or self._count, self._count)
+        if len(made) < wanted:
+            made.extend(self._make(target, kind, size, range(len(made), wanted)))
+        return ShadowSet(tuple(made[:wanted]), tuple(_notes(target, made[0])))
 
-    def _make(self, target: AttackedModel, kind: Kind, size: int) -> ShadowSet:
-        draws = [self._draw(target, kind, size, number) for number in range(self._count)]
+    def _make(self, target: AttackedModel, kind: Kind, size: int, numbers: range) -> list[Shadow]:
+        draws = [self._draw(target, kind, size, number) for number in numbers]
         client = target.client if kind == "in-out" else 0
         seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
-        jobs = [Job(number, target.last.rate, draw.members) for number, draw in enumerate(draws)]
-        keys = [self._cache.key(self._public, job, target.rounds, seed) for job in jobs]
+        jobs = [Job(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
+        models = self._trained(jobs, target.rounds, seed)
+        return [
+            Shadow(AttackedModel(key, target.client, len(draw.members), models[key]), draw.members, draw.nonmembers)
+            for key, draw in zip(models, draws, strict=True)
+        ]
+
+    def _trained(self, jobs: list[Job], rounds: tuple[int, ...], seed: int) -> dict[str, tuple[Snapshot, ...]]:
+        """Models of the jobs by key, in their order; those that were never trained before are trained now."""
+        keys = [self._cache.key(self._public, job, rounds, seed) for job in jobs]
         known = {key: found for key in keys if (found := self._cache.read(key)) is not None}
-        missing = [(key, job) for key, job in zip(keys, jobs, strict=True) if key not in known]
+        missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
         if missing:
-            trained = train_centrally(self._public, [job for _, job in missing], target.rounds, seed)
-            for (key, _), snapshots in zip(missing, trained, strict=True):
+            trained = train_centrally(self._public, list(missing.values()), rounds, seed)
+            for key, snapshots in zip(missing, trained, strict=True):
                 self._cache.write(key, snapshots)
                 known[key] = snapshots
-        shadows = tuple(
-            Shadow(AttackedModel(key, target.client, len(draw.members), known[key]), draw.members, draw.nonmembers)
-            for key, draw in zip(keys, draws, strict=True)
-        )
-        return ShadowSet(shadows, tuple(_notes(target, draws)))
+        return {key: known[key] for key in keys}
 
     def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
         seed = derive_key(self._public.seed, "shadow-draws", target.client if kind == "in-out" else 0)
@@ -88,9 +97,9 @@ class CentralShadows:
         return draw_in_out(self._audited[target.client], self._public.auxiliary, size, seed, number)
 
 
-def _notes(target: AttackedModel, draws: list[Draw]) -> list[str]:
+def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:
     notes = ["shadows are centralised stand-ins: no method, no defense (shadows.mode federated repeats them)"]
-    trained = len(draws[0].members)
+    trained = len(shadow.members)
     if trained < 0.8 * target.size:
         notes.append(size_note(trained, target.size))
     return notes
@@ -98,7 +107,8 @@ def _notes(target: AttackedModel, draws: list[Draw]) -> list[str]:
 
 def size_note(trained: int, wanted: int) -> str:
     """Remark on shadows with less data than their target."""
+    share = max(1, 5 * round(20 * trained / wanted))
     return (
-        f"shadows train on {trained} samples where the target has {wanted}, for want of data "
+        f"for want of data, shadows train on about {share} % as many samples as their target "
         "(--data.holdout.shadow sets more aside)"
     )

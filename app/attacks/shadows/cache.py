@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class ShadowCache:
                     Snapshot(int(round_), rate, vector)
                     for round_, vector in zip(arrays["rounds"], vectors, strict=True)
                 )
-        except (OSError, ValueError, KeyError, EOFError):  # cut short by a crash: train it again
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # cut short by a crash: train it again
             return None
 
     def write(self, key: str, snapshots: tuple[Snapshot, ...]) -> None:

@@ -11,8 +11,8 @@ from app.attacks.responses import Ids
 from app.errors import UserError
 from app.seeding import numpy_generator
 
-MOST = 0.75
-"""Largest share of the attacker's own data that one shadow is trained on: the rest are its non-members."""
+PARTS = 4
+"""The attacker's own data are cut into so many parts; a shadow leaves out one of them at least."""
 
 FEWEST = 4
 """Fewest samples of the attacker's own from which shadows can be drawn."""
@@ -42,16 +42,25 @@ def shared_size(size: int) -> int:
 def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> Draw:
     """A random part of the attacker's own data.
 
+    Of `PARTS` shadows in a row, every sample is left out by one at least, so that a shadow can play the target.
+
     Args:
         auxiliary: the attacker's own data.
-        size: samples wanted; cut to `MOST` of the data where there are too few.
+        size: samples wanted; fewer where all but the part that is left out are too few.
         seed: key of the draw.
         number: of the shadow.
     """
     refuse_few(auxiliary)
-    order = numpy_generator(seed, "shadow-out", number).permutation(auxiliary)
-    count = max(1, min(size, math.floor(MOST * len(auxiliary))))
-    return Draw(np.sort(order[:count]), np.sort(order[count:]))
+    left_out = held_out_part(auxiliary, seed, number)
+    rest = np.setdiff1d(auxiliary, left_out)
+    members = numpy_generator(seed, "shadow-out", number).permutation(rest)[: max(1, size)]
+    return Draw(np.sort(members), np.setdiff1d(auxiliary, members))
+
+
+def held_out_part(auxiliary: Ids, seed: int, number: int) -> Ids:
+    """The part of the attacker's own data that one shadow certainly leaves out, ascending."""
+    order = numpy_generator(seed, "shadow-parts", number // PARTS).permutation(auxiliary)
+    return np.sort(np.array_split(order, PARTS)[number % PARTS])
 
 
 def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int) -> Draw:

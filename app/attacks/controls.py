@@ -1,0 +1,179 @@
+"""Controls: an attack's numbers are believed only where its answers to known questions are right."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import from_numpy
+
+from app.attacks.lab import Lab
+from app.attacks.membership.base import MembershipAttack
+from app.attacks.models import AttackedModel
+from app.attacks.query import Oracle
+from app.attacks.responses import Ids
+from app.attacks.shadows.book import CentralShadows
+from app.attacks.toy import Toy, make_toy
+from app.errors import UserError
+from app.metrics.membership import MembershipScores
+from app.metrics.roc import roc_curve, tpr_at_fpr
+from app.seeding import numpy_generator
+from datamodules.store import ImageStore
+
+MEMORISED = 0.9
+"""Smallest area under the ROC curve that an attack must reach on a model that has memorised its members."""
+
+SIGMAS = 3.0
+"""Largest distance from 1/2, in standard deviations, on a model that knows nothing."""
+
+RARE = 5.0
+"""The same for checks that are repeated in every run: beyond it in one of two million by chance."""
+
+MOST_ROWS = 2000
+"""Samples of each side that the blind baseline looks at."""
+
+
+def chance_deviation(members: int, nonmembers: int) -> float:
+    """Standard deviation of the area under the ROC curve of scores that know nothing (Mann-Whitney)."""
+    return math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
+
+
+class ControlRoom:
+    """Tries attacks on the toy world; one for all attacks, so that its shadows are trained once."""
+
+    def __init__(self, shadows: int = 16, seed: int = 0) -> None:
+        self._shadows, self._seed = shadows, seed
+        self._sources: dict[bool, CentralShadows] = {}
+        self._known: dict[MembershipAttack, list[str]] = {}
+
+    @cached_property
+    def toy(self) -> Toy:
+        """The small world."""
+        return make_toy(self._seed)
+
+    @cached_property
+    def _oracle(self) -> Oracle:
+        return Oracle(self.toy.public)
+
+    def failures(self, attack: MembershipAttack) -> list[str]:
+        """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack."""
+        if attack not in self._known:
+            self._known[attack] = self._tried(attack)
+        return self._known[attack]
+
+    def _tried(self, attack: MembershipAttack) -> list[str]:
+        try:
+            return [*self._memorised(attack), *self._untrained(attack), *self._twins(attack)]
+        except UserError as error:
+            return [f"the attack refuses the toy world: {error.problems[0].cause}"]
+
+    def _memorised(self, attack: MembershipAttack) -> list[str]:
+        area = self._area(attack, self.toy.memorised, self.toy.samples, self.toy.truth)
+        if area >= MEMORISED:
+            return []
+        return [f"it does not recognise members that a model has memorised (AUC {area:.3f}, at least {MEMORISED})"]
+
+    def _untrained(self, attack: MembershipAttack) -> list[str]:
+        area = self._area(attack, self.toy.untrained, self.toy.samples, self.toy.truth)
+        bound = SIGMAS * chance_deviation(len(self.toy.members), len(self.toy.nonmembers))
+        if abs(area - 0.5) <= bound:
+            return []
+        return [f"it finds members of a model that was never trained (AUC {area:.3f}, expected 0.5 ± {bound:.3f})"]
+
+    def _twins(self, attack: MembershipAttack) -> list[str]:
+        """Members against the same images with a wrong label, which the model was not trained on."""
+        if not attack.uses_labels:
+            return []
+        samples = np.concatenate([self.toy.members, self.toy.twins])
+        area = self._area(attack, self.toy.memorised, samples, samples < len(self.toy.samples), twins=True)
+        if area >= MEMORISED:
+            return []
+        return [f"it takes members with a wrong label for members (AUC {area:.3f}, at least {MEMORISED})"]
+
+    def _area(
+        self,
+        attack: MembershipAttack,
+        model: AttackedModel,
+        samples: Ids,
+        truth: NDArray[np.bool_],
+        twins: bool = False,
+    ) -> float:
+        if twins not in self._sources:
+            audited = self.toy.audited_with_twins if twins else self.toy.audited
+            self._sources[twins] = CentralShadows(self.toy.public, audited, self._shadows)
+        lab = Lab(self.toy.public, self._oracle, self._sources[twins], model)
+        scores = attack.scores(model, samples, lab)
+        return roc_curve(MembershipScores.of(scores, truth, samples)).auc
+
+
+@cache
+def control_room() -> ControlRoom:
+    """The control room of this process."""
+    return ControlRoom()
+
+
+def metric_failures(scores: MembershipScores, seed: int) -> list[str]:
+    """Checks on the very rows of a result: membership dealt at random, and scores that are all equal, tell nothing."""
+    failures = []
+    shuffled = numpy_generator(seed, "permuted-membership").permutation(scores.members)
+    permuted = roc_curve(MembershipScores(scores.scores, shuffled, scores.samples, np.zeros_like(scores.clients))).auc
+    bound = RARE * chance_deviation(scores.member_count, scores.nonmember_count)
+    if abs(permuted - 0.5) > bound:
+        failures.append(f"membership dealt at random is found (AUC {permuted:.3f}, expected 0.5 ± {bound:.3f})")
+    flat = roc_curve(MembershipScores.of(np.zeros(scores.scores.size), scores.members))
+    found = tpr_at_fpr(flat, 0.0)
+    if flat.auc != 0.5 or getattr(found, "tpr", 0.0) != 0:
+        failures.append(f"scores that are all equal tell members apart (AUC {flat.auc:.3f})")
+    return failures
+
+
+def blind_area(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> MembershipScores | None:
+    """Scores of a classifier that sees images and labels but no model (Das et al. 2024), each out of its fold.
+
+    Args:
+        store: images and labels.
+        members: ids of members.
+        nonmembers: ids of non-members.
+        seed: of the folds and of the samples where there are too many.
+
+    Returns:
+        Scores, or None with fewer than 20 samples on one side.
+    """
+    generator = numpy_generator(seed, "blind-baseline")
+    chosen = [generator.permutation(side)[:MOST_ROWS] for side in (members, nonmembers)]
+    if min(map(len, chosen)) < 20:
+        return None
+    samples = np.concatenate(chosen)
+    truth = np.arange(len(samples)) < len(chosen[0])
+    images, labels = store.batch(from_numpy(samples))
+    pixels = images.flatten(1).double().cpu().numpy()
+    classes = np.eye(store.classes)[labels.cpu().numpy()]
+    parts = min(20, pixels.shape[1], len(samples) // 5)
+    reduced = PCA(parts, random_state=0).fit_transform(pixels)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500, class_weight="balanced"))
+    folds = StratifiedKFold(5, shuffle=True, random_state=int(generator.integers(2**31)))
+    features = np.hstack([reduced, classes])
+    scores = cross_val_predict(model, features, truth, cv=folds, method="decision_function")
+    return MembershipScores.of(scores, truth, samples)
+
+
+def blind_failures(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> list[str]:
+    """Whether members and non-members can be told apart without any model: then no attack shows leakage."""
+    scores = blind_area(store, members, nonmembers, seed)
+    if scores is None:
+        return []
+    area = roc_curve(scores).auc
+    bound = RARE * chance_deviation(scores.member_count, scores.nonmember_count)
+    if area - 0.5 <= bound:
+        return []
+    return [
+        f"members and non-members can be told apart without the model (AUC {area:.3f} from images and labels alone, "
+        f"expected at most {0.5 + bound:.3f}): they do not come from one distribution"
+    ]

@@ -1,0 +1,190 @@
+"""Carlini et al. 2022, LiRA: is an answer more like those of models trained on the sample, or of models without it?"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.attacks.lab import Kind, Lab
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.query import Oracle
+from app.attacks.responses import Ids, Responses
+from app.errors import UserError
+from app.metrics.membership import Array
+
+Variance = Literal["auto", "global", "sample"]
+"""One variance for all samples, or one for each; `auto` decides by the number of models."""
+
+ENOUGH = 32
+"""Models per sample from which a sample's own variance is trusted, as in the paper."""
+
+SMALLEST_SPREAD = 1e-6
+"""Below what networks in single precision resolve in a logit."""
+
+
+class LiRA(MembershipAttack):
+    """Likelihood ratio of two Gaussians over phi, the logit of the true class's probability."""
+
+    shadows: ClassVar[Kind]
+
+    def __init__(self, variance: Variance = "auto") -> None:
+        """Attack with Gaussians.
+
+        Args:
+            variance: `global` for one variance around all samples' own means, `sample` for one per sample, `auto` for
+                `sample` from 32 models per sample on.
+        """
+        if variance not in get_args(Variance):
+            raise UserError.of(
+                f"variance is {variance!r}",
+                "the Gaussians would have no spread",
+                f"choose one of {', '.join(get_args(Variance))}",
+            )
+        self._variance: Variance = variance
+
+    def phi(self, responses: Responses) -> Array:
+        """(samples,) logit of the true class's probability, any finite number."""
+        return responses.margins
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Likelihood ratio, or what ranks like it; any finite number."""
+        heard, inside = ask_shadows(self.phi, samples, lab.shadows(self.shadows), lab.oracle)
+        return self.compare(self.phi(lab.oracle.responses(target, samples)), heard, inside)
+
+    @abstractmethod
+    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
+        """Scores from phi of the target (samples,) and of the shadows (models, samples); inside: trained on it."""
+
+
+class LiRAOffline(LiRA):
+    """How unlikely so high a phi is for models without the sample: needs no model trained on audited samples."""
+
+    name = "lira-offline"
+    threat = Threat(sees="logits", data="in-distribution, disjoint from the members", trains="shadow models")
+    shadows = "out"
+
+    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
+        """Standard deviations above the mean of models without the sample."""
+        return offline_scores(target, shadows, inside, self._variance)
+
+
+class LiRAOnline(LiRA):
+    """Likelihood of phi for models with the sample against models without it."""
+
+    name = "lira-online"
+    threat = Threat(sees="logits", data="in-distribution, and the audited samples", trains="shadow models on them")
+    shadows = "in-out"
+
+    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
+        """Logarithm of the likelihood ratio, in nats."""
+        return online_scores(target, shadows, inside, self._variance)
+
+
+def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
+    """z = (phi - mean) / spread under the Gaussian of the models without the sample, in standard deviations.
+
+    The paper's score, log Phi(z), rises with z: the ranking is the same, but log Phi(z) rounds to 0 for all z above 38,
+    which would make ties of the surest members.
+
+    Args:
+        target: (samples,) phi of the attacked model.
+        shadows: (models, samples) phi of the shadows.
+        inside: (models, samples) whether the shadow was trained on the sample; such a model is left out for it.
+        variance: one for all samples, or one for each.
+
+    Raises:
+        UserError: where a sample is in every shadow.
+    """
+    return _fit(target, shadows, ~inside, variance, 1, "left out by").z
+
+
+def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
+    """log N(phi; with the sample) - log N(phi; without it), in nats.
+
+    Args:
+        target: (samples,) phi of the attacked model.
+        shadows: (models, samples) phi of the shadows.
+        inside: (models, samples) whether the shadow was trained on the sample.
+        variance: one for all samples, or one for each.
+
+    Raises:
+        UserError: where fewer than 2 shadows have a sample, or fewer than 2 do not.
+    """
+    with_it = _fit(target, shadows, inside, variance, 2, "in")
+    without = _fit(target, shadows, ~inside, variance, 2, "left out by")
+    return with_it.log_density - without.log_density
+
+
+def ask_shadows(
+    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], oracle: Oracle
+) -> tuple[Array, NDArray[np.bool_]]:
+    """What is read from every shadow's answers, (models, samples), and whether it was trained on the sample."""
+    shape = (len(shadows), len(samples))
+    heard = [read(oracle.responses(shadow.model, samples)) for shadow in shadows]
+    inside = [shadow.trained_on(samples) for shadow in shadows]
+    return np.reshape(heard, shape).astype(np.float64), np.reshape(inside, shape).astype(np.bool_)
+
+
+def refuse_few(counts: NDArray[np.int64], fewest: int, models: int, where: str) -> None:
+    """Raise where a sample has fewer models of one kind than are needed.
+
+    Args:
+        counts: (samples,) models of that kind.
+        fewest: models needed.
+        models: all models.
+        where: which kind it is: `in` or `left out by`.
+    """
+    poor = int((counts < fewest).sum())
+    if poor:
+        raise UserError.of(
+            f"{poor} of {counts.size} samples are {where} fewer than {fewest} of the {models} shadows",
+            "the attack has nothing to compare the target's answer with",
+            "raise --shadows.count, to 6 or more and an even number",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """The target's value under one Gaussian per sample.
+
+    Attributes:
+        z: (samples,) distance from the mean in standard deviations.
+        spread: (samples,) standard deviation, above 0.
+    """
+
+    z: Array
+    spread: Array
+
+    @property
+    def log_density(self) -> Array:
+        """(samples,) in nats, without the constant that all Gaussians share."""
+        return -0.5 * self.z**2 - np.log(self.spread)
+
+
+def _fit(target: Array, shadows: Array, chosen: NDArray[np.bool_], variance: Variance, fewest: int, where: str) -> _Fit:
+    """Fit a Gaussian to the chosen models of every sample."""
+    counts = chosen.sum(axis=0)
+    own = variance == "sample" or (variance == "auto" and _enough(counts))
+    refuse_few(counts, 2 if own or np.all(counts < 2) else fewest, len(shadows), where)
+    # Measured from the target's value, so that equal values are exactly 0 apart instead of a rounding error.
+    apart = np.where(chosen, shadows - target, 0.0)
+    means = apart.sum(axis=0) / counts
+    squares = np.where(chosen, apart - means, 0.0) ** 2
+    if own:
+        spread = np.sqrt(squares.sum(axis=0) / (counts - 1))
+    else:
+        spread = np.full(counts.size, math.sqrt(squares.sum() / (counts - 1).sum()))
+    spread = np.maximum(spread, SMALLEST_SPREAD)
+    return _Fit(-means / spread, spread)
+
+
+def _enough(counts: NDArray[np.int64]) -> bool:
+    """On average, rounded up: a shadow that plays the target leaves some samples one model short."""
+    return counts.size > 0 and math.ceil(counts.mean()) >= ENOUGH and counts.min() >= 2

@@ -1,0 +1,318 @@
+"""Nasr et al. 2019, as MemDefense uses it: a network that reads a model's inside in several rounds tells members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from app.attacks.lab import Lab
+from app.attacks.membership.attack_net import (
+    Kept,
+    Loss,
+    Standardise,
+    balanced,
+    choice_problem,
+    dense,
+    fit,
+    log_losses,
+    option_problems,
+    predict,
+    seeded,
+)
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.models import AttackedModel
+from app.attacks.query import Oracle, last_linear
+from app.attacks.responses import Activations, Ids
+from app.errors import Problem, UserError, raise_all
+from app.metrics.membership import Array
+from app.models.layers import SeededDropout
+from app.seeding import derive_key
+
+CODE = 64
+"""Numbers that each branch of the attack network hands on per snapshot."""
+
+HEAD = (256, 128, 64)
+"""Hidden widths behind the branches (MemDefense)."""
+
+KEPT_CELLS = 250_000_000
+"""Parameters of attack networks kept for reuse, about 1 GB."""
+
+
+@dataclass(frozen=True)
+class NasrSettings:
+    """The attack network and its training.
+
+    Attributes:
+        kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
+        label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
+        loss: what is minimised; MemDefense's is not stated, Nasr et al.'s code has `mse`.
+        lr: learning rate of Adam; both papers have 1e-4 and more epochs.
+        epochs: passes over the examples; Nasr et al. have 100.
+        batch_size: examples per step.
+        dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
+        most: examples taken from one model, at least 2, half of them members.
+    """
+
+    kernels: int = 100
+    label_branch: bool = True
+    loss: Loss = "bce"
+    lr: float = 1e-3
+    epochs: int = 20
+    batch_size: int = 64
+    dropout: float = 0.2
+    most: int = 1000
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with these settings."""
+        counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
+        yield from option_problems("nasr", counts, {"lr": self.lr})
+        yield from choice_problem("nasr", "loss", self.loss, Loss)
+        if not 0 <= self.dropout < 1:
+            yield Problem(
+                f"dropout of nasr is {self.dropout}", "nothing would be left to read", "give 0 or more, below 1"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Samples of one model whose membership is known.
+
+    Attributes:
+        model: a shadow, or the attacked model itself where some of its members are known.
+        members: ids it was trained on.
+        nonmembers: ids it was not trained on.
+    """
+
+    model: AttackedModel
+    members: Ids
+    nonmembers: Ids
+
+
+def weight_gradients(errors: Tensor, inputs: Tensor) -> Tensor:
+    """Gradient of each sample's loss by the last layer's weight, transposed.
+
+    Args:
+        errors: (samples, classes) p - onehot, the gradient by the logits.
+        inputs: (samples, features) what the last layer reads.
+
+    Returns:
+        (samples, features, classes) the outer products, so that a kernel of one row sees all classes of one feature.
+    """
+    return inputs[:, :, None] * errors[:, None, :]
+
+
+class SnapshotEncoder(nn.Module):
+    """Branches that read one snapshot: gradient, outputs of the last two layers, and loss with label.
+
+    Args:
+        rows: training set, as `observe` makes it.
+        classes: number of classes.
+        settings: of the attack network.
+    """
+
+    def __init__(self, rows: Tensor, classes: int, settings: NasrSettings) -> None:
+        super().__init__()
+        features = rows.shape[1] - 3 * classes - 1
+        self.sizes = [features, classes, 1, classes, classes]
+        inputs, logits, losses, errors, _ = rows.split(self.sizes, dim=1)
+        self.scales = nn.ModuleList(Standardise(column) for column in (inputs, logits, losses))
+        norms = inputs.norm(dim=1) * errors.norm(dim=1)
+        self.register_buffer("unit", (norms.square().mean() / (features * classes)).sqrt().clamp_min(1e-30))
+        # A convolution whose kernel is one whole row is a linear map of every row, which torch computes much faster.
+        self.kernels = nn.Linear(classes, settings.kernels)
+        self.dropout = SeededDropout(settings.dropout)
+        self.gradient = dense(settings.kernels * features, 128, CODE)
+        self.hidden = dense(features, 128, CODE)
+        self.outputs = dense(classes, 128, CODE)
+        self.labels = dense(classes + 1, CODE) if settings.label_branch else None
+        self.width = CODE * (4 if settings.label_branch else 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(samples, width) codes of the branches side by side."""
+        inputs, logits, losses, errors, labels = rows.split(self.sizes, dim=1)
+        gradients = weight_gradients(errors / self.unit, inputs)
+        found = self.kernels(self.dropout(gradients)).relu()
+        scaled = [scale(column) for scale, column in zip(self.scales, (inputs, logits, losses), strict=True)]
+        codes = [self.gradient(self.dropout(found.flatten(1))), self.hidden(scaled[0]), self.outputs(scaled[1])]
+        if self.labels is not None:
+            codes.append(self.labels(torch.cat([scaled[2], labels], dim=1)))
+        return torch.cat(codes, dim=1).relu()
+
+
+class NasrNet(nn.Module):
+    """An encoder per snapshot, and a head over all of them.
+
+    Args:
+        snapshots: training set, one tensor per snapshot as `observe` makes them.
+        classes: number of classes.
+        settings: of the attack network.
+    """
+
+    def __init__(self, snapshots: Sequence[Tensor], classes: int, settings: NasrSettings) -> None:
+        super().__init__()
+        encoders = [SnapshotEncoder(rows, classes, settings) for rows in snapshots]
+        self.encoders = nn.ModuleList(encoders)
+        self.head = dense(sum(encoder.width for encoder in encoders), *HEAD, 1)
+
+    def forward(self, *snapshots: Tensor) -> Tensor:
+        """(samples, 1) logit of the member class."""
+        codes = [encoder(rows) for encoder, rows in zip(self.encoders, snapshots, strict=True)]
+        return self.head(torch.cat(codes, dim=1))
+
+
+def observe(oracle: Oracle, model: AttackedModel, samples: Ids) -> list[Tensor]:
+    """What the attack network reads, one tensor (samples, features + 3 classes + 1) per snapshot.
+
+    Columns: inputs of the last layer, logits, ln(e^loss - 1), p - onehot, one-hot label. The gradient, which is the
+    outer product of two of them, is far larger, and is made batch by batch.
+    """
+    device = _last_layer(oracle, model).weight.device
+    seen = (oracle.activations(model, samples, at) for at in range(len(model.snapshots)))
+    return [torch.from_numpy(_columns(one)).float().to(device) for one in seen]
+
+
+def _columns(seen: Activations) -> Array:
+    responses = seen.responses
+    onehot = np.eye(responses.logits.shape[1])[responses.labels]
+    return np.hstack([seen.inputs, responses.logits, log_losses(responses)[:, None], seen.bias_gradients, onehot])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNasr:
+    """A trained attack network.
+
+    Attributes:
+        net: the network.
+        oracle: asks models.
+        rates: width rates of the snapshots it reads, in their order.
+    """
+
+    net: nn.Module
+    oracle: Oracle
+    rates: tuple[float, ...]
+
+    def scores(self, model: AttackedModel, samples: Ids) -> Array:
+        """(samples,) logit of the member class, any sign.
+
+        Raises:
+            UserError: where the model's snapshots are not as many or not as wide as those trained on.
+        """
+        _refuse_unlike(model, self.rates)
+        return predict(self.net, observe(self.oracle, model, samples), batch_size=256)
+
+
+def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
+    """Train the attack network on samples whose membership is known.
+
+    Args:
+        oracle: asks models.
+        examples: of shadows, or of the attacked model itself (MemDefense's evaluation); at least one.
+        settings: network and training.
+        seed: key of initial values, batches, dropout, and of the examples drawn.
+
+    Raises:
+        UserError: where the models' snapshots differ in number or width, or there is nothing to learn from.
+    """
+    rates = _rates(examples[0].model)
+    for one in examples:
+        _refuse_unlike(one.model, rates)
+    drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
+    seen = [observe(oracle, one.model, np.concatenate(ids)) for one, ids in zip(examples, drawn, strict=True)]
+    snapshots = [torch.cat(rows) for rows in zip(*seen, strict=True)]
+    truth = [torch.cat([torch.ones(len(members)), torch.zeros(len(others))]) for members, others in drawn]
+    classes, device = _last_layer(oracle, examples[0].model).out_features, snapshots[0].device
+    net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, device)
+    fit(
+        net,
+        snapshots,
+        torch.cat(truth).to(device),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        optimizer=partial(Adam, lr=settings.lr, fused=True),
+        loss=settings.loss,
+        seed=seed,
+    )
+    return TrainedNasr(net, oracle, rates)
+
+
+class Nasr(MembershipAttack):
+    """White-box attack: reads gradient, outputs of the last two layers, loss and label in every round that was seen.
+
+    The attack network is trained on shadows, never on samples of the target, and shared by targets with the same
+    shadows. Whether one client or the whole federation is attacked, the target decides.
+
+    Args:
+        kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
+        label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
+        loss: what is minimised: cross-entropy, or the squared error of Nasr et al.'s code.
+        lr: learning rate of Adam; the papers have 1e-4 and more epochs.
+        epochs: passes over the shadows' samples; Nasr et al. have 100.
+        batch_size: samples per step.
+        dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
+        most: samples of one shadow that the attack network learns from, at least 2, half of them members.
+    """
+
+    name = "nasr"
+    threat = Threat(
+        sees="weights of every seen round: gradient, hidden layer, outputs, loss",
+        data="own data like the members'",
+        trains="shadows, attack network",
+    )
+    shadows = "out"
+
+    def __init__(
+        self,
+        *,
+        kernels: int = 100,
+        label_branch: bool = True,
+        loss: Loss = "bce",
+        lr: float = 1e-3,
+        epochs: int = 20,
+        batch_size: int = 64,
+        dropout: float = 0.2,
+        most: int = 1000,
+    ) -> None:
+        self._settings = NasrSettings(kernels, label_branch, loss, lr, epochs, batch_size, dropout, most)
+        raise_all(self._settings.problems())
+        self._trained: Kept[TrainedNasr] = Kept(
+            KEPT_CELLS, lambda trained: sum(cell.numel() for cell in trained.net.parameters())
+        )
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Logit of the member class, any sign."""
+        examples = [Examples(one.model, one.members, one.nonmembers) for one in lab.shadows("out")]
+        for one in examples:
+            _refuse_unlike(one.model, _rates(target))
+        seed = derive_key(lab.public.seed, self.name)
+        trained = self._trained.get(
+            tuple(one.model.key for one in examples), lambda: train_nasr(lab.oracle, examples, self._settings, seed)
+        )
+        return trained.scores(target, samples)
+
+
+def _last_layer(oracle: Oracle, model: AttackedModel) -> nn.Linear:
+    return last_linear(oracle.network(model.last))
+
+
+def _rates(model: AttackedModel) -> tuple[float, ...]:
+    return tuple(snapshot.rate for snapshot in model.snapshots)
+
+
+def _refuse_unlike(model: AttackedModel, rates: tuple[float, ...]) -> None:
+    found = _rates(model)
+    if found != rates:
+        raise UserError.of(
+            f"snapshots have the widths {_listed(found)} here and {_listed(rates)} there",
+            "the last layer has other inputs, and one attack network cannot read both",
+            "attack the last round only, or keep the clients' widths fixed",
+        )
+
+
+def _listed(rates: tuple[float, ...]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)

@@ -1,0 +1,235 @@
+"""Zarifzadeh et al. 2024, RMIA: a member's probability rises more than that of samples nobody was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.attacks.lab import Kind, Lab
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.membership.lira import ask_shadows, refuse_few
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.responses import Ids, Responses
+from app.errors import UserError
+from app.metrics.membership import Array, MembershipScores
+from app.metrics.roc import roc_curve
+
+OFFSETS = tuple(step / 10 for step in range(11))
+"""Values of `a` that are tried."""
+
+USUAL_OFFSET = 0.3
+"""Value of `a` where it cannot be tuned, about the one of the paper's experiments on CIFAR-10."""
+
+FINE = 1000
+"""Samples of the population from which the score is fine enough for low false alarm rates."""
+
+
+class RMIA(MembershipAttack):
+    """Share of the population Z that a sample x dominates: p(x|target)/p(x) > gamma * p(z|target)/p(z)."""
+
+    shadows: ClassVar[Kind]
+
+    def __init__(self, gamma: float = 1.0) -> None:
+        """Attack with a population.
+
+        Args:
+            gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+        """
+        if not 1 <= gamma < math.inf:
+            raise UserError.of(f"gamma is {gamma:g}", "a sample would dominate copies of itself", "set it to 1 or more")
+        self._gamma = gamma
+
+    def _material(self, samples: Ids, lab: Lab) -> tuple[list[Shadow], Ids]:
+        """What the attack works with: shadows, and the part of the population that nobody was trained on."""
+        refuse_empty(lab.public.population)
+        shadows = lab.shadows(self.shadows)
+        return shadows, unseen_population(lab, samples, shadows)
+
+
+class RMIAOffline(RMIA):
+    """p(x) from models without the sample, raised by a line to what models with it would add."""
+
+    name = "rmia-offline"
+    threat = Threat(
+        sees="probability of the true class",
+        data="in-distribution, disjoint from the members, and a population",
+        trains="shadow models",
+    )
+    shadows = "out"
+
+    def __init__(self, gamma: float = 1.0, a: float | None = None) -> None:
+        """Attack without models trained on audited samples.
+
+        Args:
+            gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+            a: p(x) = ((1 + a) p_out(x) + 1 - a) / 2, from 0 to 1: 1 where models with the sample answer like models
+                without it. Without a number, the one that serves best where a shadow plays the target.
+        """
+        super().__init__(gamma)
+        if a is not None and not 0 <= a <= 1:
+            raise UserError.of(f"a is {a:g}", "p(x) would not be a probability", "set it from 0 to 1, or leave it out")
+        self._a = a
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Share of the population that each sample dominates, 0 to 1."""
+        shadows, population = self._material(samples, lab)
+        a = tuned_offset(lab, shadows, population, self._gamma) if self._a is None else self._a
+        own = offline_ratios(listen(lab, target, samples, shadows), a)
+        return dominance(own, offline_ratios(listen(lab, target, population, shadows), a), self._gamma)
+
+
+class RMIAOnline(RMIA):
+    """p(x) from models of which half were trained on the sample."""
+
+    name = "rmia-online"
+    threat = Threat(
+        sees="probability of the true class",
+        data="in-distribution, a population, and the audited samples",
+        trains="shadow models on them",
+    )
+    shadows = "in-out"
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Share of the population that each sample dominates, 0 to 1."""
+        shadows, population = self._material(samples, lab)
+        own = online_ratios(listen(lab, target, samples, shadows))
+        # No model was trained on the population, so its p(z) is the mean over all of them.
+        return dominance(own, offline_ratios(listen(lab, target, population, shadows), 1.0), self._gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """Logarithms of the true class's probability.
+
+    Attributes:
+        target: (samples,) of the attacked model.
+        shadows: (models, samples) of the shadows.
+        inside: (models, samples) whether the shadow was trained on the sample.
+    """
+
+    target: Array
+    shadows: Array
+    inside: NDArray[np.bool_]
+
+    def select(self, rows: NDArray[np.bool_]) -> Signals:
+        """The chosen samples."""
+        return Signals(self.target[rows], self.shadows[:, rows], self.inside[:, rows])
+
+    def mean_gain(self, chosen: NDArray[np.bool_]) -> Array:
+        """(samples,) logarithm of the chosen models' mean probability, less that of the target's: exactly 0 if equal.
+
+        Args:
+            chosen: (models, samples), at least one model per sample.
+        """
+        apart = np.where(chosen, self.shadows - self.target, -np.inf)
+        top = apart.max(axis=0)
+        return np.asarray(top + np.log(np.exp(apart - top).sum(axis=0) / chosen.sum(axis=0)))
+
+
+def offline_ratios(signals: Signals, a: float) -> Array:
+    """log p(x|target) - log p(x) with p(x) = ((1 + a) p_out(x) + 1 - a) / 2 from the models without x.
+
+    Args:
+        signals: probabilities of the samples.
+        a: 0 to 1; with 1, p(x) is the mean of those models.
+
+    Raises:
+        UserError: where a sample is in every shadow.
+    """
+    outside = ~signals.inside
+    refuse_few(outside.sum(axis=0), 1, len(outside), "left out by")
+    gain = signals.mean_gain(outside)
+    if a == 1:
+        return -gain
+    without = math.log((1 + a) / 2) + gain + signals.target
+    return signals.target - np.logaddexp(without, math.log((1 - a) / 2))
+
+
+def online_ratios(signals: Signals) -> Array:
+    """log p(x|target) - log p(x) with p(x) halfway between the mean of the models with x and of those without it.
+
+    With as many models of both kinds, p(x) is the mean of all. With one model fewer of one kind, as where a shadow
+    plays the target, their plain mean would tell which kind the missing model was, and so who is a member.
+
+    Raises:
+        UserError: where a sample is in every shadow, or in none.
+    """
+    inside, models = signals.inside, len(signals.inside)
+    refuse_few(inside.sum(axis=0), 1, models, "in")
+    refuse_few((~inside).sum(axis=0), 1, models, "left out by")
+    return math.log(2) - np.logaddexp(signals.mean_gain(inside), signals.mean_gain(~inside))
+
+
+def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
+    """Share of the population whose ratio, times gamma, lies below the sample's: 0 to 1, a multiple of 1 / population.
+
+    Args:
+        ratios: (samples,) log ratios of the audited samples.
+        population: (others,) log ratios of the population, at least one.
+        gamma: 1 or more.
+    """
+    return np.searchsorted(np.sort(population), ratios - math.log(gamma), side="left") / population.size
+
+
+def tuned_offset(lab: Lab, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
+    """The `a` of the largest area under the curve where the first shadow plays the target.
+
+    Of equally good values the middle one; the usual one, with a remark, where the shadows do not suffice.
+    """
+    if not shadows:
+        return USUAL_OFFSET  # refused later, with the reason
+    actor, rest = shadows[0], shadows[1:]
+    heard = listen(lab, actor.model, actor.samples, rest)
+    usable = ~np.all(heard.inside, axis=0, keepdims=True)[0]
+    truth = actor.trained_on(actor.samples)[usable]
+    if truth.all() or not truth.any():
+        lab.note(f"a = {USUAL_OFFSET}: there are too few shadows to tune it (--shadows.count)")
+        return USUAL_OFFSET
+    known, others = heard.select(usable), listen(lab, actor.model, population, rest)
+    areas = []
+    for a in OFFSETS:
+        shares = dominance(offline_ratios(known, a), offline_ratios(others, a), gamma)
+        areas.append(roc_curve(MembershipScores.of(shares, truth)).auc)
+    best = np.flatnonzero(np.array(areas) == max(areas))
+    return OFFSETS[best[len(best) // 2]]
+
+
+def listen(lab: Lab, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
+    """Ask a model and its shadows about samples."""
+    heard, inside = ask_shadows(_signal, samples, shadows, lab.oracle)
+    return Signals(_signal(lab.oracle.responses(model, samples)), heard, inside)
+
+
+def _signal(responses: Responses) -> Array:
+    return responses.true_log_probabilities
+
+
+def unseen_population(lab: Lab, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
+    """The population without audited samples and without what shadows were trained on, which a remark counts.
+
+    Raises:
+        UserError: where nothing is left.
+    """
+    population = lab.public.population
+    seen = np.isin(population, np.concatenate([samples, *(shadow.members for shadow in shadows)]))
+    if seen.any():
+        lab.note(f"{seen.sum()} of {len(population)} samples of the population are audited or trained on: left out")
+    refuse_empty(population[~seen])
+    if (left := int((~seen).sum())) < FINE:
+        lab.note(f"RMIA's score has steps of 1/{left}: --data.holdout.population with {FINE} or more is finer")
+    return population[~seen]
+
+
+def refuse_empty(population: Ids) -> None:
+    """Raise where the attacker has no population."""
+    if len(population) == 0:
+        raise UserError.of(
+            "the attacker has no population of samples that nobody is trained on",
+            "RMIA has nothing to compare the audited samples with",
+            "keep some out of training with --data.holdout.population, such as 0.1",
+        )

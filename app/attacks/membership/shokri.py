@@ -1,0 +1,155 @@
+"""Shokri et al. 2017: attack models learn from shadows what an answer to a member looks like."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+
+from app.attacks.lab import Lab, progress
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.membership.song_mittal import known_answers
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.responses import Ids, Responses
+from app.errors import UserError
+from app.metrics.membership import Array
+from app.seeding import derive_key, numpy_generator
+
+HIDDEN, EPOCHS, PENALTY = 64, 60, 1e-3
+"""Units of an attack model's hidden layer, most passes over its rows, and its L2 penalty."""
+
+LOWEST = -30.0
+"""Logarithms of probabilities are cut here: what lies below is as good as 0 and would only stretch the scale."""
+
+MOST_ROWS = 20_000
+"""Most rows the model of all classes is trained on."""
+
+KEPT = 8
+"""Sets of attack models kept, so that targets with the same shadows share theirs."""
+
+
+class Shokri(MembershipAttack):
+    """One attack model per class on the probabilities of all classes, trained on the answers of shadows."""
+
+    name = "shokri"
+    threat = Threat(
+        sees="probabilities of all classes",
+        data="in-distribution, disjoint from the members",
+        trains="shadow models and attack models",
+    )
+    shadows = "out"
+
+    def __init__(self, sort: bool = False, shadows_used: int | None = None, fewest: int = 20) -> None:
+        """Attack with learned models.
+
+        Args:
+            sort: sort the probabilities of each answer, as some later work does; hides which class has which.
+            shadows_used: learn from so many shadows, 1 or more; without a number, from all.
+            fewest: members and non-members of a class, counted over the shadows, below which the class takes the model
+                of all classes together; 2 or more.
+        """
+        if shadows_used is not None and shadows_used < 1:
+            raise UserError.of(f"shadows_used is {shadows_used}", "nothing could be learned", "set it to 1 or more")
+        if fewest < 2:
+            raise UserError.of(f"fewest is {fewest}", "a model needs rows of both kinds", "set it to 2 or more")
+        self._sort, self._shadows_used, self._fewest = sort, shadows_used, fewest
+        self._trained: dict[tuple[Shadow, ...], tuple[_Model | None, ...]] = {}
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Log-odds of membership by the attack model of the sample's class, in nats."""
+        models = self._models(lab)
+        answers = lab.oracle.responses(target, samples)
+        features, common = attack_features(answers, self._sort), models[-1]
+        scores = np.zeros(len(samples))
+        for label in np.unique(answers.labels):
+            rows, model = answers.labels == label, models[label]
+            if model is not None:
+                scores[rows] = model.log_odds(features[rows])
+            elif common is not None:
+                scores[rows] = common.log_odds(_with_label(features[rows], answers.labels[rows], lab.public.classes))
+        return scores
+
+    def _models(self, lab: Lab) -> tuple[_Model | None, ...]:
+        """A model for every class that has one, and last the one of all classes, where any class needs it."""
+        shadows = tuple(self._chosen(lab))
+        if shadows not in self._trained:
+            if len(self._trained) >= KEPT:
+                self._trained.clear()
+            self._trained[shadows] = self._train(lab, shadows)
+        models = self._trained[shadows]
+        if lacking := sum(model is None for model in models[:-1]):
+            lab.note(
+                f"shokri: {lacking} of {lab.public.classes} classes share one attack model, for want of "
+                f"{self._fewest} known members and non-members"
+            )
+        return models
+
+    def _chosen(self, lab: Lab) -> list[Shadow]:
+        used = self._shadows_used
+        if used is None:
+            return lab.shadows("out")
+        shadows = lab.shadows("out", used + 1)[:used]  # one of them may play the target
+        if len(shadows) < used:
+            lab.note(f"shokri learns from {len(shadows)} shadows: there are no {used}")
+        return shadows
+
+    def _train(self, lab: Lab, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
+        known, truth = known_answers(lab, shadows)
+        features, classes = attack_features(known, self._sort), lab.public.classes
+        models: list[_Model | None] = []
+        for label in progress(range(classes), "attack models"):
+            rows = known.labels == label
+            few = min(truth[rows].sum(), (~truth[rows]).sum()) < self._fewest
+            key = derive_key(lab.public.seed, "shokri", label)
+            models.append(None if few else _train(features[rows], truth[rows], key))
+        if None in models:
+            some = _some_rows(truth.size, lab.public.seed)
+            wide = _with_label(features[some], known.labels[some], classes)
+            return (*models, _train(wide, truth[some], derive_key(lab.public.seed, "shokri", classes)))
+        return (*models, None)
+
+
+def attack_features(responses: Responses, sort: bool = False) -> Array:
+    """(samples, classes) logarithms of the probabilities, from -30 to 0; sorted, the largest comes first."""
+    features = np.maximum(responses.log_probabilities, LOWEST)
+    return -np.sort(-features, axis=1) if sort else features
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """A trained attack model with the scale of its features."""
+
+    scale: StandardScaler
+    net: MLPClassifier
+
+    def log_odds(self, features: Array) -> Array:
+        """(rows,) log-odds of membership; finite, where the net's own probabilities would round to 0 or 1."""
+        (first, second), (shift, offset) = self.net.coefs_, self.net.intercepts_
+        hidden = np.maximum(self.scale.transform(features) @ first + shift, 0)
+        return np.asarray((hidden @ second + offset)[:, 0])
+
+
+def _train(features: Array, truth: NDArray[np.bool_], key: int) -> _Model:
+    scale = StandardScaler().fit(features)
+    net = MLPClassifier((HIDDEN,), alpha=PENALTY, max_iter=EPOCHS, learning_rate_init=3e-3, random_state=key % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of passes is meant to end the training
+        net.fit(scale.transform(features), truth)
+    return _Model(scale, net)
+
+
+def _with_label(features: Array, labels: Ids, classes: int) -> Array:
+    """The features with the true class as further columns, one per class."""
+    return np.concatenate([features, np.eye(classes)[labels]], axis=1)
+
+
+def _some_rows(rows: int, seed: int) -> NDArray[np.int64]:
+    if rows <= MOST_ROWS:
+        return np.arange(rows)
+    return np.sort(numpy_generator(seed, "shokri-rows").permutation(rows)[:MOST_ROWS])

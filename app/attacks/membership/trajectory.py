@@ -1,0 +1,335 @@
+"""Liu et al. 2022: the losses of a sample over a training, real or imitated by distillation, tell members apart."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+from torch.optim import SGD, Adam
+
+from app.attacks.lab import Lab, progress
+from app.attacks.membership.attack_net import (
+    Kept,
+    Standardise,
+    balanced,
+    choice_problem,
+    dense,
+    fit,
+    log_losses,
+    option_problems,
+    predict,
+    seeded,
+)
+from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.models import AttackedModel, Shadow, Snapshot
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.central import initial_vector
+from app.errors import Problem, UserError, raise_all
+from app.federation.evaluation import statistics_context
+from app.federation.local import merge_short
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.processes import precise
+from app.metrics.membership import Array
+from app.models.layers import seed_dropout
+from app.seeding import derive_key, torch_generator
+
+HIDDEN = (512, 128, 32)
+"""Hidden widths of the attack network, as in the paper."""
+
+KEPT_CELLS = 250_000_000
+"""Numbers kept in memory for reuse: about 1 GB of students, and as much of attack networks."""
+
+Scale = Literal["log", "loss"]
+"""ln(e^loss - 1), which keeps small losses apart, or the loss itself as in the paper."""
+
+TeacherMode = Literal["eval", "train"]
+"""Mode of the distilled network: as it is used, or with batch statistics and dropout as one published code has it."""
+
+
+class Trajectory(MembershipAttack):
+    """Loss-trajectory attack: a network trained on shadows reads a sample's losses at several stages of a training.
+
+    A subclass says in `trajectory` where the stages come from, and how many shadows it trains on.
+
+    Args:
+        attack_epochs: passes of the attack network over the shadows' samples; the paper has 100.
+        attack_batch_size: samples per step of the attack network.
+        attack_lr: learning rate of the attack network (Adam).
+        scale: form in which losses enter.
+        most: samples of one shadow that the attack network learns from, at least 2, half of them members.
+    """
+
+    shadows = "out"
+
+    def __init__(
+        self,
+        *,
+        attack_epochs: int = 50,
+        attack_batch_size: int = 128,
+        attack_lr: float = 1e-3,
+        scale: Scale = "log",
+        most: int = 10_000,
+    ) -> None:
+        counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
+        problems = option_problems(self.name, counts, {"attack_lr": attack_lr})
+        raise_all([*problems, *choice_problem(self.name, "scale", scale, Scale)])
+        self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
+        self._scale, self._most = scale, most
+        self._nets: Kept[nn.Module] = Kept(KEPT_CELLS, lambda net: sum(cell.numel() for cell in net.parameters()))
+
+    @abstractmethod
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """(samples, stages) float64 losses of a model's training, in the scale of `losses`, the model's own last."""
+
+    def training_shadows(self, lab: Lab) -> list[Shadow]:
+        """Shadows that the attack network is trained on: all there are."""
+        return lab.shadows("out")
+
+    def losses(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """(samples, snapshots) float64, finite for finite logits: a loss per snapshot of the model."""
+        answers = [lab.oracle.responses(model, samples, stage) for stage in range(len(model.snapshots))]
+        return np.stack([log_losses(seen) if self._scale == "log" else seen.losses for seen in answers], axis=1)
+
+    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """Logit of the member class, any sign, from a network that targets with the same shadows share."""
+        shadows = self.training_shadows(lab)
+        features = self.trajectory(target, samples, lab)
+        net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, lab))
+        return predict(net, [_tensor(features, lab.public)])
+
+    def _train(self, shadows: list[Shadow], lab: Lab) -> nn.Module:
+        seed = derive_key(lab.public.seed, self.name)
+        drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
+        seen = [
+            self.trajectory(shadow.model, np.concatenate(sides), lab)
+            for shadow, sides in zip(shadows, drawn, strict=True)
+        ]
+        features = _tensor(np.concatenate(seen), lab.public)
+        truth = [side for members, others in drawn for side in (np.ones(len(members)), np.zeros(len(others)))]
+        net = seeded(
+            lambda: nn.Sequential(Standardise(features), dense(features.shape[1], *HIDDEN, 1)), seed, lab.public.device
+        )
+        fit(
+            net,
+            [features],
+            _tensor(np.concatenate(truth), lab.public),
+            epochs=self._epochs,
+            batch_size=self._batch_size,
+            optimizer=partial(Adam, lr=self._lr),
+            loss="bce",
+            seed=seed,
+        )
+        return net
+
+
+class UploadTrajectory(Trajectory):
+    """The rounds that a server has really seen are the trajectory; nothing is distilled.
+
+    Args:
+        attack_epochs: passes of the attack network over the shadows' samples.
+        attack_batch_size: samples per step of the attack network.
+        attack_lr: learning rate of the attack network (Adam).
+        scale: form in which losses enter.
+        most: samples of one shadow that the attack network learns from, at least 2, half of them members.
+    """
+
+    name = "trajectory-uploads"
+    threat = Threat(
+        sees="losses on the sample in several rounds",
+        data="own data like the members'",
+        trains="shadows, attack network",
+    )
+    needs_rounds = 2
+
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """(samples, rounds) losses at every round that was seen, at least 2."""
+        if len(model.snapshots) < self.needs_rounds:
+            raise UserError.of(
+                f"{self.name} sees {len(model.snapshots)} round of the model",
+                "one loss is no trajectory",
+                "audit several rounds, or use yeom for one",
+            )
+        return self.losses(model, samples, lab)
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student learns from its teacher, by SGD on KL(teacher || student) at temperature 1.
+
+    Attributes:
+        epochs: passes over the attacker's population, with a snapshot after each.
+        batch_size: samples per step.
+        lr: learning rate.
+        momentum: 0 or more, below 1.
+        weight_decay: 0 or more.
+        teacher_mode: mode of the teacher.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    teacher_mode: TeacherMode
+
+
+class DistilledTrajectory(Trajectory):
+    """The training is imitated: a fresh network learns the model's answers, and its epochs are the trajectory.
+
+    The defaults of the distillation are those of Liu et al.'s code, but for its 100 epochs and its cosine schedule; the
+    25 epochs are those of the integration taxonomy's code. Students have the width of their teacher.
+
+    Args:
+        epochs: epochs of the distillation; a sample has a loss for each, and the one of the model itself.
+        batch_size: samples per step of the distillation.
+        lr: learning rate of the distillation (SGD).
+        momentum: of the distillation, 0 or more, below 1.
+        weight_decay: of the distillation, 0 or more.
+        teacher_mode: mode of the distilled network.
+        distilled_shadows: shadows that are distilled, and that the attack network is trained on.
+        attack_epochs: passes of the attack network over the shadows' samples.
+        attack_batch_size: samples per step of the attack network.
+        attack_lr: learning rate of the attack network (Adam).
+        scale: form in which losses enter.
+        most: samples of one shadow that the attack network learns from, at least 2, half of them members.
+    """
+
+    name = "trajectory-distilled"
+    threat = Threat(
+        sees="answers to any query",
+        data="own data like the members', and more for distillation",
+        trains="shadows, students of target and shadows, attack network",
+    )
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 25,
+        batch_size: int = 128,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        teacher_mode: TeacherMode = "eval",
+        distilled_shadows: int = 1,
+        attack_epochs: int = 50,
+        attack_batch_size: int = 128,
+        attack_lr: float = 1e-3,
+        scale: Scale = "log",
+        most: int = 10_000,
+    ) -> None:
+        super().__init__(
+            attack_epochs=attack_epochs,
+            attack_batch_size=attack_batch_size,
+            attack_lr=attack_lr,
+            scale=scale,
+            most=most,
+        )
+        self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
+        counts = {"distilled_shadows": distilled_shadows, "epochs": epochs, "batch_size": batch_size}
+        problems = [*option_problems(self.name, counts, {"lr": lr}), *_decay_problems(self._settings)]
+        raise_all([*problems, *choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode)])
+        self._distilled_shadows = distilled_shadows
+        self._students: Kept[AttackedModel] = Kept(
+            KEPT_CELLS, lambda student: sum(stage.vector.numel() for stage in student.snapshots)
+        )
+
+    def training_shadows(self, lab: Lab) -> list[Shadow]:
+        """The first shadows: each one costs a distillation."""
+        return super().training_shadows(lab)[: self._distilled_shadows]
+
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+        """(samples, epochs + 1) losses of the student after every epoch, and of the model itself."""
+        student = self._students.get(model.key, lambda: distil(lab.public, model, self._settings))
+        return np.hstack([self.losses(student, samples, lab), self.losses(model.only_last(), samples, lab)])
+
+
+def distil(public: Public, teacher: AttackedModel, settings: Distillation) -> AttackedModel:
+    """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch.
+
+    All students start from the same values and see the same batches: they differ by their teachers only.
+
+    Raises:
+        UserError: where the attacker has no population.
+    """
+    if len(public.population) < 2:
+        raise UserError.of(
+            f"the attacker has {len(public.population)} samples to distil models on",
+            "a student would learn nothing of its teacher",
+            "keep some out of training with --data.holdout.population, such as 0.1",
+        )
+    rate = teacher.last.rate
+    guide, _ = _network(public, rate, teacher.last.vector)
+    student, flat = _network(public, rate, initial_vector(public, rate, derive_key(public.seed, "student")))
+    descent = SGD(student.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    stages = []
+    with _teaching(public, guide.train(settings.teacher_mode == "train")):
+        for epoch in progress(range(1, settings.epochs + 1), "distillation"):
+            for images in _batches(public, settings, epoch):
+                descent.zero_grad()
+                _divergence(public, guide, student, images).backward()
+                descent.step()
+            stages.append(Snapshot(epoch, rate, flat.read().cpu()))
+    told = f"{teacher.key}:{teacher.last.round}:{public.seed}:{settings}"
+    key = blake2b(told.encode(), digest_size=16).hexdigest()
+    return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
+
+
+def _network(public: Public, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
+    """A network of its own in training mode: those of the oracle change with every question."""
+    with torch.random.fork_rng(devices=[]):
+        net = public.prototype.scaled(rate).to(public.device, public.dtype).train()
+    seed_dropout(net, torch_generator(public.seed, "distillation-dropout", device=public.device))
+    flat = FlatNet(ParameterSpace(net), net)
+    flat.write(vector.to(public.device, public.dtype))
+    return net, flat
+
+
+def _teaching(public: Public, teacher: nn.Module) -> AbstractContextManager[None]:
+    """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
+    if teacher.training:
+        return nullcontext()
+    return statistics_context(teacher, public.store, torch.from_numpy(public.population), public.batch_size)
+
+
+def _batches(public: Public, settings: Distillation, epoch: int) -> Iterator[Tensor]:
+    """Images of one pass over the population, augmented as in training."""
+    order = torch.randperm(len(public.population), generator=torch_generator(public.seed, "distillation", epoch))
+    crops = torch_generator(public.seed, "distillation-augmentation", epoch)
+    samples = torch.from_numpy(public.population)[order]
+    for batch in merge_short(samples.split(settings.batch_size), least=2):
+        images, _ = public.store.batch(batch, public.dtype)
+        yield images if public.augment is None else public.augment(images, crops)
+
+
+def _divergence(public: Public, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
+    """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
+    with public.precision():
+        with torch.no_grad():
+            wanted = teacher(images)
+        answered = student(images)
+    wide = precise(images.device)
+    logs = (answered.to(wide).log_softmax(1), wanted.to(wide).log_softmax(1))
+    return kl_div(*logs, reduction="batchmean", log_target=True)
+
+
+def _decay_problems(settings: Distillation) -> Iterator[Problem]:
+    if not 0 <= settings.momentum < 1:
+        yield Problem(f"momentum is {settings.momentum}", "the distillation would diverge", "give 0 or more, below 1")
+    if not 0 <= settings.weight_decay < math.inf:
+        cause = f"weight_decay is {settings.weight_decay}"
+        yield Problem(cause, "the distillation would diverge", "give 0 or more, such as 1e-4")
+
+
+def _tensor(array: Array, public: Public) -> Tensor:
+    return torch.from_numpy(array).float().to(public.device)

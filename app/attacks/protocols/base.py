@@ -1,0 +1,59 @@
+"""What every protocol of evaluation offers, and what they share."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from app.attacks.findings import CapacityRow, Conditions, Finding, unavailable
+from app.attacks.world import World
+from app.errors import UserError
+from app.metrics.leakage import measure_leakage
+from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.resampling import BOOTSTRAP, Bootstrap
+
+
+class Protocol(ABC):
+    """A way to evaluate attacks: which samples, which knowledge, which numbers."""
+
+    name: ClassVar[str]
+
+    rounds_to_keep: ClassVar[frozenset[int]] = frozenset()
+    """Rounds (counted from 1) that it attacks beside the last ones."""
+
+    @abstractmethod
+    def findings(self, world: World) -> Iterator[Finding]:
+        """Run the attacks one after the other; a result is given as soon as it is there."""
+
+
+def guarded(conditions: Conditions, attempt: Callable[[], Finding]) -> Finding:
+    """The finding, timed; where the attack is refused or breaks down, a finding that says why."""
+    started = time.perf_counter()
+    try:
+        return replace(attempt(), seconds=time.perf_counter() - started)
+    except UserError as error:
+        causes = "; ".join(f"{problem.cause} ({problem.remedy})" for problem in error.problems)
+        return unavailable(conditions, causes, time.perf_counter() - started)
+    except Exception as error:  # the results of the other attacks must not be lost
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
+        reason = f"the attack broke down: {type(error).__name__}: {error} ({where})"
+        return unavailable(conditions, reason, time.perf_counter() - started, failed=True)
+
+
+def capacity_rows(world: World, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> tuple[CapacityRow, ...]:
+    """Leakage by width, widest first; empty where all clients train one width."""
+    rates = world.rates
+    if len(set(rates)) < 2:
+        return ()
+    found = []
+    for rate in sorted(set(rates), reverse=True):
+        clients = [client for client, own in enumerate(rates) if own == rate]
+        rows = scores.select_clients(clients)
+        leakage = rows if isinstance(rows, NotAvailable) else measure_leakage(rows, bootstrap=bootstrap)
+        found.append(CapacityRow(rate, len(clients), leakage))
+    return tuple(found)

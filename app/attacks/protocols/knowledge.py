@@ -1,0 +1,257 @@
+"""What the papers' protocols share: labelled samples that the attacker knows, old permutations, grids, percentages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_curve as thinned_roc_curve
+
+from app.attacks.findings import Conditions, Figure, Finding, unavailable
+from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.protocols.base import capacity_rows
+from app.attacks.public import Public
+from app.attacks.query import Oracle
+from app.attacks.responses import Ids, Responses
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.world import World
+from app.errors import UserError
+from app.federation.evaluation import statistics_context
+from app.federation.local import merge_short
+from app.metrics.leakage import known_threshold, measure_leakage
+from app.metrics.membership import NO_CLIENT, Array, MembershipScores
+from app.metrics.roc import Decision
+from app.metrics.vulnerability import client_table
+
+OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
+
+GRID = np.linspace(0, 1, 101)
+"""Thresholds that an attacker tries on scores from 0 to 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSets:
+    """Samples of one target.
+
+    Attributes:
+        known_members: members that the attacker knows as such.
+        known_nonmembers: non-members that it knows as such.
+        members: evaluated members.
+        nonmembers: evaluated non-members, as many.
+    """
+
+    known_members: Ids
+    known_nonmembers: Ids
+    members: Ids
+    nonmembers: Ids
+
+    @property
+    def overlap(self) -> int:
+        """Known samples that are evaluated, too."""
+        inside = np.intersect1d(self.known_members, self.members).size
+        return inside + np.intersect1d(self.known_nonmembers, self.nonmembers).size
+
+
+def chosen_attacks(given: Sequence[str] | None, possible: Sequence[str], protocol: str) -> tuple[str, ...]:
+    """The attacks of a paper that were asked for, in the paper's order; None for all.
+
+    Raises:
+        UserError: for an attack that the paper does not have.
+    """
+    strange = [] if given is None else [name for name in given if name not in possible]
+    if strange:
+        raise UserError.of(
+            f"protocol {protocol} has no attack {', '.join(map(repr, strange))}",
+            "the paper says nothing about how to evaluate it",
+            f"choose from {', '.join(possible)}, or use --attacks.membership.protocol audit",
+        )
+    return tuple(name for name in possible if given is None or name in given)
+
+
+def known_count(size: int, ratio: float = 0.01) -> int:
+    """Members that the attacker of MaPP-FL and of the taxonomy knows: max(3, floor(ratio * size)).
+
+    Both papers print min (MaPP-FL sec. 3.2), but say that clients below 400 samples have fewer than 4: their code has
+    max.
+    """
+    return max(3, int(ratio * size))
+
+
+def legacy_order(pool: Ids, seed: int) -> Ids:
+    """The samples in the order of NumPy's old generator, which both codes draw from."""
+    return pool[np.random.RandomState(seed % 2**32).permutation(len(pool))]
+
+
+def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude_known: bool) -> LabelledSets:
+    """Known samples from the front of a permuted pool, evaluated ones from its end, with one seed for both pools.
+
+    Args:
+        members: of the target, in stored order.
+        test: where non-members come from, in stored order.
+        known: samples known of each kind, cut to the smaller pool.
+        most: evaluated samples of each kind at most; cut to the smaller pool.
+        seed: of both permutations.
+        exclude_known: leave known samples out of the evaluated ones; the code lets them overlap.
+
+    Raises:
+        UserError: where no sample is left to evaluate.
+    """
+    known = min(known, len(members), len(test))
+    inside, outside = legacy_order(members, seed), legacy_order(test, seed)
+    fronts = inside[:known], outside[:known]
+    if exclude_known:
+        inside, outside = inside[known:], outside[known:]
+    count = min(len(inside), len(outside), most)
+    if count == 0:
+        raise UserError.of(
+            f"there are {len(inside)} members and {len(outside)} non-members to evaluate",
+            "no accuracy can be measured",
+            "let known samples be evaluated, or give the clients and the test set more samples",
+        )
+    return LabelledSets(*fronts, inside[len(inside) - count :], outside[len(outside) - count :])
+
+
+@torch.no_grad()
+def ask_in_order(public: Public, oracle: Oracle, snapshot: Snapshot, samples: Ids, chunk: int) -> Responses:
+    """Answers to samples asked for in their given order, in chunks of so many, as the papers' code does.
+
+    A network that normalises by the statistics of the batch then tells members from non-members by the company they
+    come in; `Oracle.responses` mixes them.
+    """
+    net, ids = oracle.network(snapshot), torch.from_numpy(samples)
+    logits = []
+    own = public.auxiliary if len(public.auxiliary) > 1 else samples
+    with statistics_context(net, public.store, torch.from_numpy(own), public.batch_size), public.precision():
+        for batch in merge_short(ids.split(chunk), least=2):
+            logits.append(net(public.store.batch(batch, public.dtype)[0]).double().cpu().numpy())
+    labels = public.store.labels[ids.to(public.store.device)].cpu().numpy()
+    return Responses(np.concatenate(logits), labels)
+
+
+def joined(parts: Sequence[Responses]) -> Responses:
+    """Answers one below the other."""
+    return Responses(np.concatenate([part.logits for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+def train_or_find(
+    public: Public, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, cache: ShadowCache
+) -> list[AttackedModel]:
+    """The models of the jobs, looked up where they were trained before; their keys are those of the cache."""
+    keys = [cache.key(public, job, rounds, seed) for job in jobs]
+    found = {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
+    missing = [(key, job) for key, job in zip(keys, jobs, strict=True) if key not in found]
+    if missing:
+        trained = train_centrally(public, [job for _, job in missing], rounds, seed)
+        for (key, _), snapshots in zip(missing, trained, strict=True):
+            cache.write(key, snapshots)
+            found[key] = snapshots
+    return [AttackedModel(key, NO_CLIENT, len(job.samples), found[key]) for key, job in zip(keys, jobs, strict=True)]
+
+
+def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:
+    """Rows of one client: its members first, then the non-members that they are compared with."""
+    samples = np.concatenate([sets.members, sets.nonmembers])
+    truth = np.arange(len(samples)) < len(sets.members)
+    return MembershipScores.of(scores, truth, samples, np.full(len(samples), client))
+
+
+def federation_rows(world: World, scores: Array, sets: LabelledSets) -> MembershipScores:
+    """Rows of the whole federation: members with the client that owns them, then non-members that belong to nobody."""
+    samples = np.concatenate([sets.members, sets.nonmembers])
+    owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
+    for client in world.clients:
+        owner[np.isin(samples, world.truth.members[client])] = client
+    return MembershipScores.of(scores, owner != NO_CLIENT, samples, owner)
+
+
+def unit_scores(losses: Array) -> Array:
+    """1 - loss, the losses stretched to 0 .. 1 first; all 1 where they are equal."""
+    low, width = losses.min(), np.ptp(losses)
+    return 1 - (losses - low) / (width if width > 0 else 1.0)
+
+
+def grid_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
+    """The lowest of the thresholds 0, 0.01 ... 1 with the highest accuracy on known samples (member: score >= it)."""
+    right = [int(((scores >= threshold) == truth).sum()) for threshold in GRID]
+    return float(GRID[int(np.argmax(right))])
+
+
+def nearest_tpr(rows: MembershipScores, target: float) -> float:
+    """TPR, 0 to 1, at the point of scikit-learn's curve whose FPR is nearest to the target, as the taxonomy's code.
+
+    Of equally near points the first counts, so it is 0 with fewer than 1 / (2 target) non-members; and the FPR may lie
+    above the target.
+    """
+    fpr, tpr, _ = thinned_roc_curve(rows.members, rows.scores)
+    return float(tpr[int(np.argmin(np.abs(fpr - target)))])
+
+
+def total_decision(decisions: Sequence[Decision]) -> Decision:
+    """The decisions on all targets together; the threshold is NaN where each target had its own."""
+    threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
+    return Decision(
+        threshold,
+        true_positives=sum(decision.true_positives for decision in decisions),
+        members=sum(decision.members for decision in decisions),
+        false_positives=sum(decision.false_positives for decision in decisions),
+        nonmembers=sum(decision.nonmembers for decision in decisions),
+        chosen_on=decisions[0].chosen_on,
+    )
+
+
+def accuracy(decision: Decision) -> float:
+    """Share of all evaluated samples told correctly, 0 to 1."""
+    right = decision.true_positives + decision.nonmembers - decision.false_positives
+    return right / (decision.members + decision.nonmembers)
+
+
+def client_figure(name: str, values: Mapping[int, float]) -> Figure:
+    """The mean over clients, and every client's own value."""
+    return Figure(name, float(np.mean(list(values.values()))), tuple(sorted(values.items())))
+
+
+def concluded(
+    world: World,
+    conditions: Conditions,
+    rows: Sequence[MembershipScores],
+    decisions: Sequence[Decision],
+    figures: Sequence[Figure],
+    notes: Sequence[str],
+    missing: Sequence[str] = (),
+) -> Finding:
+    """A finding on the protocol's own rows, with its own decisions.
+
+    Args:
+        world: the run under attack.
+        conditions: of the attack.
+        rows: evaluated samples of every target; none where nothing could be attacked.
+        decisions: on them, in the same order.
+        figures: numbers as the paper reports them.
+        notes: what is to be known about the protocol.
+        missing: why some targets could not be attacked.
+    """
+    reasons = few(missing)
+    if not rows:
+        return unavailable(conditions, "; ".join(reasons) or "there is no model to attack")
+    scores = MembershipScores.joined(rows)
+    sizes = {client: len(world.truth.members[client]) for client in world.clients}
+    return Finding(
+        conditions=conditions,
+        scores=scores,
+        leakage=replace(measure_leakage(scores), known=known_threshold(total_decision(decisions))),
+        clients=client_table(scores, sizes),
+        capacities=capacity_rows(world, scores),
+        figures=tuple(figures),
+        notes=(*dict.fromkeys(notes), *reasons),
+    )
+
+
+def few(texts: Sequence[str], most: int = 4) -> list[str]:
+    """The distinct texts, the first ones and how many more there are."""
+    distinct = list(dict.fromkeys(texts))
+    return distinct if len(distinct) <= most else [*distinct[:most], f"and {len(distinct) - most} more like these"]

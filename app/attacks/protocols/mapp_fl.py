@@ -1,0 +1,233 @@
+"""The evaluation of MaPP-FL: a loss threshold from 1 % of labelled members, on the last uploads and on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.membership.base import Threat
+from app.attacks.models import AttackedModel
+from app.attacks.protocols.base import Protocol, guarded
+from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.knowledge import (
+    OFFICIAL_TEST,
+    LabelledSets,
+    ask_in_order,
+    both_ends,
+    chosen_attacks,
+    client_figure,
+    concluded,
+    evaluated_rows,
+    federation_rows,
+    joined,
+    known_count,
+)
+from app.attacks.responses import Ids, Responses
+from app.attacks.world import World
+from app.errors import UserError
+from app.federation.evaluation import evaluates_by_batch
+from app.metrics.correlation import SizeCorrelation, size_correlation
+from app.metrics.membership import Array, MembershipScores, NotAvailable
+from app.metrics.roc import Decision
+from app.metrics.thresholds import decide_with_knowledge
+
+MOST_EVALUATED = 5000
+SERVER_KNOWLEDGE = 500
+"""Members of the whole federation that the attacker of the server knows: 1 % of CIFAR's 50,000."""
+
+CHUNK = 1000
+"""Samples per query."""
+
+SMALLEST_CLIENT = 400
+"""Clients with fewer samples are left out of the correlation (sec. 3.2)."""
+
+STEPS = np.linspace(-5, 5, 1001)
+"""Standard deviations from the mean among which the best threshold is sought."""
+
+Rule = Callable[[Array, NDArray[np.bool_]], float]
+"""A threshold from the losses of known samples and whether each is a member."""
+
+
+class MappFL(Protocol):
+    """Yeom's attack as MaPP-FL (sec. 3.1 and 3.2) and its code run it.
+
+    A sample is called a member where its loss lies below the mean loss of known members (Eq. 2); the advantage is
+    2 (accuracy - 50) in percent (Eq. 4). The code records further thresholds, which are given beside it.
+    """
+
+    name = "mapp-fl"
+    possible = ("yeom",)
+    threat = Threat(sees="loss on the sample", data="labelled members and non-members of the target", trains="nothing")
+
+    def __init__(self, attacks: Sequence[str] | None = None, *, exclude_known: bool = False) -> None:
+        """Follow the paper.
+
+        Args:
+            attacks: `yeom`, the only one.
+            exclude_known: evaluate no sample that the attacker knows; the code does.
+        """
+        self._attacks, self._exclude = chosen_attacks(attacks, self.possible, self.name), exclude_known
+
+    def findings(self, world: World) -> Iterator[Finding]:
+        """Every client's last upload, then the server's model."""
+        if self._attacks:
+            yield self._finding(world, "uploads", self._uploads)
+            yield self._finding(world, "global", self._server)
+
+    def sets(self, members: Ids, test: Ids, known: int, seed: int) -> LabelledSets:
+        """Known and evaluated samples of one target, the latter at most 5000 of each kind."""
+        return both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
+
+    def _client_sets(self, world: World, client: int) -> LabelledSets | NotAvailable:
+        members = world.truth.members[client]
+        try:
+            return self.sets(members, world.truth.test, known_count(len(members)), world.public.seed)
+        except UserError as error:
+            return NotAvailable(f"client {client}: {error.problems[0].cause}")
+
+    def _finding(
+        self, world: World, kind: TargetKind, attack: Callable[[World, Choice, Conditions], Finding]
+    ) -> Finding:
+        choice = Choice(kind, world.public.rounds, all_rounds=False)
+        conditions = Conditions("yeom", choice.name(world), self.name, choice.adversary(world), self.threat)
+        return guarded(conditions, lambda: attack(world, choice, conditions))
+
+    def _uploads(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+        rows, decisions, told, notes, missing = [], [], {}, _remarks(world), []
+        for client, model in seen_models(world, choice, ()).items():
+            sets = self._client_sets(world, client)
+            if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
+                missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
+                continue
+            losses = _losses(world, model, sets)
+            found = evaluated_rows(-losses.evaluated, sets, client)
+            rows.append(found)
+            decisions.append(self._decision(found, _known_rows(losses, sets, client)))
+            told[client] = losses.advantages()
+            notes += _overlaps(sets)
+        figures = _client_figures(told)
+        extra, reason = _correlation(world, figures)
+        return concluded(world, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
+
+    def _server(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+        (model,) = seen_models(world, choice, ()).values()
+        assert isinstance(model, AttackedModel)
+        members = np.sort(np.concatenate(world.truth.members))
+        sets = self.sets(members, world.truth.test, SERVER_KNOWLEDGE, world.public.seed)
+        losses = _losses(world, model, sets)
+        rows = federation_rows(world, -losses.evaluated, sets)
+        known = LabelledSets(sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers)
+        decision = self._decision(rows, federation_rows(world, -losses.known, known))
+        figures = [Figure(name, value) for name, value in losses.advantages().items()]
+        return concluded(world, conditions, [rows], [decision], figures, [*_remarks(world), *_overlaps(sets)])
+
+    def _decision(self, rows: MembershipScores, known: MembershipScores) -> Decision:
+        return decide_with_knowledge(rows, known, "mean", allow_overlap=not self._exclude)
+
+
+@dataclass(frozen=True, eq=False)
+class YeomLosses:
+    """Losses of one target, members before non-members.
+
+    Attributes:
+        evaluated: of the evaluated samples, half of them members.
+        labels: their classes.
+        known: of the samples that the attacker knows, half of them members.
+        known_labels: their classes.
+    """
+
+    evaluated: Array
+    labels: Ids
+    known: Array
+    known_labels: Ids
+
+    def advantages(self) -> dict[str, float]:
+        """Adv in percent, -100 to 100, of every threshold that the code records."""
+        whole: dict[str, Rule] = {"Adv %": mean_rule, "Adv % with the best threshold": best_rule}
+        classwise: dict[str, Rule] = {
+            "Adv % with a threshold per class": mean_rule,
+            "Adv % with the best threshold per class": best_rule,
+        }
+        found = {name: self._advantage(rule(self.known, _first_half(self.known))) for name, rule in whole.items()}
+        return found | {name: self._advantage(self._by_class(rule)) for name, rule in classwise.items()}
+
+    def _advantage(self, threshold: float | Array) -> float:
+        return advantage(self.evaluated < threshold, _first_half(self.evaluated))
+
+    def _by_class(self, rule: Rule) -> Array:
+        """A threshold for every evaluated sample; classes without a known member take that of all classes."""
+        truth = _first_half(self.known)
+        thresholds = np.full(len(self.labels), rule(self.known, truth))
+        for label in np.unique(self.known_labels[truth]):
+            rows = self.known_labels == label
+            thresholds[self.labels == label] = rule(self.known[rows], truth[rows])
+        return thresholds
+
+
+def mean_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
+    """Mean loss of the known members."""
+    return float(losses[truth].mean())
+
+
+def best_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
+    """Mean plus k standard deviations of the known members' losses, with the first k from -5 to 5 that tells most."""
+    thresholds = losses[truth].mean() + STEPS * losses[truth].std()
+    right = [int(((losses < threshold) == truth).sum()) for threshold in thresholds]
+    return float(thresholds[int(np.argmax(right))])
+
+
+def advantage(called: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
+    """Adv = 2 (accuracy - 50) in percent (Eq. 4), -100 to 100; 0 for calling everybody a member of balanced sets."""
+    return 200 * (float((called == truth).mean()) - 0.5)
+
+
+def _first_half(values: Array) -> NDArray[np.bool_]:
+    return np.arange(len(values)) < len(values) // 2
+
+
+def _losses(world: World, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
+    """Known members, known non-members and the evaluated samples are asked for one after the other."""
+
+    def ask(samples: Ids) -> Responses:
+        return ask_in_order(world.public, world.oracle, model.last, samples, CHUNK)
+
+    known = joined([ask(sets.known_members), ask(sets.known_nonmembers)])
+    evaluated = ask(np.concatenate([sets.members, sets.nonmembers]))
+    return YeomLosses(evaluated.losses, evaluated.labels, known.losses, known.labels)
+
+
+def _known_rows(losses: YeomLosses, sets: LabelledSets, client: int) -> MembershipScores:
+    samples = np.concatenate([sets.known_members, sets.known_nonmembers])
+    return MembershipScores.of(-losses.known, _first_half(losses.known), samples, np.full(len(samples), client))
+
+
+def _client_figures(told: dict[int, dict[str, float]]) -> list[Figure]:
+    names = next(iter(told.values()), {})
+    return [client_figure(name, {client: values[name] for client, values in told.items()}) for name in names]
+
+
+def _correlation(world: World, figures: list[Figure]) -> tuple[list[Figure], list[str]]:
+    """Figure 1(a): Pearson correlation of log10 size and advantage, or why there is none."""
+    if not figures:
+        return [], []
+    clients, values = zip(*figures[0].per_client, strict=True)
+    sizes = [len(world.truth.members[client]) for client in clients]
+    found = size_correlation(sizes, values, SMALLEST_CLIENT)
+    if isinstance(found, SizeCorrelation):
+        return [Figure("Pearson of log10 size and Adv", found.pearson.value)], []
+    return [], [f"no correlation of size and Adv over clients with {SMALLEST_CLIENT} or more samples: {found.reason}"]
+
+
+def _overlaps(sets: LabelledSets) -> list[str]:
+    return ["some known samples are also evaluated, as in the paper's code"] if sets.overlap else []
+
+
+def _remarks(world: World) -> list[str]:
+    notes = ["the attacker is given labelled members of the target itself", OFFICIAL_TEST]
+    if evaluates_by_batch(world.public.prototype):
+        notes.append("members are asked for before non-members: the statistics of each batch tell which is which")
+    return notes

@@ -1,0 +1,188 @@
+"""The evaluation of MemDefense: a white-box attack that is trained on half of the target's own labelled members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.membership.attack_net import option_problems
+from app.attacks.membership.base import Threat
+from app.attacks.membership.nasr import Examples, NasrSettings, train_nasr
+from app.attacks.models import AttackedModel
+from app.attacks.protocols.base import Protocol, guarded
+from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.knowledge import (
+    OFFICIAL_TEST,
+    LabelledSets,
+    accuracy,
+    chosen_attacks,
+    client_figure,
+    concluded,
+    evaluated_rows,
+    federation_rows,
+    legacy_order,
+)
+from app.attacks.query import Oracle, last_linear
+from app.attacks.responses import Ids
+from app.attacks.targets import uploaded_models
+from app.attacks.world import World
+from app.errors import UserError, raise_all
+from app.metrics.membership import NO_CLIENT, Array, NotAvailable
+from app.metrics.thresholds import decide
+from app.seeding import derive_key
+
+MOST_GLOBAL = 5000
+"""Members that the attack on the global model is trained on, and as many that it is tested on (Table III)."""
+
+GRADIENT_CELLS = 256_000
+"""Outputs of the gradient's kernels in Nasr et al.: 1000 kernels on a layer of 256 inputs; MemDefense tells neither."""
+
+MOST_KERNELS = 1000
+
+SETTINGS = NasrSettings(label_branch=False, loss="bce", lr=1e-4, epochs=100, batch_size=40, dropout=0.2, most=10**9)
+"""Three branches per snapshot and Adam at 1e-4 (sec. V-B); what it leaves out is that of Nasr et al.'s code, with the
+cross-entropy of Eq. 3 for its loss."""
+
+
+class MemDefensePaper(Protocol):
+    """Nasr et al.'s attack as MemDefense (sec. V-B, Table III) runs it, on local models and on the global one.
+
+    Members are halved: one half, with as many test samples, trains the attack, the other half, with other test samples,
+    is what its accuracy is measured on. The denominators of the printed accuracies fit that reading: 2500 with 2500
+    samples per client. The paper attacks one participant that it does not name; here all of them are.
+    """
+
+    name = "memdefense"
+    possible = ("nasr",)
+    rounds_to_keep = frozenset({40, 60, 80, 90, 100})
+    threat = Threat(
+        sees="weights: gradient of the last layer, outputs of the last two",
+        data="half of the target's members, labelled, and as many non-members",
+        trains="an attack network per target",
+    )
+
+    def __init__(
+        self,
+        attacks: Sequence[str] | None = None,
+        *,
+        clients: int | None = None,
+        settings: NasrSettings | None = None,
+    ) -> None:
+        """Follow the paper.
+
+        Args:
+            attacks: `nasr`, the only one.
+            clients: attack the uploads of the first so many clients only; each needs an attack network of its own.
+            settings: of the attack network; without any, the paper's.
+        """
+        self._attacks, self._clients = chosen_attacks(attacks, self.possible, self.name), clients
+        raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
+        self._settings = settings
+
+    def findings(self, world: World) -> Iterator[Finding]:
+        """Local models over several rounds, then the last global model."""
+        if self._attacks:
+            yield self._finding(world, "uploads", self._local)
+            yield self._finding(world, "global", self._global)
+
+    def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
+        """Equally many known and evaluated samples of each kind, all different.
+
+        Args:
+            members: of the target.
+            test: where non-members come from.
+            seed: of the draw.
+            most: samples in each of the four parts at most.
+
+        Raises:
+            UserError: with fewer than 2 members or test samples.
+        """
+        count = min(len(members) // 2, len(test) // 2, len(members) if most is None else most)
+        if count == 0:
+            raise UserError.of(
+                f"{len(members)} members and {len(test)} test samples cannot be halved",
+                "the attack would have nothing to learn from, or nothing to be tested on",
+                "give clients and test set at least 2 samples",
+            )
+        inside, outside = legacy_order(members, seed), legacy_order(test, seed)
+        return LabelledSets(inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count])
+
+    def rounds(self, world: World) -> tuple[tuple[int, ...], str]:
+        """Rounds to look at, and a remark where they are not the paper's."""
+        kept = world.kept_rounds
+        wanted = tuple(round_ for round_ in kept if round_ in self.rounds_to_keep)
+        if len(wanted) == len(self.rounds_to_keep):
+            return wanted, ""
+        paper = ", ".join(map(str, sorted(self.rounds_to_keep)))
+        used = wanted or kept
+        return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
+
+    def _finding(
+        self, world: World, kind: TargetKind, attack: Callable[[World, Choice, Conditions], Finding]
+    ) -> Finding:
+        choice = Choice(kind, world.public.rounds, all_rounds=False)
+        conditions = Conditions("nasr", choice.name(world), self.name, choice.adversary(world), self.threat)
+        return guarded(conditions, lambda: attack(world, choice, conditions))
+
+    def _local(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+        rounds, remark = self.rounds(world)
+        view = world.transcript.server_view()
+        rows, decisions, missing, notes = [], [], [], [*_remarks(), *([remark] if remark else [])]
+        for client, model in uploaded_models(view, world.public, rounds, "memdefense", last=False).items():
+            if self._clients is not None and client >= self._clients:
+                notes.append(f"only the first {self._clients} clients were attacked")
+                break
+            sets = self._client_sets(world, client)
+            if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
+                missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
+                continue
+            rows.append(evaluated_rows(self._scores(world, model, sets), sets, client))
+            decisions.append(decide(rows[-1], 0.0))
+            notes += _shortened(sets, world.truth.members[client], client)
+        told = {int(own.client_ids[0]): 100 * accuracy(found) for own, found in zip(rows, decisions, strict=True)}
+        figures = [client_figure("A_att_l %", told)] if told else []
+        return concluded(world, conditions, rows, decisions, figures, notes, missing)
+
+    def _global(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+        model = seen_models(world, choice, ())[NO_CLIENT]
+        assert isinstance(model, AttackedModel)
+        members = np.sort(np.concatenate(world.truth.members))
+        sets = self.halves(members, world.truth.test, world.public.seed, MOST_GLOBAL)
+        rows = federation_rows(world, self._scores(world, model, sets), sets)
+        decision = decide(rows, 0.0)
+        return concluded(
+            world, conditions, [rows], [decision], [Figure("A_att_g %", 100 * accuracy(decision))], _remarks()
+        )
+
+    def _client_sets(self, world: World, client: int) -> LabelledSets | NotAvailable:
+        try:
+            return self.halves(world.truth.members[client], world.truth.test, world.public.seed)
+        except UserError as error:
+            return NotAvailable(f"client {client}: {error.problems[0].cause}")
+
+    def _scores(self, world: World, model: AttackedModel, sets: LabelledSets) -> Array:
+        """Logits of the member class: 0 or more is a probability of 1/2 or more."""
+        examples = Examples(model, sets.known_members, sets.known_nonmembers)
+        seed = derive_key(world.public.seed, "memdefense", model.client)
+        settings = self._settings or paper_settings(world.oracle, model)
+        trained = train_nasr(world.oracle, [examples], settings, seed)
+        return trained.scores(model, np.concatenate([sets.members, sets.nonmembers]))
+
+
+def paper_settings(oracle: Oracle, model: AttackedModel) -> NasrSettings:
+    """The paper's attack network, with as many kernels as give the wide layers of a target no larger a network."""
+    inputs = max(last_linear(oracle.network(snapshot)).in_features for snapshot in model.snapshots)
+    return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_CELLS // inputs)))
+
+
+def _remarks() -> list[str]:
+    return ["the attack is trained on labelled members of the target itself", OFFICIAL_TEST]
+
+
+def _shortened(sets: LabelledSets, members: Ids, client: int) -> list[str]:
+    if len(sets.members) >= len(members) // 2:
+        return []
+    return [f"client {client} has more members than half the test set: only {2 * len(sets.members)} of them are used"]

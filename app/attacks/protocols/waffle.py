@@ -1,0 +1,207 @@
+"""The evaluation of WAFFLe: attack models learnt from three shadows, on the models that an interceptor reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.lab import Kind, Lab, ShadowSet
+from app.attacks.membership.attack_net import option_problems
+from app.attacks.membership.shokri import Shokri
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.protocols.base import Protocol, guarded
+from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.knowledge import (
+    OFFICIAL_TEST,
+    LabelledSets,
+    accuracy,
+    chosen_attacks,
+    client_figure,
+    concluded,
+    evaluated_rows,
+    legacy_order,
+    train_or_find,
+)
+from app.attacks.public import no_samples
+from app.attacks.responses import Ids
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job
+from app.attacks.shadows.draws import FEWEST, shared_size
+from app.attacks.world import World
+from app.errors import Problem, UserError, raise_all
+from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
+from app.metrics.roc import Decision
+from app.metrics.thresholds import decide
+from app.seeding import derive_key, numpy_generator
+
+UNSTATED = "the paper tells neither the data of its shadows nor its attack models: both follow Shokri et al."
+OTHERS_DATA = "shadows are trained on the other clients' members, for want of data of the attacker's own"
+
+
+@dataclass(frozen=True)
+class FixedShadows:
+    """Shadows that were made before."""
+
+    made: tuple[Shadow, ...]
+
+    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+        """The same for every target."""
+        return ShadowSet(self.made[:first])
+
+
+class ShadowMaker:
+    """Trains shadows of a target on data without a client's members, half of a draw each inside and outside."""
+
+    def __init__(self, world: World, count: int) -> None:
+        """Train nothing yet.
+
+        Args:
+            world: the run under attack.
+            count: shadows per target.
+        """
+        self._world, self._count = world, count
+        self._cache = ShadowCache(world.cache)
+        self._made: dict[tuple[object, ...], FixedShadows] = {}
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the attacker has data that no client was given."""
+        return len(self._world.public.auxiliary) >= FEWEST
+
+    def pool(self, client: int) -> Ids:
+        """The attacker's own data, or the members of all other clients."""
+        if self.own_data:
+            return self._world.public.auxiliary
+        others = [own for other, own in enumerate(self._world.truth.members) if other != client]
+        if sum(map(len, others)) < FEWEST:
+            raise UserError.of(
+                f"there are {sum(map(len, others))} samples beside those of client {client}",
+                "no shadow model can be trained",
+                "use more clients, or keep some data out of training with --data.holdout.shadow",
+            )
+        return np.concatenate(others)
+
+    def shadows(self, target: AttackedModel, client: int) -> FixedShadows:
+        """Shadows for telling the members of a client from the target's answers, with the target's width and recipe."""
+        owner, size = NO_CLIENT if self.own_data else client, shared_size(target.size)
+        place = (owner, size, target.last.rate, target.rounds)
+        if place not in self._made:
+            self._made[place] = self._make(target, owner, self.pool(client), size)
+        return self._made[place]
+
+    def _make(self, target: AttackedModel, owner: int, pool: Ids, size: int) -> FixedShadows:
+        seed, half = self._world.public.seed, min(size, len(pool) // 2)
+        orders = [
+            numpy_generator(seed, "waffle-draws", owner, number).permutation(pool) for number in range(self._count)
+        ]
+        jobs = [Job(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
+        key = derive_key(seed, "waffle-shadows", owner, size)
+        models = train_or_find(self._world.public, jobs, target.rounds, key, self._cache)
+        return FixedShadows(
+            tuple(
+                Shadow(model, job.samples, np.sort(order[half : 2 * half]))
+                for model, job, order in zip(models, jobs, orders, strict=True)
+            )
+        )
+
+
+class WafflePaper(Protocol):
+    """Membership inference as in WAFFLe's sec. 4.4 and Table 3: Shokri et al.'s attack with three shadow models.
+
+    Every client's members are told from test samples, with the released model and with the client's intercepted update,
+    which is what the text of the paper is about. Cells that clients keep to themselves are those of the broadcast.
+    """
+
+    name = "waffle"
+    possible = ("shokri",)
+
+    def __init__(
+        self,
+        attacks: Sequence[str] | None = None,
+        *,
+        shadows: int = 3,
+        targets: Sequence[TargetKind] = ("global", "uploads"),
+        clients: int | None = None,
+    ) -> None:
+        """Follow the paper.
+
+        Args:
+            attacks: `shokri`, the only one.
+            shadows: shadow models per target.
+            targets: models that are attacked: the released one, the clients' updates, or both.
+            clients: attack the first so many clients only; without data of the attacker's own, each needs shadows.
+        """
+        self._attacks = chosen_attacks(attacks, self.possible, self.name)
+        counts = {"shadows": shadows} | ({} if clients is None else {"clients": clients})
+        strange = [kind for kind in targets if kind not in ("global", "uploads")]
+        unknown = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in strange]
+        raise_all([*option_problems(self.name, counts, {}), *unknown])
+        self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
+
+    def findings(self, world: World) -> Iterator[Finding]:
+        """The released model, then every client's update."""
+        maker, attack = ShadowMaker(world, self._shadows), Shokri()
+        for kind in self._targets if self._attacks else ():
+            choice = Choice(kind, world.public.rounds, all_rounds=False)
+            conditions = Conditions(
+                attack.name,
+                choice.name(world),
+                self.name,
+                choice.adversary(world),
+                attack.threat,
+                f"{self._shadows} central",
+            )
+            yield guarded(conditions, partial(self._attacked, world, maker, attack, choice, conditions))
+
+    def sets(self, world: World, client: int) -> LabelledSets:
+        """The client's members and as many test samples, or as many as there are; the attacker knows none."""
+        members, test = (
+            legacy_order(ids, world.public.seed) for ids in (world.truth.members[client], world.truth.test)
+        )
+        count = min(len(members), len(test))
+        return LabelledSets(no_samples(), no_samples(), members[:count], test[:count])
+
+    def _attacked(
+        self, world: World, maker: ShadowMaker, attack: Shokri, choice: Choice, conditions: Conditions
+    ) -> Finding:
+        models, notes, missing = seen_models(world, choice, ()), _remarks(maker), []
+        rows: dict[int, MembershipScores] = {}
+        for client in world.clients[: self._clients]:
+            model = models.get(client, models.get(NO_CLIENT))
+            assert model is not None
+            if isinstance(model, NotAvailable):
+                missing.append(model.reason)
+                continue
+            sets, source = self.sets(world, client), maker.shadows(model, client)
+            lab = Lab(world.public, world.oracle, source, model)
+            scores = attack.scores(model, np.concatenate([sets.members, sets.nonmembers]), lab)
+            rows[client] = evaluated_rows(scores, sets, client)
+            notes += lab.notes
+        if self._clients is not None and self._clients < len(world.clients):
+            notes.append(f"only the first {self._clients} clients were attacked")
+        decisions = {client: decide(own, 0.0) for client, own in rows.items()}
+        found, judged = list(rows.values()), list(decisions.values())
+        return concluded(world, conditions, found, judged, _figures(decisions), notes, missing)
+
+
+def f1_score(decision: Decision) -> float:
+    """Harmonic mean of precision and recall with members as positives, 0 to 1."""
+    wrong = decision.false_positives + decision.members - decision.true_positives
+    return 2 * decision.true_positives / (2 * decision.true_positives + wrong)
+
+
+def _figures(decisions: dict[int, Decision]) -> list[Figure]:
+    if not decisions:
+        return []
+    return [
+        client_figure("accuracy %", {client: 100 * accuracy(own) for client, own in decisions.items()}),
+        client_figure("F1 %", {client: 100 * f1_score(own) for client, own in decisions.items()}),
+    ]
+
+
+def _remarks(maker: ShadowMaker) -> list[str]:
+    return [OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]

@@ -1,0 +1,162 @@
+"""Shadows that repeat the whole federation, method and defenses included: what an attacker who adapts would do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from app.attacks.lab import Kind, ShadowSet, progress
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.book import size_note
+from app.attacks.shadows.cache import VERSION
+from app.attacks.shadows.draws import Draw, draw_in_out, draw_out
+from app.attacks.targets import aggregated_models, uploaded_models
+from app.errors import UserError
+from app.federation.transcript import Transcript
+from app.metrics.membership import NO_CLIENT
+from app.seeding import derive_key, numpy_generator
+
+
+class Federations(Protocol):
+    """Repeats the attacked federation with other members."""
+
+    fingerprint: str
+    """Equal for federations with equal settings."""
+
+    def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
+        """Train shadow federation `number` on the members of each client; keep the transcript of rounds in a folder."""
+
+
+class FederatedShadows:
+    """One repeated federation gives a shadow of the global model and one of every client's upload."""
+
+    def __init__(
+        self,
+        public: Public,
+        audited: Mapping[int, Ids],
+        rounds: tuple[int, ...],
+        federations: Federations,
+        count: int = 16,
+        cache: Path | None = None,
+    ) -> None:
+        """Run nothing yet.
+
+        Args:
+            public: network, data and plan.
+            audited: audited samples by client, without who is a member.
+            rounds: rounds that any target has been seen in, ascending, counted from 1.
+            federations: repeats the attacked federation.
+            count: shadows per target.
+            cache: folder to keep transcripts in; without one, they are kept until the end of the program.
+        """
+        self._public, self._audited, self._rounds = public, audited, rounds
+        self._federations, self._count = federations, count
+        self._temporary = tempfile.TemporaryDirectory() if cache is None else None
+        self._cache = Path(self._temporary.name) if self._temporary is not None else Path(cache or "")
+        self._draws: dict[tuple[Kind, int], list[Draw]] = {}
+        self._transcripts: dict[tuple[Kind, int], Transcript] = {}
+
+    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+        """Shadows of a target: the same model of every repeated federation, or of the first few."""
+        numbers = range(min(first or self._count, self._count))
+        missing = [number for number in numbers if (kind, number) not in self._transcripts]
+        for number in progress(missing, "shadow federations"):
+            self._transcripts[kind, number] = self._run(kind, number)
+        shadows = tuple(self._shadow(target, kind, number) for number in numbers)
+        trained = len(shadows[0].members)
+        notes = (size_note(trained, target.size),) if trained < 0.8 * target.size else ()
+        return ShadowSet(shadows, notes)
+
+    def _shadow(self, target: AttackedModel, kind: Kind, number: int) -> Shadow:
+        transcript, draws = self._transcripts[kind, number], self._deal(kind, number)
+        prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}"
+        if target.is_global:
+            model = aggregated_models(transcript.client_view(), self._public, target.rounds, prefix)
+            return Shadow(model, _joined([draw.members for draw in draws]), self._outside(kind, draws, NO_CLIENT))
+        found = uploaded_models(transcript.server_view(), self._public, target.rounds, prefix, last=False)
+        upload = found[target.client]
+        if not isinstance(upload, AttackedModel):
+            raise UserError.of(
+                f"client {target.client} has no upload in shadow federation {number}: {upload.reason}",
+                "the shadow tells nothing about the target",
+                "use --attacks.membership.shadows.mode central",
+            )
+        return Shadow(upload, draws[target.client].members, self._outside(kind, draws, target.client))
+
+    def _outside(self, kind: Kind, draws: list[Draw], client: int) -> Ids:
+        """Known non-members: of the audited samples, or of the attacker's own data."""
+        if kind == "in-out":
+            chosen = draws if client == NO_CLIENT else [draws[client]]
+            return _joined([draw.nonmembers for draw in chosen])
+        return np.setdiff1d(self._public.auxiliary, _joined([draw.members for draw in draws]))
+
+    def _run(self, kind: Kind, number: int) -> Transcript:
+        folder = self._cache / self._key(kind, number)
+        done = folder / "done"
+        if not done.is_file():
+            members = [draw.members for draw in self._deal(kind, number)]
+            self._federations.run(number, members, self._rounds, folder)
+            done.touch()
+        return Transcript(folder)
+
+    def _key(self, kind: Kind, number: int) -> str:
+        members = [draw.members for draw in self._deal(kind, number)]
+        told = [VERSION, self._federations.fingerprint, number, self._rounds, self._public.seed]
+        digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
+        for ids in members:
+            digest.update(np.int64(len(ids)).tobytes() + np.ascontiguousarray(ids).tobytes())
+        return digest.hexdigest()
+
+    def _deal(self, kind: Kind, number: int) -> list[Draw]:
+        """Training sets of all clients of one shadow federation."""
+        if (kind, number) not in self._draws:
+            make = self._deal_in_out if kind == "in-out" else self._deal_out
+            self._draws[kind, number] = make(number)
+        return self._draws[kind, number]
+
+    def _deal_out(self, number: int) -> list[Draw]:
+        """The attacker's own data in the clients' proportions; no client is left without a sample."""
+        sizes = np.array(self._sizes)
+        draw = draw_out(self._public.auxiliary, int(sizes.sum()), self._public.seed, number)
+        order = numpy_generator(self._public.seed, "shadow-federation-out", number).permutation(draw.members)
+        total = len(order)
+        if total < 2 * len(sizes):
+            raise UserError.of(
+                f"the attacker can train {len(sizes)} shadow clients on {len(order)} samples of its own",
+                "some would have fewer than two to train on",
+                "raise --data.holdout.shadow, or use shadows.mode central",
+            )
+        spare = total - 2 * len(sizes)
+        bounds = (2 + np.floor(spare * sizes / sizes.sum())).astype(int).cumsum()
+        empty = np.empty(0, dtype=np.int64)
+        return [Draw(np.sort(part), empty) for part in np.split(order[: bounds[-1]], bounds[:-1])]
+
+    def _deal_in_out(self, number: int) -> list[Draw]:
+        """Half of each client's audited samples, filled up from the attacker's own data to the client's size."""
+        auxiliary = numpy_generator(self._public.seed, "shadow-federation-filling", number).permutation(
+            self._public.auxiliary
+        )
+        draws = []
+        for client, size in enumerate(self._sizes):
+            seed = derive_key(self._public.seed, "shadow-draws", client)
+            wanted = max(0, size - len(self._audited[client]) // 2)
+            filling, auxiliary = auxiliary[:wanted], auxiliary[wanted:]
+            draws.append(draw_in_out(self._audited[client], filling, size, seed, number))
+        return draws
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        assert self._public.plan_of is not None
+        return self._public.plan_of(0).roster.sizes
+
+
+def _joined(parts: list[Ids]) -> Ids:
+    return np.sort(np.concatenate(parts))

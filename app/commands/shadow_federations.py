@@ -1,0 +1,95 @@
+"""Repeats the federation of a command with other members: what federated shadow models are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from app.attacks.responses import Ids
+from app.federation.evaluation import Evaluation
+from app.federation.module import FederatedModule
+from app.federation.processes import alone
+from app.federation.transcript import TranscriptSettings
+from app.seeding import derive_key
+from callbacks.transcript_recorder import TranscriptRecorder
+from datamodules.split import Membership
+
+if TYPE_CHECKING:
+    from app.commands.fit import FitCommand
+
+
+class ShadowFederations:
+    """Builds the federation anew from its configuration, defenses included, and trains it on other members.
+
+    Shadow federations have the public plan and the data sizes of the attacked one; initial values, batches, noise and
+    members are their own.
+    """
+
+    def __init__(self, command: FitCommand) -> None:
+        """Run nothing yet.
+
+        Args:
+            command: the command whose federation is attacked, with its federation built.
+        """
+        self._command = command
+        told = {key: command.plain_config.get(key) for key in ("model", "data", "defenses", "defense_order")}
+        told["precision"] = (command.plain_config.get("trainer") or {}).get("precision")
+        text = json.dumps(told, sort_keys=True, default=str)
+        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
+        """Train one shadow federation; its transcript of the given rounds is kept in the folder."""
+        attacked: FederatedModule = self._command.model
+        federation, data, defenses = self._command.rebuilt()
+        data.redealt(attacked.data, _membership(attacked.data.membership, members))
+        federation.seed = derive_key(attacked.seed, "shadow-federation", number)
+        federation.evaluation = Evaluation(clients=False)
+        keeper = TranscriptRecorder(folder, TranscriptSettings(last=0, rounds=list(rounds)), announce=False)
+        trainer = self._trainer(attacked, rounds[-1], [*defenses, _SamePlan(attacked), keeper])
+        with alone(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer.fit(federation, datamodule=data)
+
+    def _trainer(self, attacked: FederatedModule, rounds: int, callbacks: list[Callback]) -> Trainer:
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        return Trainer(
+            **quiet,
+            max_epochs=rounds,
+            accelerator=attacked.device.type,
+            strategy=SingleDeviceStrategy(device=attacked.device),
+            devices=1,
+            precision=attacked.trainer.precision,
+            callbacks=callbacks,
+            enable_checkpointing=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+            use_distributed_sampler=False,
+        )
+
+
+class _SamePlan(Callback):
+    """Gives a shadow federation the clients and the plan of the attacked one; only the sizes are its own."""
+
+    def __init__(self, attacked: FederatedModule) -> None:
+        self._roster = attacked.roster
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """After the network is built, before the first round."""
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.prepare()
+        pl_module.roster = replace(self._roster, sizes=tuple(pl_module.data.sizes))
+
+
+def _membership(attacked: Membership, members: Sequence[Ids]) -> Membership:
+    """Sets of a shadow federation; the attacked one's sets are not in sight of it beyond their common test set."""
+    empty = np.empty(0, dtype=np.int64)
+    return Membership(tuple(members), tuple(empty for _ in members), empty, empty, attacked.test)

@@ -1,0 +1,72 @@
+"""Keeps what attacks on a run found: files as they come, tables, pictures and trackers at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from app.attacks.findings import Finding
+from app.metrics.membership import MembershipScores
+from app.results.attack_files import AttackFiles
+from app.results.attack_pictures import draw_clients, draw_leakage, draw_roc
+from app.results.attack_report import COLUMNS, clients_csv, rows, samples_csv, table
+from app.results.run_folder import RunFolder, cannot_write, write_text
+from app.results.tracking import RoundLogger
+
+
+class AttackResults:
+    """The attack folder of one run, `attacks/`, with its summary.
+
+    Attributes:
+        tracker: W&B run that results are also sent to, None for none.
+    """
+
+    def __init__(self, folder: RunFolder, tracker: RoundLogger | None = None) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the run's folder, which exists.
+            tracker: W&B run that results are also sent to.
+        """
+        self._folder, self.tracker = folder, tracker
+        self._files = AttackFiles(folder.path / "attacks")
+
+    def add(self, finding: Finding) -> None:
+        """Keep one result, at once."""
+        self._files.write(finding)
+
+    def conclude(self, found: Sequence[Finding], when: str = "") -> None:
+        """Show the results just found, and bring tables, pictures and summary of all results up to date.
+
+        Args:
+            found: what was found now.
+            when: time of the attack in words; empty for the end of the run.
+        """
+        title = f"membership inference{', ' + when if when else ''}: {self._folder.name}"
+        tqdm.write(f"\n{title}\n{table(found)}\n")
+        try:
+            self._write(found, title)
+        except OSError as error:
+            raise cannot_write(self._folder.path, error) from error
+        if self.tracker is not None:
+            curves = {f.conditions.label: f.scores for f in found if isinstance(f.scores, MembershipScores)}
+            self.tracker.log_attacks(list(COLUMNS), rows(found), self._files.summary(), curves)
+
+    def _write(self, found: Sequence[Finding], title: str) -> None:
+        path, records = self._folder.path / "attacks", self._files.records()
+        scores = self._files.scores_by_label()
+        write_text(path / "clients.csv", clients_csv(records))
+        write_text(path / "vulnerable.csv", samples_csv(scores))
+        if scores:
+            draw_roc(scores, title).savefig(path / "roc.png", dpi=130)
+        draw_leakage(records, title).savefig(path / "leakage.png", dpi=130)
+        for finding in found:
+            if finding.clients:
+                draw_clients(finding).savefig(path / f"{finding.conditions.label}.clients.png", dpi=130)
+        self._folder.update_summary("attacks", self._files.summary())
+
+
+def attack_summary(folder: RunFolder) -> dict[str, float]:
+    """All numbers that attacks on a run have found so far; empty without any."""
+    return AttackFiles(folder.path / "attacks").summary()

@@ -1,0 +1,142 @@
+"""Controls: sound attacks pass, mutants are withheld with the reason."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federation_under_attack import audited, trained, world_of
+
+from app.attacks.controls import ControlRoom, blind_failures, chance_deviation, metric_failures
+from app.attacks.membership.catalogue import ATTACKS, make_attack
+from app.attacks.membership.lira import LiRAOffline
+from app.attacks.membership.yeom import Yeom
+from app.attacks.toy import make_toy
+from app.metrics.leakage import Leakage
+from app.metrics.membership import MembershipScores, NotAvailable
+from datamodules.store import ImageStore
+
+
+class Flipped(Yeom):
+    """Members and non-members swapped."""
+
+    name = "flipped"
+
+    def scores(self, target, samples, lab):
+        """The loss instead of minus the loss."""
+        return -super().scores(target, samples, lab)
+
+
+class Psychic(Yeom):
+    """Knows the toy's members although the model does not."""
+
+    name = "psychic"
+
+    def scores(self, target, samples, lab):
+        """Whatever the model is."""
+        return np.isin(samples, make_toy(0).members).astype(float)
+
+
+@pytest.fixture(scope="module")
+def room():
+    """Trained once."""
+    return ControlRoom()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A federation that leaks."""
+    return world_of(*trained(tmp_path_factory.mktemp("leaky")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_passes(room, name):
+    """Memorised toy, untrained model, wrong labels."""
+    assert room.failures(make_attack(name)) == []
+
+
+def test_flipped_labels_are_caught(room, world):
+    """The number is withheld, the scores are kept, the reason is told; a warning keeps the number."""
+    assert any("memorised" in failure for failure in room.failures(Flipped()))
+    finding = audited(world, attacks=[Flipped()], controls="withhold")["flipped.uploads"]
+    assert "withheld, a control failed" in finding.leakage.reason
+    assert isinstance(finding.scores, MembershipScores)
+    warned = audited(world, attacks=[Flipped()], controls="warn")["flipped.uploads"]
+    assert isinstance(warned.leakage, Leakage)
+    assert any("a control failed" in note for note in warned.notes)
+
+
+def test_knowledge_from_elsewhere_is_caught(room):
+    """An attack that finds members of an untrained model."""
+    assert any("never trained" in failure for failure in room.failures(Psychic()))
+
+
+def test_confidence_in_any_class_is_caught(room):
+    """LiRA with the largest probability in place of the true class's takes wrong labels for members."""
+
+    class MaxConfidence(LiRAOffline):
+        name = "lira-max"
+
+        def scores(self, target, samples, lab):
+            return super().scores(target, samples, _Blind(lab))
+
+    class _Blind:
+        """A lab whose models are asked about their favourite class."""
+
+        def __init__(self, lab):
+            self._lab, self.oracle = lab, self
+
+        def __getattr__(self, name):
+            return getattr(self._lab, name)
+
+        def responses(self, model, samples, snapshot=-1):
+            found = self._lab.oracle.responses(model, samples, snapshot)
+            return replace(found, labels=found.logits.argmax(axis=1))
+
+    failures = room.failures(MaxConfidence())
+    assert any("wrong label" in failure for failure in failures), failures
+
+
+def test_sound_attacks_keep_their_numbers(world):
+    """All controls on."""
+    found = audited(world, "yeom", "lira-offline", controls="withhold")
+    assert all(isinstance(finding.leakage, Leakage) for finding in found.values())
+
+
+def test_permuted_and_constant_scores():
+    """The metrics themselves: perfect scores pass, since permuted membership and equal scores tell nothing."""
+    scores = MembershipScores.of(np.arange(400.0), np.arange(400) >= 200)
+    assert metric_failures(scores, seed=0) == []
+
+
+def test_blind_baseline_passes_a_coin(room):
+    """Members and non-members from one distribution."""
+    toy = room.toy
+    assert blind_failures(toy.public.store, toy.members, toy.nonmembers, seed=0) == []
+
+
+def test_blind_baseline_catches_two_distributions(world):
+    """Brighter members are told apart without any model, so every number is withheld."""
+    members = np.concatenate(world.truth.members)
+    images = world.public.store.images.clone()
+    images[torch.from_numpy(members)] += 1.0
+    store = world.public.store
+    brighter = ImageStore(images, store.labels, store.mean, store.std, store.classes)
+    shifted = replace(world, public=replace(world.public, store=brighter))
+    for finding in audited(shifted, "yeom", controls="withhold").values():
+        assert isinstance(finding.leakage, NotAvailable)
+        assert "without the model" in finding.leakage.reason
+
+
+def test_blind_baseline_catches_other_labels(room):
+    """Members of some classes only."""
+    toy = room.toy
+    labels = toy.public.store.labels[: len(toy.samples)].numpy()
+    order = np.argsort(labels, kind="stable")
+    assert blind_failures(toy.public.store, order[:200], order[200:], seed=0) != []
+
+
+def test_chance_deviation():
+    """200 members and 200 non-members: 0.029."""
+    assert chance_deviation(200, 200) == pytest.approx(0.0289, abs=1e-4)

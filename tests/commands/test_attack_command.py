@@ -1,0 +1,160 @@
+"""`rampart attack` and the attacks at the end of `rampart fit`: the same numbers, files for everybody, good refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from run_kit import command, exit_code, train
+
+from app.commands.fit import fit
+from app.federation.hooks import FederatedCallback
+from app.results.attack_files import AttackFiles
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+MIA = ("--attacks.mia", "MembershipInference", "--attacks.mia.controls", "skip", "--attacks.mia.shadows.count", "4")
+QUICK = ("--shadows.count", "4", "--controls", "skip")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    """A finished run that was attacked at its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
+        names = "[yeom, lira-offline, lira-online]"
+        return train(tmp_path_factory.mktemp("runs"), "a", *MIA, "--attacks.mia.attacks", names)
+
+
+def test_results_of_the_end_of_the_run(attacked, capsys):
+    """Scores, tables, pictures and a summary."""
+    names = {path.name for path in (attacked / "attacks").iterdir()}
+    labels = [f"{attack}.{kind}" for attack in ("yeom", "lira-offline", "lira-online") for kind in ("global", "uploads")]
+    assert {f"{label}.npz" for label in labels} <= names
+    assert {"clients.csv", "vulnerable.csv", "roc.png", "leakage.png"} <= names
+    summary = json.loads((attacked / "summary.json").read_text())
+    assert all(f"attacks/{label}/auc" in summary["attacks"] for label in labels)
+    with np.load(attacked / "attacks" / "yeom.uploads.npz", allow_pickle=False) as arrays:
+        assert {"scores", "members", "samples", "clients"} == set(arrays.files)
+
+
+def test_later_attacks_give_the_same_scores(attacked):
+    """From the transcript alone, bit for bit; other results stay."""
+    files = AttackFiles(attacked / "attacks")
+    before = {label: files.scores(label).scores for label in ("yeom.uploads", "lira-online.global")}
+    assert exit_code("attack", str(attacked), "--attacks", "yeom,lira-online", *QUICK) == 0
+    for label, scores in before.items():
+        assert np.array_equal(files.scores(label).scores, scores), label
+
+
+def test_further_attacks_are_added(attacked):
+    """The summary of the run has them, beside what it had."""
+    before = json.loads((attacked / "summary.json").read_text())
+    assert exit_code("attack", str(attacked), "--attacks=entropy", "--targets", "uploads", *QUICK) == 0
+    after = json.loads((attacked / "summary.json").read_text())
+    assert "attacks/entropy.uploads/auc" in after["attacks"]
+    assert before["attacks"].items() <= after["attacks"].items()
+    assert before["final"] == after["final"]
+
+
+def test_shadows_are_kept_beside_the_runs(attacked):
+    """Another run of the same data and recipe finds them."""
+    assert list((attacked.parent / ".cache" / "shadows").glob("*.npz"))
+
+
+def test_on_the_way(tmp_path):
+    """Every second round, and the end; rounds that are attacked are kept."""
+    folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--attacks.mia.every", "2", rounds=5)
+    labels = {record.label for record in AttackFiles(folder / "attacks").records()}
+    assert labels == {f"yeom.{kind}{when}" for kind in ("global", "uploads") for when in ("@2", "@4", "")}
+    assert {path.name for path in (folder / "transcript").glob("round-*")} >= {"round-00002", "round-00004"}
+
+
+def test_chosen_rounds(tmp_path):
+    """Rounds 1 and 3 of 4 are kept and attacked."""
+    folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--attacks.mia.rounds", "[1, 3]", rounds=4)
+    labels = {record.label for record in AttackFiles(folder / "attacks").records()}
+    assert {"yeom.uploads", "yeom.uploads@1", "yeom.uploads@3"} <= labels
+
+
+def test_sealed_uploads(tmp_path, capsys):
+    """N/A with the reason, on the terminal and in the files."""
+    folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--defenses.seal", "run_kit.Seal")
+    assert "the server sees ciphertext only" in capsys.readouterr().out
+    record = json.loads((folder / "attacks" / "yeom.uploads.json").read_text())
+    assert "ciphertext" in json.dumps(record)
+    assert not (folder / "attacks" / "yeom.uploads.npz").exists()
+
+
+class Marked(FederatedCallback):
+    """A defense that counts the federations it has worked in, and stops all learning."""
+
+    federations: set[int] = set()  # noqa: RUF012
+
+    def on_client_update(self, trainer, federation, update):
+        """Send back what was received."""
+        self.federations.add(id(federation))
+        update.vector.copy_(update.received)
+
+
+@pytest.mark.slow
+def test_federated_shadows_repeat_the_defense(tmp_path, monkeypatch):
+    """Six shadow federations and the attacked one, all defended; nothing is learnt, so nothing leaks."""
+    monkeypatch.setattr(Marked, "federations", set())
+    options = ("--defenses.marked", "test_attack_command.Marked", "--attacks.mia.attacks", "[yeom, lira-online]")
+    federated = ("--attacks.mia.shadows.mode", "federated", "--attacks.mia.calibrate", "false")
+    folder = train(tmp_path, "a", *MIA, *options, *federated)
+    assert len(Marked.federations) == 5
+    records = {record.label: record for record in AttackFiles(folder / "attacks").records()}
+    assert abs(records["lira-online.global"].leakage.auc.value - 0.5) < 0.15
+    assert records["lira-online.global"].conditions.shadows == "4 federated"
+
+
+def test_runs_that_cannot_be_attacked(tmp_path, capsys, attacked):
+    """Each refusal says what to do."""
+    assert exit_code("attack", str(tmp_path / "nothing")) == 2
+    assert "is no run" in capsys.readouterr().err
+    bare = train(tmp_path, "bare", "--transcript.last", "0", rounds=1)
+    assert exit_code("attack", str(bare)) == 2
+    assert "--transcript.last 2" in capsys.readouterr().err
+    (bare / "summary.json").unlink()
+    assert exit_code("attack", str(bare)) == 2
+    assert "is not finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (("--attacks", "lira-onlin"), "did you mean lira-online"),
+        (("--attacks", "nowhere.Attack"), "module.Class"),
+        (("--targets", "uplaods"), "uploads"),
+        (("--shadows.count", "1"), "2 or more"),
+        (("--rounds", "0"), "counted from 1"),
+        (("--protocol", "paper"), "mapp-fl"),
+        (("--shadow.count", "4"), "--shadows.count"),
+    ],
+)
+def test_wrong_options(attacked, capsys, options, hint):
+    """Refused before anything is built, with the nearest right choice."""
+    assert exit_code("attack", str(attacked), *options) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_wrong_attack_in_fit(tmp_path, capsys):
+    """The same refusal before any training."""
+    arguments = command(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yoem]")
+    assert exit_code("fit", *arguments) == 2
+    assert "did you mean yeom" in capsys.readouterr().err
+
+
+def test_an_interrupted_attack_is_made_up_for(tmp_path, monkeypatch):
+    """Killed while attacking, the same command attacks again without training again."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.attacks.protocols.audit.Audit.findings", stop)
+        assert fit(command(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")) == 130
+    assert not (tmp_path / "a" / "summary.json").exists()
+    folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")
+    assert (folder / "attacks" / "yeom.uploads.npz").is_file()
