@@ -122,7 +122,7 @@ class MembershipInference(FederatedCallback):
                 if self.home is not None:
                     self.home.results.add(finding)
         if self.home is not None:
-            self.home.results.conclude(found, f"after round {rounds}" if not final else "")
+            self.home.results.conclude(found, world.rates, "" if final else f"after round {rounds}")
         return found
 
     def world(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> World:

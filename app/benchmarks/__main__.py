@@ -1,4 +1,4 @@
-"""`python -m app.benchmarks federation [--quick] [--json FILE]`: measure and print tables."""
+"""`python -m app.benchmarks federation|shadows [--quick] [--json FILE]`: measure and print tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from typing import Any
 import torch
 
 from app.benchmarks.federation import federation_tables
+from app.benchmarks.shadows import shadow_tables
 from app.benchmarks.table import Table
 from app.federation.executors import available_cores
 
-SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {"federation": federation_tables}
+SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
+    "federation": federation_tables,
+    "shadows": shadow_tables,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

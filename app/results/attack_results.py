@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from app.attacks.findings import Finding
+from app.errors import UserError
 from app.metrics.membership import MembershipScores
 from app.results.attack_files import AttackFiles
 from app.results.attack_pictures import draw_clients, draw_leakage, draw_roc
 from app.results.attack_report import COLUMNS, clients_csv, rows, samples_csv, table
-from app.results.run_folder import RunFolder, cannot_write, write_text
+from app.results.run_folder import RunFolder, write_text
 from app.results.tracking import RoundLogger
 
 
@@ -36,24 +37,29 @@ class AttackResults:
         """Keep one result, at once."""
         self._files.write(finding)
 
-    def conclude(self, found: Sequence[Finding], when: str = "") -> None:
+    def conclude(self, found: Sequence[Finding], rates: Sequence[float], when: str = "") -> None:
         """Show the results just found, and bring tables, pictures and summary of all results up to date.
 
         Args:
             found: what was found now.
+            rates: width that each client trains, for the pictures.
             when: time of the attack in words; empty for the end of the run.
         """
         title = f"membership inference{', ' + when if when else ''}: {self._folder.name}"
         tqdm.write(f"\n{title}\n{table(found)}\n")
         try:
-            self._write(found, title)
+            self._write(found, rates, title)
         except OSError as error:
-            raise cannot_write(self._folder.path, error) from error
+            raise UserError.of(
+                f"cannot write {self._folder.path / 'attacks'}: {error.strerror or error}",
+                "tables and pictures are not up to date; the scores are kept",
+                "free some space, then repeat the attack with `rampart attack`",
+            ) from error
         if self.tracker is not None:
             curves = {f.conditions.label: f.scores for f in found if isinstance(f.scores, MembershipScores)}
             self.tracker.log_attacks(list(COLUMNS), rows(found), self._files.summary(), curves)
 
-    def _write(self, found: Sequence[Finding], title: str) -> None:
+    def _write(self, found: Sequence[Finding], rates: Sequence[float], title: str) -> None:
         path, records = self._folder.path / "attacks", self._files.records()
         scores = self._files.scores_by_label()
         write_text(path / "clients.csv", clients_csv(records))
@@ -63,7 +69,7 @@ class AttackResults:
         draw_leakage(records, title).savefig(path / "leakage.png", dpi=130)
         for finding in found:
             if finding.clients:
-                draw_clients(finding).savefig(path / f"{finding.conditions.label}.clients.png", dpi=130)
+                draw_clients(finding, dict(enumerate(rates))).savefig(path / f"{finding.conditions.label}.clients.png", dpi=130)
         self._folder.update_summary("attacks", self._files.summary())
 
 

@@ -46,9 +46,9 @@ def test_advantage_of_simple_guesses():
 
 
 def test_advantage_by_hand():
-    """Known members have a mean loss of 0.5; a loss of exactly 0.5 is no member, so 2 of 3 and 2 of 3 are right."""
+    """Known members have a mean loss of 0.5; a member with exactly 0.5 is missed: 2 of 3 and 2 of 3 are right."""
     losses = YeomLosses(
-        halves(0.1, 0.4, 0.5, 0.2, 0.5, 0.9), np.zeros(6, int), halves(0.2, 0.8, 1, 2), np.zeros(4, int)
+        halves(0.1, 0.4, 0.5, 0.2, 0.6, 0.9), np.zeros(6, int), halves(0.2, 0.8, 1, 2), np.zeros(4, int)
     )
     assert losses.advantages()["Adv %"] == pytest.approx(200 * (4 / 6 - 0.5))
 

@@ -208,6 +208,7 @@ def test_clients_without_a_number_are_counted(shown, tmp_path):
     figure = draw_clients(found)
     figure.savefig(tmp_path / "picture.png", dpi=40)
     assert len(dots(figure.axes[0])) == shown
+    assert 0 < figure.axes[0].get_xlim()[0] < 10 < figure.axes[0].get_xlim()[1]
     assert figure.axes[0].get_title().endswith(f"\nnot shown, without a number: 2 of {2 + shown} clients")
 
 

@@ -68,6 +68,13 @@ def test_one_row_per_result_with_the_numbers_of_the_metrics():
     assert line.split() == " ".join(expected).split()
 
 
+def test_members_come_before_nonmembers():
+    """Also where they are not equally many."""
+    scores = MembershipScores.of([3.0, 2.0, 0.0, 1.0, 0.5], [True, True, True, False, False])
+    [line] = lines_of(table([replace(finding(), leakage=measure_leakage(scores, bootstrap=QUICK))]))
+    assert line.split()[3] == "3/2"
+
+
 def test_findings_and_records_read_alike():
     """The text does not depend on where a result comes from."""
     found = [finding(), full_finding(), missing()]
@@ -103,6 +110,13 @@ def test_missing_results_say_why():
     assert f"N/A:\n- nasr.uploads, fedinv.uploads: {REASON}\n- other.uploads: another" in text
     assert "remarks" not in text
     assert max(map(len, text.split("N/A:")[1].splitlines())) <= 110
+
+
+def test_labels_are_never_broken():
+    """A label can be searched for."""
+    names = [f"an-attack-with-number-{number}" for number in range(12)]
+    words = table([missing(name, reason="this and that") for name in names] + [missing()]).split()
+    assert {f"{name}.uploads" for name in names} <= {word.rstrip(",:") for word in words}
 
 
 def test_remarks_are_told_once():
