@@ -9,11 +9,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from app.attacks.findings import Finding
-from app.attacks.membership.catalogue import make_attack
 from app.attacks.membership.base import MembershipAttack
-from app.attacks.protocols.catalogue import PAPERS, ProtocolName
+from app.attacks.membership.catalogue import make_attack
 from app.attacks.protocols.audit import Audit, AuditSettings, Controls
 from app.attacks.protocols.base import Protocol
+from app.attacks.protocols.catalogue import PAPERS, ProtocolName
 from app.attacks.protocols.choices import TargetKind
 from app.attacks.public import Public
 from app.attacks.shadows.book import DEFAULT_SHADOWS, ShadowSettings
@@ -76,7 +76,7 @@ class MembershipInference(FederatedCallback):
             shadows: how shadow models are made.
             protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was.
             calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
-            controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` all controls.
+            controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
         """
         self.home: AttackHome | None = None
         self.every, self.rounds = every, tuple(sorted(rounds or ()))

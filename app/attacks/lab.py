@@ -55,19 +55,19 @@ class Lab:
         self.public, self.oracle = public, oracle
         self.notes: list[str] = []
         self._source, self._target = source, target
-        self._left_out: str | None = None
+        self._left_out: frozenset[str] = frozenset()
 
     def shadows(self, kind: Kind, first: int | None = None) -> list[Shadow]:
         """Shadows of the target (or the first few), without the one that plays the target."""
         made = self._source.shadows(self._target, kind, first)
         for text in made.notes:
             self.note(text)
-        return [shadow for shadow in made.shadows if shadow.model.key != self._left_out]
+        return [shadow for shadow in made.shadows if shadow.model.key not in self._left_out]
 
     def playing(self, shadow: Shadow) -> Lab:
         """The same lab where a shadow plays the target, and is therefore no shadow."""
         other = Lab(self.public, self.oracle, self._source, self._target)
-        other._left_out = shadow.model.key
+        other._left_out = self._left_out | {shadow.model.key}
         return other
 
     def note(self, text: str) -> None:

@@ -69,7 +69,9 @@ class AttackResults:
         draw_leakage(records, title).savefig(path / "leakage.png", dpi=130)
         for finding in found:
             if finding.clients:
-                draw_clients(finding, dict(enumerate(rates))).savefig(path / f"{finding.conditions.label}.clients.png", dpi=130)
+                draw_clients(finding, dict(enumerate(rates))).savefig(
+                    path / f"{finding.conditions.label}.clients.png", dpi=130
+                )
         self._folder.update_summary("attacks", self._files.summary())
 
 

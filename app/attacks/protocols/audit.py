@@ -21,6 +21,7 @@ from app.attacks.world import World
 from app.errors import UserError
 from app.metrics.comparison import Comparison, compare_auc
 from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.roc import roc_curve, tpr_at_fpr
 
 Controls = Literal["withhold", "warn", "skip"]
 """What happens to the numbers of an attack that fails a control."""
@@ -117,16 +118,24 @@ class Audit(Protocol):
 
 
 def _compared(finding: Finding, loss: Finding | None) -> Finding:
-    """A remark where an attack that is calibrated by shadows does worse than the plain loss."""
+    """A remark where an attack that is calibrated by shadows does worse than the plain loss, also at a low FPR."""
     if loss is None or not finding.conditions.attack.startswith(("lira", "rmia")):
         return finding
     plain, calibrated = loss.scores, finding.scores
     if not (isinstance(plain, MembershipScores) and isinstance(calibrated, MembershipScores)):
         return finding
-    difference = compare_auc(plain, calibrated) if plain.scores.size == calibrated.scores.size else None
+    if plain.scores.size != calibrated.scores.size or _tpr(calibrated) > _tpr(plain):
+        return finding
+    difference = compare_auc(plain, calibrated)
     if isinstance(difference, Comparison) and difference.difference > 0 and difference.verdict != "indistinguishable":
         return finding.noting(
             f"uncalibrated: weaker than the plain loss by {difference.difference:.3f} of AUC, so the shadows probably "
             "do not match the target"
         )
     return finding
+
+
+def _tpr(scores: MembershipScores) -> float:
+    """Share of the members found at 1 % FPR, 0 to 1; 0 where non-members are too few to tell."""
+    found = tpr_at_fpr(roc_curve(scores), 0.01)
+    return 0.0 if isinstance(found, NotAvailable) else found.tpr

@@ -49,6 +49,8 @@ def train_centrally(
         workers: worker threads; without a number, one per core.
     """
     context = replace(public.local_context(), seed=seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # models are small and many: threads within one would only wait for each other
     executor = make_executor("auto", context, workers or available_cores(), [])
     kept: list[tuple[Snapshot, ...]] = []
     try:
@@ -57,6 +59,7 @@ def train_centrally(
                 kept.extend(_train_block(public, executor, jobs[start : start + BLOCK], rounds, seed, bar))
     finally:
         executor.close()
+        torch.set_num_threads(threads)
     return kept
 
 
