@@ -27,6 +27,9 @@ Weights = NDArray[np.int64]
 CHUNK = 1_000_000
 """Weights held at a time: more would fall out of the cache and gain nothing."""
 
+SEVERAL = 5
+"""Clients from which on they are drawn: fewer say next to nothing about how clients differ."""
+
 LOST = 0.05
 """Largest share of resamples that may lack members or non-members; more would tilt the rest."""
 
@@ -110,8 +113,8 @@ class Bootstrap:
     """How to resample.
 
     Attributes:
-        unit: what is drawn; None draws clients where there are several, since the rows of one client share a model, and
-            rows otherwise.
+        unit: what is drawn; None draws clients where there are `SEVERAL` or more, since the rows of one client share a
+            model, and rows otherwise: then intervals speak of these clients only.
         confidence: of intervals and verdicts, between 0 and 1.
         resamples: number of resamples, 2 or more.
         seed: of the draws.
@@ -138,7 +141,7 @@ class Bootstrap:
             statistic: one number per resample from its weights; NaN where undefined.
             scores: rows that are drawn from.
         """
-        unit = self.unit or ("client" if scores.client_ids.size > 1 else "row")
+        unit = self.unit or ("client" if scores.client_ids.size >= SEVERAL else "row")
         counted = {"client": scores.client_ids.size, "row": min(scores.member_count, scores.nonmember_count)}
         if counted[unit] < 2:
             what = "clients" if unit == "client" else "members and 2 non-members"

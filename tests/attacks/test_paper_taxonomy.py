@@ -160,13 +160,20 @@ def test_untrained_federation_leaks_nothing(tmp_path):
 
 def test_figures_from_the_rows(leak):
     """AUC and TPR of a client from its own rows; the latter at the nearest point, which 90 non-members leave at 0."""
-    finding = leak["lira", "uploads"]
+    finding = leak["yeom", "uploads"]
     rows = finding.scores.select(finding.scores.clients == 1)
     assert dict(figure(finding, "AUC %").per_client)[1] == 100 * roc_curve(rows).auc
     assert dict(figure(finding, "TPR % at 0.1 % FPR").per_client)[1] == 100 * nearest_tpr(rows, 0.001) == 0
+    assert nearest_tpr(rows, 0.1) > 0
     assert all(isinstance(entry, NotAvailable | TprAtFpr) for entry in finding.leakage.tpr)
     assert (finding.scores.clients != NO_CLIENT).all()
-    assert 0 <= finding.scores.scores.min() <= finding.scores.scores.max() <= 1
+
+
+def test_scores_of_shadow_attacks_are_probabilities(leak):
+    """From 0 to 1, as the grid of thresholds wants them."""
+    for attack in ("lira", "tmia"):
+        scores = leak[attack, "uploads"].scores.scores
+        assert 0 <= scores.min() < 0.5 < scores.max() <= 1
 
 
 def test_advantage_from_known_samples(memorised, leak):
@@ -268,7 +275,7 @@ def test_members_and_nonmembers_are_asked_apart(pictures):
 
 
 def test_students(pictures):
-    """Full width whatever the teacher's; with a network in training mode, its batch statistics move nothing here."""
+    """Full width whatever the teacher's, the same every time, and learning in every epoch."""
     model = taxonomy.seen_models(pictures, taxonomy.Choice("uploads", 1, False), ())[1]
     work = bench(pictures, student_epochs=3)
     stages = distil(work.targets, model.last, work.shadows.public, pictures.truth.members[0], work.settings)
@@ -278,15 +285,22 @@ def test_students(pictures):
     assert not torch.equal(stages[0].vector, stages[-1].vector)
 
 
-def test_teacher_in_training_mode(pictures):
+def test_mode_of_the_teacher(pictures, monkeypatch):
     """A shadow that keeps running statistics answers otherwise in training mode, and its student differs."""
-    results = []
+    modes, students, divergence = [], [], taxonomy._divergence
+
+    def recorded(public, teacher, *rest):
+        modes.append(teacher.training)
+        return divergence(public, teacher, *rest)
+
+    monkeypatch.setattr(taxonomy, "_divergence", recorded)
     for mode in ("eval", "train"):
         work = bench(pictures, teacher_mode=mode, student_epochs=1, shadow_epochs=2)
         (shadow,) = work.train([pictures.truth.members[0]], "tmia", 1)
         data = pictures.truth.members[0]
-        results.append(distil(work.shadows, shadow.last, work.shadows.public, data, work.settings)[-1].vector)
-    assert not torch.equal(*results)
+        students.append(distil(work.shadows, shadow.last, work.shadows.public, data, work.settings)[-1].vector)
+    assert modes == [False, True]
+    assert not torch.equal(*students)
 
 
 @pytest.mark.parametrize(

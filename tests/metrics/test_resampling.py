@@ -90,7 +90,7 @@ def test_what_cannot_be_resampled():
     assert "at least 2 members" in Bootstrap().run(Ranking.of(lone).auc, lone).reason
     assert "at least 2 clients" in Bootstrap(unit="client").run(Ranking.of(lone).auc, lone).reason
     split = MembershipScores.of(np.arange(8.0), np.arange(8) < 4, clients=np.arange(8) // 4)
-    assert isinstance(Bootstrap().run(Ranking.of(split).auc, split), NotAvailable)
+    assert isinstance(Bootstrap(unit="client").run(Ranking.of(split).auc, split), NotAvailable)
     undefined = np.array([[1, 1, 1, 1, 0, 0, 0, 0]])
     assert np.isnan(Ranking.of(split).auc(undefined)[0])
     assert np.isnan(Ranking.of(split).tpr(undefined, 0.5)[0])
@@ -109,3 +109,10 @@ def test_settings_are_checked():
     with pytest.raises(UserError) as error:
         Bootstrap(confidence=95, resamples=1)
     assert len(error.value.problems) == 2
+
+
+@pytest.mark.parametrize(("clients", "units"), [(1, 60), (4, 60), (5, 5), (12, 12)])
+def test_few_clients_are_not_drawn(clients, units):
+    """With fewer than five, rows are drawn: two clients would give intervals that are empty or everything."""
+    scores = MembershipScores.of(np.arange(120.0), np.arange(120) % 2 == 0, clients=np.arange(120) % clients)
+    assert Bootstrap().run(Ranking.of(scores).auc, scores).units == units

@@ -17,6 +17,7 @@ from app.attacks.world import World
 from app.errors import UserError
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
+from app.metrics.resampling import Bootstrap
 from app.metrics.roc import Decision, roc_curve
 from app.metrics.thresholds import best_threshold, decide
 from app.metrics.vulnerability import client_table
@@ -61,7 +62,9 @@ class Examination:
     def _measured(
         self, conditions: Conditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
     ) -> Finding:
-        leakage = measure_leakage(scores)
+        # the rows of the whole federation share one model, so they are drawn one by one
+        bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
+        leakage = measure_leakage(scores, bootstrap=bootstrap)
         if decisions:
             leakage = replace(leakage, known=known_threshold(_total(decisions)))
         sizes = {client: len(self.world.truth.members[client]) for client in self.world.clients}
@@ -70,7 +73,7 @@ class Examination:
             scores=scores,
             leakage=leakage,
             clients=client_table(scores, sizes),
-            capacities=capacity_rows(self.world, scores),
+            capacities=capacity_rows(self.world, scores, bootstrap),
             notes=notes,
         )
 
