@@ -17,6 +17,7 @@ from app.models.base import DataShape
 from datamodules.augmentation import CropFlip
 from datamodules.partitions import Iid, Partition
 from datamodules.partitions.base import seed_problems
+from datamodules.sampling import wrong_labels
 from datamodules.split import Holdout, Membership, split_pool
 from datamodules.store import ImageStore
 from datamodules.table import PartitionTable
@@ -106,6 +107,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         holdout: what is kept out of training, for tests and for attacks.
         augment: random crops and flips of training images; None for none.
         seed: seed of the partition and of membership, at least 0.
+        label_noise: share of the pool, in [0, 1), whose labels are replaced by wrong ones, drawn at random: samples that
+            can only be memorised, so that attacks are easier to tell apart. The common test set keeps its labels.
     """
 
     def __init__(
@@ -114,8 +117,10 @@ class FederatedDataModule(LightningDataModule, ABC):
         holdout: Holdout = DEFAULT_HOLDOUT,
         augment: CropFlip | None = None,
         seed: int = 0,
+        label_noise: float = 0.0,
     ) -> None:
         super().__init__()
+        self.label_noise = label_noise
         self.partition = self.usual_partition() if partition is None else partition
         self.holdout = holdout
         self.augment = augment
@@ -133,7 +138,9 @@ class FederatedDataModule(LightningDataModule, ABC):
     def problems(self) -> list[Problem]:
         """What is wrong with the settings, as far as it shows without reading the data."""
         augment = [] if self.augment is None else self.augment.problems()
-        return self.partition.problems() + self.holdout.problems() + augment + seed_problems("seed", self.seed)
+        noise = [] if 0 <= self.label_noise < 1 else [_noise_problem(self.label_noise)]
+        seeds = seed_problems("seed", self.seed)
+        return self.partition.problems() + self.holdout.problems() + augment + seeds + noise
 
     def setup(self, stage: str | None = None) -> None:
         """Load and deal once; later calls do nothing.
@@ -146,6 +153,9 @@ class FederatedDataModule(LightningDataModule, ABC):
         raise_all(self.problems())
         raw = self.load()
         raise_all(raw.problems())
+        if self.label_noise:
+            labels = wrong_labels(raw.labels, self.label_noise, len(raw.class_names), self.seed)
+            raw = replace(raw, labels=labels)
         owners = None if raw.owners is None else raw.owners.numpy()
         tests = len(raw.test_labels)
         membership = split_pool(raw.labels.numpy(), owners, tests, self.partition, self.holdout, self.seed)
@@ -263,6 +273,11 @@ class _Ready:
     membership: Membership
     class_names: tuple[str, ...]
     client_names: tuple[str, ...]
+
+
+def _noise_problem(noise: float) -> Problem:
+    remedy = "set --data.label_noise to at least 0 and below 1"
+    return Problem(f"label_noise is {noise}", "it is no share of the data", remedy)
 
 
 def _client_names(membership: Membership, owners: np.ndarray | None, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,8 +1,12 @@
-"""Drawing a fraction of labelled samples so that every sample has the same chance and every class its share."""
+"""Drawing from labelled samples: a fraction with every class its share, and wrong labels."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from app.seeding import numpy_generator
 
 
 def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Generator) -> np.ndarray:
@@ -27,3 +31,20 @@ def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Ge
     mask = np.zeros(len(labels), dtype=bool)
     mask[order] = np.diff(ticks) > 0
     return mask
+
+
+def wrong_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
+    """Labels of which a random share is replaced by other classes, each as likely as the next.
+
+    Args:
+        labels: (n,) int64 classes.
+        share: of the samples, in [0, 1).
+        classes: number of classes, at least 2.
+        seed: of the draw.
+    """
+    generator = numpy_generator(seed, "label noise")
+    chosen = generator.permutation(len(labels))[: round(share * len(labels))]
+    shifted = (labels[chosen].numpy() + generator.integers(1, classes, len(chosen))) % classes
+    result = labels.clone()
+    result[chosen] = torch.from_numpy(shifted)
+    return result
