@@ -107,8 +107,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         holdout: what is kept out of training, for tests and for attacks.
         augment: random crops and flips of training images; None for none.
         seed: seed of the partition and of membership, at least 0.
-        label_noise: share of the pool, in [0, 1), whose labels are replaced by wrong ones, drawn at random: samples that
-            can only be memorised, so that attacks are easier to tell apart. The common test set keeps its labels.
+        label_noise: share of the pool, in [0, 1), whose labels are replaced by wrong ones, drawn at random: they
+            can only be memorised, so that attacks are easier to tell apart; the common test set keeps its labels.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from callbacks.transcript_recorder import TranscriptRecorder
 from datamodules import FederatedDataModule, Holdout, Iid, RawData
 
 sys.path.append(str(Path(__file__).parents[1] / "federation"))
-from federation_kit import FederatedModule, LocalTraining, make_trainer, sgd  # noqa: E402, F401
+from federation_kit import FederatedModule, LocalTraining, make_trainer, sgd
 
 CLASSES = 5
 FEW = ShadowSettings(count=4)

@@ -7,6 +7,7 @@ from paper_kit import figure, make_world
 
 from app.attacks.findings import Conditions
 from app.attacks.membership.base import Threat
+from app.attacks.protocols.base import total_decision
 from app.attacks.protocols.catalogue import PAPERS
 from app.attacks.protocols.knowledge import (
     LabelledSets,
@@ -20,7 +21,6 @@ from app.attacks.protocols.knowledge import (
     known_count,
     legacy_order,
     nearest_tpr,
-    total_decision,
     unit_scores,
 )
 from app.attacks.targets import released_model

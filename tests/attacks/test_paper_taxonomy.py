@@ -124,7 +124,7 @@ def test_shadow_of_tmia(memorised, jobs):
 
 def test_shadows_are_found_again(memorised, leak, monkeypatch):
     """With the same settings none is trained."""
-    monkeypatch.setattr("app.attacks.protocols.knowledge.train_centrally", lambda *_: 1 / 0)
+    monkeypatch.setattr("app.attacks.shadows.book.train_centrally", lambda *_: 1 / 0)
     again = found(Taxonomy(["lira"], **QUICK), memorised)["lira", "uploads"]
     assert again.figures == leak["lira", "uploads"].figures
 

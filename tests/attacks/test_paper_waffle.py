@@ -89,7 +89,7 @@ def test_single_client_without_own_data(tmp_path):
 
 def test_shadows_are_found_again(memorised, leak, monkeypatch):
     """With the same settings none is trained."""
-    monkeypatch.setattr("app.attacks.protocols.knowledge.train_centrally", lambda *_: 1 / 0)
+    monkeypatch.setattr("app.attacks.shadows.book.train_centrally", lambda *_: 1 / 0)
     again = found(WafflePaper(targets=["global"]), memorised)["shokri", "global"]
     assert again.figures == leak["shokri", "global"].figures
 

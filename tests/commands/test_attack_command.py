@@ -1,4 +1,4 @@
-"""`rampart attack` and the attacks at the end of `rampart fit`: the same numbers, files for everybody, good refusals."""
+"""`rampart attack`, and attacks at the end of `rampart fit`: the same numbers, files for everybody, good refusals."""
 
 import json
 
@@ -28,7 +28,8 @@ def attacked(tmp_path_factory):
 def test_results_of_the_end_of_the_run(attacked, capsys):
     """Scores, tables, pictures and a summary."""
     names = {path.name for path in (attacked / "attacks").iterdir()}
-    labels = [f"{attack}.{kind}" for attack in ("yeom", "lira-offline", "lira-online") for kind in ("global", "uploads")]
+    attacks, kinds = ("yeom", "lira-offline", "lira-online"), ("global", "uploads")
+    labels = [f"{attack}.{kind}" for attack in attacks for kind in kinds]
     assert {f"{label}.npz" for label in labels} <= names
     assert {"clients.csv", "vulnerable.csv", "roc.png", "leakage.png"} <= names
     summary = json.loads((attacked / "summary.json").read_text())

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
-from app.attacks.lab import progress
+from app.attacks.lab import Lab, progress
+from app.attacks.models import Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import Problem, UserError
 from app.metrics.membership import Array
@@ -26,10 +29,57 @@ Loss = Literal["bce", "mse"]
 CONSTANT = 1e-6
 """A feature that varies by less than this share of its mean counts as constant."""
 
-FITTED = 1e-3
-"""Mean error of an epoch at which training ends: it would only blow up the logits, with gradients too small for Adam."""
+KEPT_CELLS = 250_000_000
+"""Numbers that an attack keeps for reuse, about 1 GB."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How an attack network is trained, by Adam.
+
+    Attributes:
+        epochs: most passes over the examples, 1 or more.
+        batch_size: examples per step, 1 or more.
+        lr: learning rate, positive.
+        weight_decay: factor of the L2 term, 0 or more.
+        loss: what is minimised.
+        patience: epochs without progress on held-out examples after which training ends, and the best epoch counts;
+            None to hold nothing out and let the last epoch count, as the papers do.
+    """
+
+    epochs: int
+    batch_size: int = 128
+    lr: float = 1e-3
+    weight_decay: float = 1e-3
+    loss: Loss = "bce"
+    patience: int | None = 5
+
+    def problems(self, attack: str) -> Iterator[Problem]:
+        """What is wrong with these settings of an attack."""
+        yield from count_problems(attack, epochs=self.epochs, batch_size=self.batch_size, patience=self.patience)
+        yield from choice_problems(attack, "loss", self.loss, Loss)
+        if not 0 < self.lr < math.inf:
+            yield Problem(f"lr of {attack} is {self.lr}", "training would go nowhere", "give a positive number")
+        if not 0 <= self.weight_decay < math.inf:
+            yield Problem(
+                f"weight_decay of {attack} is {self.weight_decay}", "training would diverge", "give 0 or more"
+            )
+
+
+def count_problems(attack: str, **counts: int | None) -> Iterator[Problem]:
+    """Options of an attack that must be 1 or more, where given."""
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
+
+
+def choice_problems(attack: str, option: str, value: str, choices: object) -> Iterator[Problem]:
+    """An option of an attack that must be one of a Literal's choices."""
+    if value not in get_args(choices):
+        cause, known = f"{option} of {attack} is {value!r}", ", ".join(get_args(choices))
+        yield Problem(cause, "the attack does not know it", f"choose one of {known}")
 
 
 class Standardise(nn.Module):
@@ -46,7 +96,7 @@ class Standardise(nn.Module):
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
-        exact = features.double().cpu()  # sums in double precision; Apple's GPUs have none
+        exact = features.cpu().double()
         mean, scale = exact.mean(0), exact.std(0, correction=0)
         scale[scale <= CONSTANT * mean.abs()] = 1
         self.register_buffer("mean", mean.to(features))
@@ -76,12 +126,9 @@ def fit(
     net: nn.Module,
     features: Sequence[Tensor],
     targets: Tensor,
-    *,
-    epochs: int,
-    batch_size: int,
-    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
-    loss: Loss,
+    training: Training,
     seed: int,
+    held_out: Tensor | None = None,
 ) -> None:
     """Train a binary classifier; the same seed gives the same network, and no global random state is touched.
 
@@ -89,12 +136,10 @@ def fit(
         net: gives one logit per row, called with the rows of every feature tensor; in evaluation mode afterwards. Its
             dropout must be `SeededDropout`.
         features: tensors with one row per example, on the device of the network.
-        targets: (rows,) 1 for members, 0 for non-members.
-        epochs: most passes over the examples; fewer where they are told apart perfectly before.
-        batch_size: examples per step.
-        optimizer: makes the optimiser.
-        loss: what is minimised.
+        targets: (rows,) 1 for members, 0 for non-members, floating, on the same device.
+        training: settings.
         seed: key of the batches and of the dropout masks.
+        held_out: (rows,) bool, examples that choose the best epoch and are not trained on; without any, all are.
 
     Raises:
         UserError: where a feature is not finite.
@@ -102,30 +147,59 @@ def fit(
     _refuse_infinite(features)
     batches = torch_generator(seed, "attack-net-batches")
     seed_dropout(net, torch_generator(seed, "attack-net-dropout", device=targets.device))
-    steps = optimizer(net.parameters())
-    wanted = targets.to(features[0].dtype)
-    net.train()
-    for _ in progress(range(epochs), "attack network"):
-        errors = []
-        for batch in torch.randperm(len(targets), generator=batches).to(targets.device).split(batch_size):
-            steps.zero_grad()
-            error = _error(net(*(feature[batch] for feature in features)), wanted[batch], loss)
-            error.backward()
-            steps.step()
-            errors.append(error.detach())
-        if float(torch.stack(errors).mean()) < FITTED:
+    optimizer = Adam(net.parameters(), lr=training.lr, weight_decay=training.weight_decay, fused=True)
+    spared = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
+    trained, best = (~spared).nonzero().flatten(), _Best(training.patience)
+    for _ in progress(range(training.epochs), "attack network"):
+        order = torch.randperm(len(trained), generator=batches).to(targets.device)
+        net.train()
+        for rows in trained[order].split(training.batch_size):
+            _step(net, optimizer, [feature[rows] for feature in features], targets[rows], training.loss)
+        net.eval()
+        if spared.any() and best.stalls(net, _error_on(net, features, targets, spared, training.loss)):
             break
-    net.eval()
+    best.restore(net)
+
+
+def _step(net: nn.Module, optimizer: Optimizer, features: Sequence[Tensor], targets: Tensor, loss: Loss) -> None:
+    optimizer.zero_grad()
+    _error(net(*features).flatten(), targets, loss).backward()
+    optimizer.step()
 
 
 def _error(logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    if loss == "mse":
-        return mse_loss(logits.flatten().sigmoid(), targets)
-    return binary_cross_entropy_with_logits(logits.flatten(), targets)
+    return mse_loss(logits.sigmoid(), targets) if loss == "mse" else binary_cross_entropy_with_logits(logits, targets)
+
+
+def _error_on(net: nn.Module, features: Sequence[Tensor], targets: Tensor, rows: Tensor, loss: Loss) -> float:
+    logits = torch.from_numpy(predict(net, [feature[rows] for feature in features]))
+    return float(_error(logits, targets[rows].cpu().double(), loss))
+
+
+class _Best:
+    """The epoch with the lowest held-out error."""
+
+    def __init__(self, patience: int | None) -> None:
+        self._patience = patience
+        self._error, self._waited = math.inf, 0
+        self._state: dict[str, Any] = {}
+
+    def stalls(self, net: nn.Module, error: float) -> bool:
+        """Whether too many epochs have passed without progress."""
+        self._waited += 1
+        if error < self._error:
+            self._error, self._waited = error, 0
+            self._state = deepcopy(net.state_dict())
+        return self._patience is not None and self._waited >= self._patience
+
+    def restore(self, net: nn.Module) -> None:
+        """Go back to the best epoch, where there is one."""
+        if self._state:
+            net.load_state_dict(self._state)
 
 
 def _refuse_infinite(features: Sequence[Tensor]) -> None:
-    bad = sum(int((~feature.isfinite()).flatten(1).any(1).sum()) for feature in features)
+    bad = sum(int((~feature.isfinite()).any(1).sum()) for feature in features)
     if bad:
         raise UserError.of(
             f"{bad} rows of the attack network's training set are not finite",
@@ -135,7 +209,7 @@ def _refuse_infinite(features: Sequence[Tensor]) -> None:
 
 
 @torch.no_grad()
-def predict(net: nn.Module, features: Sequence[Tensor], batch_size: int = 1024) -> Array:
+def predict(net: nn.Module, features: Sequence[Tensor], batch_size: int = 256) -> Array:
     """(rows,) float64 logit of the member class, any sign.
 
     Not its probability, which rounds to 1 for many samples and so makes ties where there are none.
@@ -153,15 +227,42 @@ def log_losses(responses: Responses) -> Array:
     return -responses.margins
 
 
-def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int = 0) -> tuple[Ids, Ids]:
-    """As many members as non-members, drawn at random, ascending.
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Samples of one model, half of them members.
+
+    Attributes:
+        samples: ids, the members first.
+        truth: (samples,) float64, 1 for members, 0 for others.
+    """
+
+    samples: Ids
+    truth: Array
+
+
+def known_shadows(lab: Lab) -> list[Shadow]:
+    """Shadows on the attacker's own data, at least one.
+
+    Raises:
+        UserError: where none is left, because the only one plays the target.
+    """
+    shadows = lab.shadows("out")
+    if not shadows:
+        raise UserError.of(
+            "there is no shadow model to learn from", "an attack network cannot be trained", "train 2 shadows or more"
+        )
+    return shadows
+
+
+def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -> Labelled:
+    """As many members as non-members, drawn at random.
 
     Args:
         members: ids to draw members from.
         nonmembers: ids to draw non-members from.
         most: members and non-members together, at least 2.
         seed: key of the draw.
-        number: tells draws of one seed apart.
+        number: of the model, tells the draws of one seed apart.
 
     Raises:
         UserError: where either side is empty.
@@ -174,38 +275,36 @@ def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int = 
             "keep more samples out of training with --data.holdout.shadow",
         )
     generator = numpy_generator(seed, "balanced-examples", number)
-    drawn = [np.sort(generator.permutation(ids)[:count]) for ids in (members, nonmembers)]
-    return drawn[0], drawn[1]
+    drawn = [generator.permutation(ids)[:count] for ids in (members, nonmembers)]
+    return Labelled(np.concatenate(drawn), np.repeat([1.0, 0.0], count))
 
 
-def option_problems(attack: str, counts: dict[str, int], amounts: dict[str, float]) -> Iterator[Problem]:
-    """Options out of range: counts are at least 1, amounts are finite and positive."""
-    for option, count in counts.items():
-        if count < 1:
-            yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
-    for option, amount in amounts.items():
-        if not (math.isfinite(amount) and amount > 0):
-            yield Problem(f"{option} of {attack} is {amount}", "training would go nowhere", "give a positive number")
+def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
+    """(rows,) bool, examples to hold out: those of the last of three or more models, else a random fifth.
 
+    A whole model is better, since the attacked model is another one too.
 
-def choice_problem(attack: str, option: str, value: str, choices: object) -> Iterator[Problem]:
-    """A value that is not among the choices of a Literal."""
-    known = get_args(choices)
-    if value not in known:
-        cause = f"{option} of {attack} is {value!r}"
-        yield Problem(cause, "the attack does not know it", f"choose one of {', '.join(known)}")
+    Args:
+        sizes: examples of every model, in the order of the rows.
+        seed: key of the draw.
+    """
+    rows = torch.arange(sum(sizes))
+    if len(sizes) > 2:
+        return rows >= len(rows) - sizes[-1]
+    order = torch.randperm(len(rows), generator=torch_generator(seed, "held-out-examples"))
+    return order < len(rows) // 5
 
 
 class Kept(Generic[T]):
     """Results by key, the latest used ones, as many as fit into a number of cells.
 
     Args:
-        most: cells (numbers) kept together; the latest result is kept however large it is.
-        cells: size of a result.
+        cells: size of a result in numbers; the latest result is kept however large it is.
+        most: numbers kept together.
     """
 
-    def __init__(self, most: int, cells: Callable[[T], int]) -> None:
-        self._most, self._cells = most, cells
+    def __init__(self, cells: Callable[[T], int], most: int = KEPT_CELLS) -> None:
+        self._cells, self._most = cells, most
         self._results: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -215,3 +314,8 @@ class Kept(Generic[T]):
         while len(self._results) > 1 and sum(map(self._cells, self._results.values())) > self._most:
             self._results.pop(next(iter(self._results)))
         return result
+
+
+def parameters_of(net: nn.Module) -> int:
+    """Number of parameters of a network."""
+    return sum(parameter.numel() for parameter in net.parameters())

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
 
 from app.attacks.lab import Lab
 from app.attacks.membership.attack_net import (
     Kept,
     Loss,
     Standardise,
+    Training,
     balanced,
-    choice_problem,
+    count_problems,
     dense,
     fit,
+    hold_out,
+    known_shadows,
     log_losses,
-    option_problems,
+    parameters_of,
     predict,
     seeded,
 )
@@ -31,6 +32,7 @@ from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Activations, Ids
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import Array
+from app.models.checks import dropout_problems
 from app.models.layers import SeededDropout
 from app.seeding import derive_key
 
@@ -40,43 +42,32 @@ CODE = 64
 HEAD = (256, 128, 64)
 """Hidden widths behind the branches (MemDefense)."""
 
-KEPT_CELLS = 250_000_000
-"""Parameters of attack networks kept for reuse, about 1 GB."""
-
 
 @dataclass(frozen=True)
 class NasrSettings:
     """The attack network and its training.
 
     Attributes:
+        training: epochs, batches, optimiser and loss.
         kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
         label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
-        loss: what is minimised; MemDefense's is not stated, Nasr et al.'s code has `mse`.
-        lr: learning rate of Adam; both papers have 1e-4 and more epochs.
-        epochs: passes over the examples; Nasr et al. have 100.
-        batch_size: examples per step.
         dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
         most: examples taken from one model, at least 2, half of them members.
     """
 
+    training: Training
     kernels: int = 100
     label_branch: bool = True
-    loss: Loss = "bce"
-    lr: float = 1e-3
-    epochs: int = 20
-    batch_size: int = 64
     dropout: float = 0.2
     most: int = 1000
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with these settings."""
-        counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
-        yield from option_problems("nasr", counts, {"lr": self.lr})
-        yield from choice_problem("nasr", "loss", self.loss, Loss)
-        if not 0 <= self.dropout < 1:
-            yield Problem(
-                f"dropout of nasr is {self.dropout}", "nothing would be left to read", "give 0 or more, below 1"
-            )
+        yield from self.training.problems("nasr")
+        yield from count_problems("nasr", kernels=self.kernels)
+        yield from dropout_problems(self.dropout)
+        if self.most < 2:
+            yield Problem(f"most of nasr is {self.most}", "there would be nothing to learn from", "give 2 or more")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +195,7 @@ class TrainedNasr:
             UserError: where the model's snapshots are not as many or not as wide as those trained on.
         """
         _refuse_unlike(model, self.rates)
-        return predict(self.net, observe(self.oracle, model, samples), batch_size=256)
+        return predict(self.net, observe(self.oracle, model, samples))
 
 
 def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
@@ -223,21 +214,13 @@ def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSetti
     for one in examples:
         _refuse_unlike(one.model, rates)
     drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
-    seen = [observe(oracle, one.model, np.concatenate(ids)) for one, ids in zip(examples, drawn, strict=True)]
+    seen = [observe(oracle, one.model, known.samples) for one, known in zip(examples, drawn, strict=True)]
     snapshots = [torch.cat(rows) for rows in zip(*seen, strict=True)]
-    truth = [torch.cat([torch.ones(len(members)), torch.zeros(len(others))]) for members, others in drawn]
-    classes, device = _last_layer(oracle, examples[0].model).out_features, snapshots[0].device
-    net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, device)
-    fit(
-        net,
-        snapshots,
-        torch.cat(truth).to(device),
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        optimizer=partial(Adam, lr=settings.lr, fused=True),
-        loss=settings.loss,
-        seed=seed,
-    )
+    truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
+    classes = _last_layer(oracle, examples[0].model).out_features
+    net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
+    spared = hold_out([len(known.samples) for known in drawn], seed) if settings.training.patience else None
+    fit(net, snapshots, truth, settings.training, seed, spared)
     return TrainedNasr(net, oracle, rates)
 
 
@@ -252,7 +235,10 @@ class Nasr(MembershipAttack):
         label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
         loss: what is minimised: cross-entropy, or the squared error of Nasr et al.'s code.
         lr: learning rate of Adam; the papers have 1e-4 and more epochs.
-        epochs: passes over the shadows' samples; Nasr et al. have 100.
+        weight_decay: factor of the L2 term, 0 or more; the papers have none.
+        epochs: most passes over the shadows' samples; Nasr et al. have 100.
+        patience: epochs without progress on a held-out shadow after which training ends and the best one counts; None
+            to train for all epochs, as the papers do.
         batch_size: samples per step.
         dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
         most: samples of one shadow that the attack network learns from, at least 2, half of them members.
@@ -273,20 +259,21 @@ class Nasr(MembershipAttack):
         label_branch: bool = True,
         loss: Loss = "bce",
         lr: float = 1e-3,
-        epochs: int = 20,
+        weight_decay: float = 1e-3,
+        epochs: int = 30,
+        patience: int | None = 4,
         batch_size: int = 64,
         dropout: float = 0.2,
         most: int = 1000,
     ) -> None:
-        self._settings = NasrSettings(kernels, label_branch, loss, lr, epochs, batch_size, dropout, most)
+        training = Training(epochs, batch_size, lr, weight_decay, loss, patience)
+        self._settings = NasrSettings(training, kernels, label_branch, dropout, most)
         raise_all(self._settings.problems())
-        self._trained: Kept[TrainedNasr] = Kept(
-            KEPT_CELLS, lambda trained: sum(cell.numel() for cell in trained.net.parameters())
-        )
+        self._trained: Kept[TrainedNasr] = Kept(lambda trained: parameters_of(trained.net))
 
     def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
         """Logit of the member class, any sign."""
-        examples = [Examples(one.model, one.members, one.nonmembers) for one in lab.shadows("out")]
+        examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(lab)]
         for one in examples:
             _refuse_unlike(one.model, _rates(target))
         seed = derive_key(lab.public.seed, self.name)

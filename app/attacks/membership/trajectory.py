@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from typing import Literal
 
@@ -15,18 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
-from torch.optim import SGD, Adam
+from torch.optim import SGD
 
 from app.attacks.lab import Lab, progress
 from app.attacks.membership.attack_net import (
     Kept,
     Standardise,
+    Training,
     balanced,
-    choice_problem,
+    choice_problems,
+    count_problems,
     dense,
     fit,
+    hold_out,
+    known_shadows,
     log_losses,
-    option_problems,
+    parameters_of,
     predict,
     seeded,
 )
@@ -46,9 +48,6 @@ from app.seeding import derive_key, torch_generator
 
 HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""
-
-KEPT_CELLS = 250_000_000
-"""Numbers kept in memory for reuse: about 1 GB of students, and as much of attack networks."""
 
 Scale = Literal["log", "loss"]
 """ln(e^loss - 1), which keeps small losses apart, or the loss itself as in the paper."""
@@ -81,12 +80,11 @@ class Trajectory(MembershipAttack):
         scale: Scale = "log",
         most: int = 10_000,
     ) -> None:
-        counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
-        problems = option_problems(self.name, counts, {"attack_lr": attack_lr})
-        raise_all([*problems, *choice_problem(self.name, "scale", scale, Scale)])
-        self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
+        self._training = Training(attack_epochs, attack_batch_size, attack_lr)
+        raise_all([*self._training.problems(self.name), *choice_problems(self.name, "scale", scale, Scale)])
+        raise_all(count_problems(self.name, most=most // 2))
         self._scale, self._most = scale, most
-        self._nets: Kept[nn.Module] = Kept(KEPT_CELLS, lambda net: sum(cell.numel() for cell in net.parameters()))
+        self._nets: Kept[nn.Module] = Kept(parameters_of)
 
     @abstractmethod
     def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
@@ -94,7 +92,7 @@ class Trajectory(MembershipAttack):
 
     def training_shadows(self, lab: Lab) -> list[Shadow]:
         """Shadows that the attack network is trained on: all there are."""
-        return lab.shadows("out")
+        return known_shadows(lab)
 
     def losses(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
         """(samples, snapshots) float64, finite for finite logits: a loss per snapshot of the model."""
@@ -111,38 +109,17 @@ class Trajectory(MembershipAttack):
     def _train(self, shadows: list[Shadow], lab: Lab) -> nn.Module:
         seed = derive_key(lab.public.seed, self.name)
         drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
-        seen = [
-            self.trajectory(shadow.model, np.concatenate(sides), lab)
-            for shadow, sides in zip(shadows, drawn, strict=True)
-        ]
+        seen = [self.trajectory(one.model, known.samples, lab) for one, known in zip(shadows, drawn, strict=True)]
         features = _tensor(np.concatenate(seen), lab.public)
-        truth = [side for members, others in drawn for side in (np.ones(len(members)), np.zeros(len(others)))]
-        net = seeded(
-            lambda: nn.Sequential(Standardise(features), dense(features.shape[1], *HIDDEN, 1)), seed, lab.public.device
-        )
-        fit(
-            net,
-            [features],
-            _tensor(np.concatenate(truth), lab.public),
-            epochs=self._epochs,
-            batch_size=self._batch_size,
-            optimizer=partial(Adam, lr=self._lr),
-            loss="bce",
-            seed=seed,
-        )
+        truth = _tensor(np.concatenate([known.truth for known in drawn]), lab.public)
+        widths = (features.shape[1], *HIDDEN, 1)
+        net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, lab.public.device)
+        fit(net, [features], truth, self._training, seed, hold_out([len(known.samples) for known in drawn], seed))
         return net
 
 
 class UploadTrajectory(Trajectory):
-    """The rounds that a server has really seen are the trajectory; nothing is distilled.
-
-    Args:
-        attack_epochs: passes of the attack network over the shadows' samples.
-        attack_batch_size: samples per step of the attack network.
-        attack_lr: learning rate of the attack network (Adam).
-        scale: form in which losses enter.
-        most: samples of one shadow that the attack network learns from, at least 2, half of them members.
-    """
+    """The rounds that a server has really seen are the trajectory; nothing is distilled."""
 
     name = "trajectory-uploads"
     threat = Threat(
@@ -182,6 +159,14 @@ class Distillation:
     momentum: float
     weight_decay: float
     teacher_mode: TeacherMode
+
+    def problems(self, attack: str) -> Iterator[Problem]:
+        """What is wrong with these settings of an attack."""
+        yield from Training(self.epochs, self.batch_size, self.lr, self.weight_decay).problems(attack)
+        yield from choice_problems(attack, "teacher_mode", self.teacher_mode, TeacherMode)
+        if not 0 <= self.momentum < 1:
+            cause = f"momentum of {attack} is {self.momentum}"
+            yield Problem(cause, "the distillation would diverge", "give 0 or more, below 1")
 
 
 class DistilledTrajectory(Trajectory):
@@ -236,13 +221,10 @@ class DistilledTrajectory(Trajectory):
             most=most,
         )
         self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
-        counts = {"distilled_shadows": distilled_shadows, "epochs": epochs, "batch_size": batch_size}
-        problems = [*option_problems(self.name, counts, {"lr": lr}), *_decay_problems(self._settings)]
-        raise_all([*problems, *choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode)])
+        raise_all(count_problems(self.name, distilled_shadows=distilled_shadows))
+        raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
-        self._students: Kept[AttackedModel] = Kept(
-            KEPT_CELLS, lambda student: sum(stage.vector.numel() for stage in student.snapshots)
-        )
+        self._students: Kept[AttackedModel] = Kept(lambda one: sum(stage.vector.numel() for stage in one.snapshots))
 
     def training_shadows(self, lab: Lab) -> list[Shadow]:
         """The first shadows: each one costs a distillation."""
@@ -321,14 +303,6 @@ def _divergence(public: Public, teacher: nn.Module, student: nn.Module, images: 
     wide = precise(images.device)
     logs = (answered.to(wide).log_softmax(1), wanted.to(wide).log_softmax(1))
     return kl_div(*logs, reduction="batchmean", log_target=True)
-
-
-def _decay_problems(settings: Distillation) -> Iterator[Problem]:
-    if not 0 <= settings.momentum < 1:
-        yield Problem(f"momentum is {settings.momentum}", "the distillation would diverge", "give 0 or more, below 1")
-    if not 0 <= settings.weight_decay < math.inf:
-        cause = f"weight_decay is {settings.weight_decay}"
-        yield Problem(cause, "the distillation would diverge", "give 0 or more, such as 1e-4")
 
 
 def _tensor(array: Array, public: Public) -> Tensor:

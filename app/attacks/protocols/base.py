@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from app.errors import UserError
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.resampling import BOOTSTRAP, Bootstrap
+from app.metrics.roc import Decision
 
 
 class Protocol(ABC):
@@ -57,3 +59,23 @@ def capacity_rows(world: World, scores: MembershipScores, bootstrap: Bootstrap =
         leakage = rows if isinstance(rows, NotAvailable) else measure_leakage(rows, bootstrap=bootstrap)
         found.append(CapacityRow(rate, len(clients), leakage))
     return tuple(found)
+
+
+def total_decision(decisions: Sequence[Decision]) -> Decision:
+    """The decisions on all targets together; the threshold is NaN where each target had its own."""
+    threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
+    return Decision(
+        threshold,
+        true_positives=sum(decision.true_positives for decision in decisions),
+        members=sum(decision.members for decision in decisions),
+        false_positives=sum(decision.false_positives for decision in decisions),
+        nonmembers=sum(decision.nonmembers for decision in decisions),
+        chosen_on=decisions[0].chosen_on,
+    )
+
+
+def few(texts: Sequence[str], most: int = 4) -> list[str]:
+    """The distinct texts, the first ones and how many more there are."""
+    distinct = list(dict.fromkeys(texts))
+    more = len(distinct) - most
+    return distinct if more <= 0 else [*distinct[:most], f"and {more} more like these"]

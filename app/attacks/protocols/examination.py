@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from app.attacks.findings import Conditions, Finding, unavailable
 from app.attacks.lab import Lab, ShadowSource
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import AttackedModel
-from app.attacks.protocols.base import capacity_rows
+from app.attacks.protocols.base import capacity_rows, few, total_decision
 from app.attacks.targets import Models
 from app.attacks.world import World
 from app.errors import UserError
@@ -21,9 +20,6 @@ from app.metrics.resampling import Bootstrap
 from app.metrics.roc import Decision, roc_curve
 from app.metrics.thresholds import best_threshold, decide
 from app.metrics.vulnerability import client_table
-
-MOST_NOTES = 6
-"""Remarks beside one result."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +52,8 @@ class Examination:
             decisions.extend(self._decisions(parts[-1], lab))
             notes.extend(lab.notes)
         if not parts:
-            return unavailable(conditions, "; ".join(_few(notes)))
-        return self._measured(conditions, MembershipScores.joined(parts), decisions, tuple(_few(notes)))
+            return unavailable(conditions, "; ".join(few(notes)))
+        return self._measured(conditions, MembershipScores.joined(parts), decisions, tuple(few(notes)))
 
     def _measured(
         self, conditions: Conditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
@@ -66,7 +62,7 @@ class Examination:
         bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
         leakage = measure_leakage(scores, bootstrap=bootstrap)
         if decisions:
-            leakage = replace(leakage, known=known_threshold(_total(decisions)))
+            leakage = replace(leakage, known=known_threshold(total_decision(decisions)))
         sizes = {client: len(self.world.truth.members[client]) for client in self.world.clients}
         return Finding(
             conditions=conditions,
@@ -131,18 +127,3 @@ def _by_owner(world: World, scores: Array) -> MembershipScores:
         owner[np.isin(samples, world.audited[client])] = client
         truth |= np.isin(samples, world.truth.members[client])
     return MembershipScores.of(scores, truth, samples, owner)
-
-
-def _total(decisions: list[Decision]) -> Decision:
-    """The decisions of all clients together; each had a threshold of its own."""
-    counts = np.array([(d.true_positives, d.members, d.false_positives, d.nonmembers) for d in decisions]).sum(axis=0)
-    found, members, alarms, nonmembers = counts.tolist()
-    threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
-    return Decision(threshold, found, members, alarms, nonmembers, "knowledge")
-
-
-def _few(notes: list[str]) -> list[str]:
-    """The distinct remarks, the first few and how many more."""
-    distinct = list(dict.fromkeys(notes))
-    more = len(distinct) - MOST_NOTES
-    return distinct if more <= 0 else [*distinct[:MOST_NOTES], f"and {more} more remarks like these"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,13 +11,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
 from app.attacks.findings import Conditions, Figure, Finding, unavailable
-from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.protocols.base import capacity_rows
+from app.attacks.models import Snapshot
+from app.attacks.protocols.base import capacity_rows, few, total_decision
 from app.attacks.public import Public
 from app.attacks.query import Oracle
 from app.attacks.responses import Ids, Responses
-from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job, train_centrally
 from app.attacks.world import World
 from app.errors import UserError
 from app.federation.evaluation import statistics_context
@@ -138,21 +135,6 @@ def joined(parts: Sequence[Responses]) -> Responses:
     return Responses(np.concatenate([part.logits for part in parts]), np.concatenate([part.labels for part in parts]))
 
 
-def train_or_find(
-    public: Public, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, cache: ShadowCache
-) -> list[AttackedModel]:
-    """The models of the jobs, looked up where they were trained before; their keys are those of the cache."""
-    keys = [cache.key(public, job, rounds, seed) for job in jobs]
-    found = {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
-    missing = [(key, job) for key, job in zip(keys, jobs, strict=True) if key not in found]
-    if missing:
-        trained = train_centrally(public, [job for _, job in missing], rounds, seed)
-        for (key, _), snapshots in zip(missing, trained, strict=True):
-            cache.write(key, snapshots)
-            found[key] = snapshots
-    return [AttackedModel(key, NO_CLIENT, len(job.samples), found[key]) for key, job in zip(keys, jobs, strict=True)]
-
-
 def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:
     """Rows of one client: its members first, then the non-members that they are compared with."""
     samples = np.concatenate([sets.members, sets.nonmembers])
@@ -189,19 +171,6 @@ def nearest_tpr(rows: MembershipScores, target: float) -> float:
     """
     fpr, tpr, _ = thinned_roc_curve(rows.members, rows.scores)
     return float(tpr[int(np.argmin(np.abs(fpr - target)))])
-
-
-def total_decision(decisions: Sequence[Decision]) -> Decision:
-    """The decisions on all targets together; the threshold is NaN where each target had its own."""
-    threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
-    return Decision(
-        threshold,
-        true_positives=sum(decision.true_positives for decision in decisions),
-        members=sum(decision.members for decision in decisions),
-        false_positives=sum(decision.false_positives for decision in decisions),
-        nonmembers=sum(decision.nonmembers for decision in decisions),
-        chosen_on=decisions[0].chosen_on,
-    )
 
 
 def accuracy(decision: Decision) -> float:
@@ -249,9 +218,3 @@ def concluded(
         figures=tuple(figures),
         notes=(*dict.fromkeys(notes), *reasons),
     )
-
-
-def few(texts: Sequence[str], most: int = 4) -> list[str]:
-    """The distinct texts, the first ones and how many more there are."""
-    distinct = list(dict.fromkeys(texts))
-    return distinct if len(distinct) <= most else [*distinct[:most], f"and {len(distinct) - most} more like these"]

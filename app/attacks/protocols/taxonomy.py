@@ -39,12 +39,12 @@ from app.attacks.protocols.knowledge import (
     known_count,
     legacy_order,
     nearest_tpr,
-    train_or_find,
     unit_scores,
 )
 from app.attacks.public import Public
 from app.attacks.query import Oracle
 from app.attacks.responses import Ids, Responses
+from app.attacks.shadows.book import train_or_find
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job, initial_vector
 from app.attacks.world import World

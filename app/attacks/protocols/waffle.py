@@ -24,10 +24,10 @@ from app.attacks.protocols.knowledge import (
     concluded,
     evaluated_rows,
     legacy_order,
-    train_or_find,
 )
 from app.attacks.public import no_samples
 from app.attacks.responses import Ids
+from app.attacks.shadows.book import train_or_find
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job
 from app.attacks.shadows.draws import FEWEST, shared_size

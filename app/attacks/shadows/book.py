@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from app.attacks.lab import Kind, ShadowSet
-from app.attacks.models import AttackedModel, Shadow, Snapshot
+from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job, train_centrally
 from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
+from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
 
 Mode = Literal["central", "federated"]
@@ -72,29 +73,34 @@ class CentralShadows:
         client = target.client if kind == "in-out" else 0
         seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
         jobs = [Job(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
-        models = self._trained(jobs, target.rounds, seed)
-        return [
-            Shadow(AttackedModel(key, target.client, len(draw.members), models[key]), draw.members, draw.nonmembers)
-            for key, draw in zip(models, draws, strict=True)
-        ]
-
-    def _trained(self, jobs: list[Job], rounds: tuple[int, ...], seed: int) -> dict[str, tuple[Snapshot, ...]]:
-        """Models of the jobs by key, in their order; those that were never trained before are trained now."""
-        keys = [self._cache.key(self._public, job, rounds, seed) for job in jobs]
-        known = {key: found for key in keys if (found := self._cache.read(key)) is not None}
-        missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-        if missing:
-            trained = train_centrally(self._public, list(missing.values()), rounds, seed)
-            for key, snapshots in zip(missing, trained, strict=True):
-                self._cache.write(key, snapshots)
-                known[key] = snapshots
-        return {key: known[key] for key in keys}
+        models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client)
+        return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, draws, strict=True)]
 
     def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
         seed = derive_key(self._public.seed, "shadow-draws", target.client if kind == "in-out" else 0)
         if kind == "out":
             return draw_out(self._public.auxiliary, size, seed, number)
         return draw_in_out(self._audited[target.client], self._public.auxiliary, size, seed, number)
+
+
+def train_or_find(
+    public: Public,
+    jobs: Sequence[Job],
+    rounds: tuple[int, ...],
+    seed: int,
+    cache: ShadowCache,
+    client: int = NO_CLIENT,
+) -> list[AttackedModel]:
+    """Models of the jobs, as a client's; those that were never trained before are trained now."""
+    keys = [cache.key(public, job, rounds, seed) for job in jobs]
+    known = {key: found for key in keys if (found := cache.read(key)) is not None}
+    missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
+    if missing:
+        trained = train_centrally(public, list(missing.values()), rounds, seed)
+        for key, snapshots in zip(missing, trained, strict=True):
+            cache.write(key, snapshots)
+            known[key] = snapshots
+    return [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
 
 
 def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:

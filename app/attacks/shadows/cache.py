@@ -26,13 +26,13 @@ class ShadowCache:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._described: dict[int, str] = {}
+        self._described: tuple[Public, str] | None = None
 
     def key(self, public: Public, job: Job, rounds: tuple[int, ...], seed: int) -> str:
         """Hash of what a shadow depends on: network, recipe, the content of its samples, rounds and seed."""
-        if id(public) not in self._described:
-            self._described = {id(public): json.dumps(_description(public), sort_keys=True)}
-        told = [self._described[id(public)], job.rate, job.number, rounds, public.learning_rates[: rounds[-1]], seed]
+        if self._described is None or self._described[0] is not public:
+            self._described = (public, json.dumps(_description(public), sort_keys=True))
+        told = [self._described[1], job.rate, job.number, rounds, public.learning_rates[: rounds[-1]], seed]
         digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
         digest.update(_content(public, job.samples))
         return digest.hexdigest()
