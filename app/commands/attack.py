@@ -60,8 +60,8 @@ class AttackCommand(FitCommand):
 def attack(arguments: Sequence[str]) -> int:
     """Attack a finished run; returns the exit code: 1 where an attack broke down."""
     quieten()
-    parser = _parser()
-    options = parser.parse_args(list(_with_lists(arguments)))
+    parser = attack_parser()
+    options = parser.parse_args(list(with_lists(arguments)))
     folder = _finished_run(Path(options.run))
     callback = _callback(parser, options)
     command = AttackCommand(folder)
@@ -83,7 +83,7 @@ def _exit_code(found: list[Finding]) -> int:
     return 1 if broken else 0
 
 
-def _with_lists(arguments: Sequence[str]) -> Iterator[str]:
+def with_lists(arguments: Sequence[str]) -> Iterator[str]:
     """The arguments with `--attacks yeom,shokri` and the like in the form of lists."""
     before = ""
     for argument in arguments:
@@ -99,7 +99,8 @@ def _as_list(value: str) -> str:
     return value if value.startswith(("[", "{", "-")) else f"[{value}]"
 
 
-def _parser() -> ArgumentParser:
+def attack_parser() -> ArgumentParser:
+    """The options of the command: those of the callback, but for attacks on the way."""
     parser = FitParser(
         prog="rampart attack",
         description=__doc__,

@@ -56,7 +56,7 @@ CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
         lambda: [entry for entry in classes(ServerOptimizer, app.federation) if entry[0] != "ServerOptimizer"],
     ),
     "defenses": ("--defenses.ANY_NAME NAME", _defenses),
-    "attacks": ("rampart attack RUN --attacks NAME,NAME", _attacks),
+    "attacks": ("--attacks NAME,NAME of rampart attack", _attacks),
     "suites": ("--config NAME", lambda: _recipes("attack")),
     "datasets": ("--data NAME", lambda: classes(FederatedDataModule, datamodules)),
     "partitions": ("--data.partition NAME", lambda: classes(Partition, datamodules)),

@@ -4,21 +4,28 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from run_kit import UNEQUAL, command, records, train
 from test_fit_killed import program
 
 from app.federation.transcript import Transcript
+from app.results.attack_files import AttackFiles
 from app.results.run_folder import NAME_VARIABLE
 
-OPTIONS = (*UNEQUAL, "--model.executor", "sequence")
+ATTACKED = (
+    *("--attacks.mia", "MembershipInference", "--attacks.mia.attacks", "[yeom, lira-online]"),
+    *("--attacks.mia.shadows.mode", "federated", "--attacks.mia.shadows.count", "4", "--attacks.mia.every", "1"),
+    *("--attacks.mia.controls", "skip", "--attacks.mia.calibrate", "false"),
+)
+OPTIONS = (*UNEQUAL, "--model.executor", "sequence", *ATTACKED)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_two_processes_share_one_run(tmp_path):
-    """One unnamed run folder, equal metrics, and the uploads of both processes' clients in the transcript."""
+    """One unnamed run folder, equal metrics, the uploads of both processes' clients, and attacks that find the same."""
     alone = train(tmp_path, "alone", *OPTIONS, rounds=2)
     arguments = command(tmp_path / "runs", "x", *OPTIONS, rounds=2)
     at = arguments.index("--run.name")
@@ -30,7 +37,7 @@ def test_two_processes_share_one_run(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round 2/2") == 1, "only the first process speaks"
-    [together] = (tmp_path / "runs").iterdir()
+    [together] = (path for path in (tmp_path / "runs").iterdir() if path.name != ".cache")
     for one, two in zip(records(alone), records(together), strict=True):
         assert one == pytest.approx(two, abs=1e-6)
     views = [Transcript(run / "transcript").server_view() for run in (alone, together)]
@@ -39,5 +46,9 @@ def test_two_processes_share_one_run(tmp_path):
         assert [upload.client for upload in uploads[0]] == [upload.client for upload in uploads[1]]
         for one, two in zip(*uploads, strict=True):
             assert torch.allclose(one.payload, two.payload, atol=1e-6)
+    results = [AttackFiles(run / "attacks").scores_by_label() for run in (alone, together)]
+    assert results[0].keys() == results[1].keys() >= {"yeom.uploads", "lira-online.global", "lira-online.uploads@1"}
+    for label, scores in results[0].items():
+        assert np.allclose(scores.scores, results[1][label].scores, atol=1e-3), label
     rows = [(run / "clients.csv").read_text().count("\n") for run in (alone, together)]
     assert rows == [9, 9]

@@ -7,6 +7,7 @@ from run_kit import exit_code
 
 import app.models
 import datamodules
+from app.attacks.membership.catalogue import ATTACKS
 from app.commands.listing import CATALOGUE
 from app.federation.aggregation import ServerOptimizer
 from app.models import ScalableNet
@@ -37,6 +38,8 @@ def test_every_section_and_every_choice(capsys):
     sections = listed(capsys)
     assert list(sections) == list(CATALOGUE)
     assert set(sections["recipes"]) == {recipe.name for recipe in shipped_recipes()}
+    assert set(sections["attacks"]) == set(ATTACKS)
+    assert set(sections["suites"]) == {recipe.name for recipe in shipped_recipes() if recipe.kind == "attack"}
     assert set(sections["methods"]) == {recipe.name for recipe in shipped_recipes() if recipe.kind == "method"}
     assert set(sections["datasets"]) == public(datamodules, FederatedDataModule)
     assert set(sections["partitions"]) == public(datamodules, Partition)

@@ -10,17 +10,19 @@ import pytest
 import yaml
 from run_kit import command, exit_code, parsed
 
+from app.attacks.membership.catalogue import ATTACKS, make_attack
+from app.commands.attack import attack_parser, with_lists
 from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
 
 ROOT = Path(__file__).parents[2]
 RECIPES = shipped_recipes()
 
 
-def fit_commands(text):
+def commands_of(text, program="rampart fit"):
     """Every `rampart fit ...` in the fenced shell blocks of a page, as argument lists."""
     blocks = re.findall(r"```(?:bash|sh|console|shell)\n(.*?)```", text, flags=re.DOTALL)
     commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    found = [re.search(r"(?:^|\s|/)rampart fit\b([^|&;>]*)", line.split(" #")[0]) for line in commands]
+    found = [re.search(rf"(?:^|\s|/){program}\b([^|&;>]*)", line.split(" #")[0]) for line in commands]
     return [shlex.split(match.group(1)) for match in found if match and not line_is_comment(match)]
 
 
@@ -30,7 +32,7 @@ def line_is_comment(match):
 
 
 PAGE = (ROOT / "README.md").read_text()
-README = fit_commands(PAGE)
+README = commands_of(PAGE)
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_readme_commands_are_found():
         "```bash\n$ rampart fit --config a \\\n  --b 'c d'  # why\nrampart list\n# rampart fit --not\n"
         "x=1 rampart fit | tail\n```\n`rampart fit --inline`\n"
     )
-    assert fit_commands(page) == [["--config", "a", "--b", "c d"], []]
+    assert commands_of(page) == [["--config", "a", "--b", "c d"], []]
 
 
 def test_scripts_are_executable():
@@ -115,3 +117,15 @@ def test_scripts_are_executable():
     named = re.findall(r"scripts/([\w-]+)", PAGE)
     for name in {"demo", "test", *named}:
         assert os.access(ROOT / "scripts" / name, os.X_OK), name
+
+
+@pytest.mark.parametrize("arguments", commands_of(PAGE, "rampart attack"), ids=" ".join)
+def test_attack_command_of_the_readme(arguments, user_folder):
+    """The parser takes it, and all attacks exist."""
+    options = attack_parser().parse_args(list(with_lists(arguments)))
+    assert [make_attack(name) for name in options.attacks]
+
+
+def test_readme_names_every_attack():
+    """No attack is a secret."""
+    assert [name for name in ATTACKS if f"`{name}`" not in PAGE] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from app.attacks.lab import Lab, progress
 from app.attacks.models import Shadow
@@ -35,51 +35,29 @@ KEPT_CELLS = 250_000_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Training:
-    """How an attack network is trained, by Adam.
-
-    Attributes:
-        epochs: most passes over the examples, 1 or more.
-        batch_size: examples per step, 1 or more.
-        lr: learning rate, positive.
-        weight_decay: factor of the L2 term, 0 or more.
-        loss: what is minimised.
-        patience: epochs without progress on held-out examples after which training ends, and the best epoch counts;
-            None to hold nothing out and let the last epoch count, as the papers do.
-    """
-
-    epochs: int
-    batch_size: int = 128
-    lr: float = 1e-3
-    weight_decay: float = 1e-3
-    loss: Loss = "bce"
-    patience: int | None = 5
-
-    def problems(self, attack: str) -> Iterator[Problem]:
-        """What is wrong with these settings of an attack."""
-        yield from count_problems(attack, epochs=self.epochs, batch_size=self.batch_size, patience=self.patience)
-        yield from choice_problems(attack, "loss", self.loss, Loss)
-        if not 0 < self.lr < math.inf:
-            yield Problem(f"lr of {attack} is {self.lr}", "training would go nowhere", "give a positive number")
-        if not 0 <= self.weight_decay < math.inf:
-            yield Problem(
-                f"weight_decay of {attack} is {self.weight_decay}", "training would diverge", "give 0 or more"
-            )
-
-
-def count_problems(attack: str, **counts: int | None) -> Iterator[Problem]:
-    """Options of an attack that must be 1 or more, where given."""
+def option_problems(attack: str, counts: Mapping[str, int], amounts: Mapping[str, float]) -> Iterator[Problem]:
+    """Options of an attack that are out of range: counts are at least 1, amounts are finite and positive."""
     for option, count in counts.items():
-        if count is not None and count < 1:
+        if count < 1:
             yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
+    for option, amount in amounts.items():
+        if not 0 < amount < math.inf:
+            yield Problem(f"{option} of {attack} is {amount}", "training would go nowhere", "give a positive number")
 
 
-def choice_problems(attack: str, option: str, value: str, choices: object) -> Iterator[Problem]:
-    """An option of an attack that must be one of a Literal's choices."""
-    if value not in get_args(choices):
-        cause, known = f"{option} of {attack} is {value!r}", ", ".join(get_args(choices))
-        yield Problem(cause, "the attack does not know it", f"choose one of {known}")
+def share_problems(attack: str, **shares: float) -> Iterator[Problem]:
+    """Options of an attack that must be in [0, 1), such as momentum, weight decay and dropout."""
+    for option, share in shares.items():
+        if not 0 <= share < 1:
+            yield Problem(f"{option} of {attack} is {share}", "training would diverge", "give 0 or more, below 1")
+
+
+def choice_problem(attack: str, option: str, value: str, choices: object) -> Iterator[Problem]:
+    """An option of an attack that must be one of the choices of a Literal."""
+    known = get_args(choices)
+    if value not in known:
+        cause = f"{option} of {attack} is {value!r}"
+        yield Problem(cause, "the attack does not know it", f"choose one of {', '.join(known)}")
 
 
 class Standardise(nn.Module):
@@ -126,9 +104,14 @@ def fit(
     net: nn.Module,
     features: Sequence[Tensor],
     targets: Tensor,
-    training: Training,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+    loss: Loss,
     seed: int,
     held_out: Tensor | None = None,
+    patience: int | None = None,
 ) -> None:
     """Train a binary classifier; the same seed gives the same network, and no global random state is touched.
 
@@ -136,10 +119,15 @@ def fit(
         net: gives one logit per row, called with the rows of every feature tensor; in evaluation mode afterwards. Its
             dropout must be `SeededDropout`.
         features: tensors with one row per example, on the device of the network.
-        targets: (rows,) 1 for members, 0 for non-members, floating, on the same device.
-        training: settings.
+        targets: (rows,) 1 or true for members, on the same device.
+        epochs: most passes over the examples.
+        batch_size: examples per step.
+        optimizer: makes the optimiser.
+        loss: what is minimised.
         seed: key of the batches and of the dropout masks.
-        held_out: (rows,) bool, examples that choose the best epoch and are not trained on; without any, all are.
+        held_out: (rows,) bool, examples that are not trained on: the epoch with the lowest error on them counts.
+            Without any, the last epoch counts.
+        patience: epochs without progress on the held-out examples after which training ends, None for never.
 
     Raises:
         UserError: where a feature is not finite.
@@ -147,16 +135,16 @@ def fit(
     _refuse_infinite(features)
     batches = torch_generator(seed, "attack-net-batches")
     seed_dropout(net, torch_generator(seed, "attack-net-dropout", device=targets.device))
-    optimizer = Adam(net.parameters(), lr=training.lr, weight_decay=training.weight_decay, fused=True)
     spared = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
-    trained, best = (~spared).nonzero().flatten(), _Best(training.patience)
-    for _ in progress(range(training.epochs), "attack network"):
+    trained, wanted = (~spared).nonzero().flatten(), targets.to(features[0].dtype)
+    stepper, best = optimizer(net.parameters()), _Best(patience)
+    for _ in progress(range(epochs), "attack network"):
         order = torch.randperm(len(trained), generator=batches).to(targets.device)
         net.train()
-        for rows in trained[order].split(training.batch_size):
-            _step(net, optimizer, [feature[rows] for feature in features], targets[rows], training.loss)
+        for rows in trained[order].split(batch_size):
+            _step(net, stepper, [feature[rows] for feature in features], wanted[rows], loss)
         net.eval()
-        if spared.any() and best.stalls(net, _error_on(net, features, targets, spared, training.loss)):
+        if spared.any() and best.stalls(net, _error_on(net, features, wanted, spared, loss)):
             break
     best.restore(net)
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from app.attacks.lab import Lab
 from app.attacks.membership.attack_net import (
     Kept,
     Loss,
     Standardise,
-    Training,
     balanced,
-    count_problems,
+    choice_problem,
     dense,
     fit,
     hold_out,
     known_shadows,
     log_losses,
+    option_problems,
     parameters_of,
     predict,
     seeded,
+    share_problems,
 )
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel
@@ -32,7 +35,6 @@ from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Activations, Ids
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import Array
-from app.models.checks import dropout_problems
 from app.models.layers import SeededDropout
 from app.seeding import derive_key
 
@@ -45,29 +47,40 @@ HEAD = (256, 128, 64)
 
 @dataclass(frozen=True)
 class NasrSettings:
-    """The attack network and its training.
+    """The attack network and its training by Adam.
 
     Attributes:
-        training: epochs, batches, optimiser and loss.
         kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
         label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
+        loss: what is minimised; MemDefense's is not stated, Nasr et al.'s code has `mse`.
+        lr: learning rate; both papers have 1e-4.
+        epochs: most passes over the examples; Nasr et al. have 100.
+        batch_size: examples per step.
         dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
         most: examples taken from one model, at least 2, half of them members.
+        weight_decay: factor of the L2 term, in [0, 1).
+        patience: epochs without progress on held-out examples after which training ends and the best epoch counts; None
+            to hold nothing out and train for all epochs, as the papers do.
     """
 
-    training: Training
     kernels: int = 100
     label_branch: bool = True
+    loss: Loss = "bce"
+    lr: float = 1e-3
+    epochs: int = 30
+    batch_size: int = 64
     dropout: float = 0.2
     most: int = 1000
+    weight_decay: float = 0.0
+    patience: int | None = None
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with these settings."""
-        yield from self.training.problems("nasr")
-        yield from count_problems("nasr", kernels=self.kernels)
-        yield from dropout_problems(self.dropout)
-        if self.most < 2:
-            yield Problem(f"most of nasr is {self.most}", "there would be nothing to learn from", "give 2 or more")
+        counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
+        counts |= {} if self.patience is None else {"patience": self.patience}
+        yield from option_problems("nasr", counts, {"lr": self.lr})
+        yield from share_problems("nasr", dropout=self.dropout, weight_decay=self.weight_decay)
+        yield from choice_problem("nasr", "loss", self.loss, Loss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,8 +232,18 @@ def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSetti
     truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
     classes = _last_layer(oracle, examples[0].model).out_features
     net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
-    spared = hold_out([len(known.samples) for known in drawn], seed) if settings.training.patience else None
-    fit(net, snapshots, truth, settings.training, seed, spared)
+    fit(
+        net,
+        snapshots,
+        truth,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        optimizer=partial(Adam, lr=settings.lr, weight_decay=settings.weight_decay, fused=True),
+        loss=settings.loss,
+        seed=seed,
+        held_out=None if settings.patience is None else hold_out([len(known.samples) for known in drawn], seed),
+        patience=settings.patience,
+    )
     return TrainedNasr(net, oracle, rates)
 
 
@@ -266,8 +289,9 @@ class Nasr(MembershipAttack):
         dropout: float = 0.2,
         most: int = 1000,
     ) -> None:
-        training = Training(epochs, batch_size, lr, weight_decay, loss, patience)
-        self._settings = NasrSettings(training, kernels, label_branch, dropout, most)
+        self._settings = NasrSettings(
+            kernels, label_branch, loss, lr, epochs, batch_size, dropout, most, weight_decay, patience
+        )
         raise_all(self._settings.problems())
         self._trained: Kept[TrainedNasr] = Kept(lambda trained: parameters_of(trained.net))
 

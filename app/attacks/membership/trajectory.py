@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Literal
 
@@ -13,24 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 
 from app.attacks.lab import Lab, progress
 from app.attacks.membership.attack_net import (
     Kept,
     Standardise,
-    Training,
     balanced,
-    choice_problems,
-    count_problems,
+    choice_problem,
     dense,
     fit,
     hold_out,
     known_shadows,
     log_losses,
+    option_problems,
     parameters_of,
     predict,
     seeded,
+    share_problems,
 )
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel, Shadow, Snapshot
@@ -48,6 +49,12 @@ from app.seeding import derive_key, torch_generator
 
 HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""
+
+DECAY = 1e-3
+"""Factor of the attack network's L2 term: one shadow has few samples for so many weights."""
+
+PATIENCE = 10
+"""Epochs of the attack network without progress on held-out samples after which its training ends."""
 
 Scale = Literal["log", "loss"]
 """ln(e^loss - 1), which keeps small losses apart, or the loss itself as in the paper."""
@@ -80,9 +87,10 @@ class Trajectory(MembershipAttack):
         scale: Scale = "log",
         most: int = 10_000,
     ) -> None:
-        self._training = Training(attack_epochs, attack_batch_size, attack_lr)
-        raise_all([*self._training.problems(self.name), *choice_problems(self.name, "scale", scale, Scale)])
-        raise_all(count_problems(self.name, most=most // 2))
+        counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
+        problems = option_problems(self.name, counts, {"attack_lr": attack_lr})
+        raise_all([*problems, *choice_problem(self.name, "scale", scale, Scale)])
+        self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
         self._scale, self._most = scale, most
         self._nets: Kept[nn.Module] = Kept(parameters_of)
 
@@ -114,7 +122,18 @@ class Trajectory(MembershipAttack):
         truth = _tensor(np.concatenate([known.truth for known in drawn]), lab.public)
         widths = (features.shape[1], *HIDDEN, 1)
         net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, lab.public.device)
-        fit(net, [features], truth, self._training, seed, hold_out([len(known.samples) for known in drawn], seed))
+        fit(
+            net,
+            [features],
+            truth,
+            epochs=self._epochs,
+            batch_size=self._batch_size,
+            optimizer=partial(Adam, lr=self._lr, weight_decay=DECAY, fused=True),
+            loss="bce",
+            seed=seed,
+            held_out=hold_out([len(known.samples) for known in drawn], seed),
+            patience=PATIENCE,
+        )
         return net
 
 
@@ -162,11 +181,9 @@ class Distillation:
 
     def problems(self, attack: str) -> Iterator[Problem]:
         """What is wrong with these settings of an attack."""
-        yield from Training(self.epochs, self.batch_size, self.lr, self.weight_decay).problems(attack)
-        yield from choice_problems(attack, "teacher_mode", self.teacher_mode, TeacherMode)
-        if not 0 <= self.momentum < 1:
-            cause = f"momentum of {attack} is {self.momentum}"
-            yield Problem(cause, "the distillation would diverge", "give 0 or more, below 1")
+        yield from option_problems(attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr})
+        yield from share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
+        yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
 
 
 class DistilledTrajectory(Trajectory):
@@ -221,7 +238,7 @@ class DistilledTrajectory(Trajectory):
             most=most,
         )
         self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
-        raise_all(count_problems(self.name, distilled_shadows=distilled_shadows))
+        raise_all(option_problems(self.name, {"distilled_shadows": distilled_shadows}, {}))
         raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
         self._students: Kept[AttackedModel] = Kept(lambda one: sum(stage.vector.numel() for stage in one.snapshots))
