@@ -61,7 +61,7 @@ class MembershipInference(FederatedCallback):
         rounds: list[int] | None = None,
         every: int = 0,
         shadows: ShadowSettings = DEFAULT_SHADOWS,
-        protocol: ProtocolName = "audit",
+        protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
         controls: Controls = "withhold",
     ) -> None:
@@ -74,7 +74,8 @@ class MembershipInference(FederatedCallback):
             rounds: further rounds to attack, counted from 1, such as [40, 60, 80]; they are kept in the transcript.
             every: attack also after every so many rounds of training; 0 for the end only.
             shadows: how shadow models are made.
-            protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was.
+            protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was; a
+                paper's class_path with init_args where its options matter.
             calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
             controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
         """
@@ -156,7 +157,11 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
     )
 
 
-def _protocol(name: ProtocolName, attacks: list[str | MembershipAttack] | None, settings: AuditSettings) -> Protocol:
+def _protocol(
+    name: ProtocolName | Protocol, attacks: list[str | MembershipAttack] | None, settings: AuditSettings
+) -> Protocol:
+    if isinstance(name, Protocol):
+        return name
     if name == "audit":
         return Audit([make_attack(attack) for attack in (attacks if attacks is not None else USUAL)], settings)
     names = None if attacks is None else [attack if isinstance(attack, str) else attack.name for attack in attacks]

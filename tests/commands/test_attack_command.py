@@ -159,3 +159,14 @@ def test_an_interrupted_attack_is_made_up_for(tmp_path, monkeypatch):
     assert not (tmp_path / "a" / "summary.json").exists()
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")
     assert (folder / "attacks" / "yeom.uploads.npz").is_file()
+
+
+def test_a_papers_protocol(attacked, capsys):
+    """Its results lie beside those of the audit under the paper's name, with the numbers that the paper reports."""
+    assert exit_code("attack", str(attacked), "--protocol", "MappFL", "--protocol.exclude_known", "true") == 0
+    assert "as the paper reports it:" in capsys.readouterr().out
+    records = {record.label: record for record in AttackFiles(attacked / "attacks").records()}
+    assert {"mapp-fl.yeom.uploads", "mapp-fl.yeom.global", "yeom.uploads"} <= set(records)
+    assert records["mapp-fl.yeom.uploads"].figures[0].name == "Adv %"
+    assert exit_code("attack", str(attacked), "--protocol", "mapp-fl", "--attacks", "nasr") == 2
+    assert "choose from yeom" in capsys.readouterr().err
