@@ -268,6 +268,7 @@ class Nasr(MembershipAttack):
     """
 
     name = "nasr"
+    all_rounds = True
     threat = Threat(
         sees="weights of every seen round: gradient, hidden layer, outputs, loss",
         data="own data like the members'",

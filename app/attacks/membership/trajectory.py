@@ -147,6 +147,7 @@ class UploadTrajectory(Trajectory):
         trains="shadows, attack network",
     )
     needs_rounds = 2
+    all_rounds = True
 
     def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
         """(samples, rounds) losses at every round that was seen, at least 2."""
