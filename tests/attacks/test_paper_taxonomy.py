@@ -10,18 +10,12 @@ from scipy.stats import norm
 from torch.nn.functional import cross_entropy
 
 from app.attacks.findings import Figure
-from app.attacks.protocols import taxonomy
+from app.attacks.membership import distillation
+from app.attacks.membership.distillation import Distillation, distil
+from app.attacks.protocols import taxonomy, taxonomy_attacks
 from app.attacks.protocols.knowledge import grid_threshold, legacy_order, nearest_tpr
-from app.attacks.protocols.taxonomy import (
-    Bench,
-    SoftmaxGap,
-    Taxonomy,
-    confidences,
-    distil,
-    mean_figures,
-    normal_cdf,
-    quarters,
-)
+from app.attacks.protocols.taxonomy import Taxonomy, mean_figures
+from app.attacks.protocols.taxonomy_attacks import Bench, SoftmaxGap, confidences, normal_cdf, quarters
 from app.attacks.responses import Responses
 from app.errors import UserError
 from app.metrics.leakage import TprAtFpr
@@ -86,13 +80,13 @@ def test_single_client_is_refused(tmp_path):
 @pytest.fixture
 def jobs(monkeypatch):
     """Models that were trained, each with its public knowledge; nothing else changes."""
-    seen, train = [], taxonomy.train_or_find
+    seen, train = [], taxonomy_attacks.train_or_find
 
     def recorded(public, jobs, *rest):
         seen.extend((public, job) for job in jobs)
         return train(public, jobs, *rest)
 
-    monkeypatch.setattr(taxonomy, "train_or_find", recorded)
+    monkeypatch.setattr(taxonomy_attacks, "train_or_find", recorded)
     return seen
 
 
@@ -277,28 +271,30 @@ def test_members_and_nonmembers_are_asked_apart(pictures):
 def test_students(pictures):
     """Full width whatever the teacher's, the same every time, and learning in every epoch."""
     model = taxonomy.seen_models(pictures, taxonomy.Choice("uploads", 1, False), ())[1]
-    work = bench(pictures, student_epochs=3)
-    stages = distil(work.targets, model.last, work.shadows.public, pictures.truth.members[0], work.settings)
+    work, settings = bench(pictures), Distillation(3, 128, 1e-2, 0.0, 0.0, "eval")
+    given = (work.targets.public, model.last, work.shadows.public, pictures.truth.members[0], settings, 1.0)
+    stages = distil(*given)
     assert [(stage.round, stage.rate) for stage in stages] == [(1, 1.0), (2, 1.0), (3, 1.0)]
-    again = distil(work.targets, model.last, work.shadows.public, pictures.truth.members[0], work.settings)
+    again = distil(*given)
     assert torch.equal(stages[-1].vector, again[-1].vector)
     assert not torch.equal(stages[0].vector, stages[-1].vector)
 
 
 def test_mode_of_the_teacher(pictures, monkeypatch):
     """A shadow that keeps running statistics answers otherwise in training mode, and its student differs."""
-    modes, students, divergence = [], [], taxonomy._divergence
+    modes, students, divergence = [], [], distillation._divergence
 
     def recorded(public, teacher, *rest):
         modes.append(teacher.training)
         return divergence(public, teacher, *rest)
 
-    monkeypatch.setattr(taxonomy, "_divergence", recorded)
+    monkeypatch.setattr(distillation, "_divergence", recorded)
     for mode in ("eval", "train"):
-        work = bench(pictures, teacher_mode=mode, student_epochs=1, shadow_epochs=2)
+        work = bench(pictures, shadow_epochs=2)
         (shadow,) = work.train([pictures.truth.members[0]], "tmia", 1)
         data = pictures.truth.members[0]
-        students.append(distil(work.shadows, shadow.last, work.shadows.public, data, work.settings)[-1].vector)
+        public, settings = work.shadows.public, Distillation(1, 128, 1e-2, 0.0, 0.0, mode)
+        students.append(distil(public, shadow.last, public, data, settings, 1.0)[-1].vector)
     assert modes == [False, True]
     assert not torch.equal(*students)
 

@@ -1,6 +1,7 @@
 """`rampart attack`, and attacks at the end of `rampart fit`: the same numbers, files for everybody, good refusals."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -153,9 +154,11 @@ def test_an_interrupted_attack_is_made_up_for(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
+    handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr("app.attacks.protocols.audit.Audit.findings", stop)
         assert fit(command(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")) == 130
+    signal.signal(signal.SIGINT, handler)  # Lightning leaves it switched off
     assert not (tmp_path / "a" / "summary.json").exists()
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")
     assert (folder / "attacks" / "yeom.uploads.npz").is_file()

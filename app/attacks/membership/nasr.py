@@ -61,18 +61,21 @@ class NasrSettings:
         weight_decay: factor of the L2 term, in [0, 1).
         patience: epochs without progress on held-out examples after which training ends and the best epoch counts; None
             to hold nothing out and train for all epochs, as the papers do.
+        align: sort the last layer's inputs of every sample. Hidden units of two networks have no common order, so what
+            is learnt from one carries over to another only where it does not depend on the order.
     """
 
-    kernels: int = 100
+    kernels: int = 20
     label_branch: bool = True
     loss: Loss = "bce"
     lr: float = 1e-3
-    epochs: int = 30
+    epochs: int = 20
     batch_size: int = 64
     dropout: float = 0.2
     most: int = 1000
     weight_decay: float = 0.0
     patience: int | None = None
+    align: bool = False
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with these settings."""
@@ -170,21 +173,22 @@ class NasrNet(nn.Module):
         return self.head(torch.cat(codes, dim=1))
 
 
-def observe(oracle: Oracle, model: AttackedModel, samples: Ids) -> list[Tensor]:
+def observe(oracle: Oracle, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
     """What the attack network reads, one tensor (samples, features + 3 classes + 1) per snapshot.
 
-    Columns: inputs of the last layer, logits, ln(e^loss - 1), p - onehot, one-hot label. The gradient, which is the
-    outer product of two of them, is far larger, and is made batch by batch.
+    Columns: inputs of the last layer (falling, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
+    gradient, which is the outer product of two of them, is far larger, and is made batch by batch.
     """
     device = _last_layer(oracle, model).weight.device
     seen = (oracle.activations(model, samples, at) for at in range(len(model.snapshots)))
-    return [torch.from_numpy(_columns(one)).float().to(device) for one in seen]
+    return [torch.from_numpy(_columns(one, align)).float().to(device) for one in seen]
 
 
-def _columns(seen: Activations) -> Array:
+def _columns(seen: Activations, align: bool) -> Array:
     responses = seen.responses
+    inputs = -np.sort(-seen.inputs, axis=1) if align else seen.inputs
     onehot = np.eye(responses.logits.shape[1])[responses.labels]
-    return np.hstack([seen.inputs, responses.logits, log_losses(responses)[:, None], seen.bias_gradients, onehot])
+    return np.hstack([inputs, responses.logits, log_losses(responses)[:, None], seen.bias_gradients, onehot])
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,11 +199,13 @@ class TrainedNasr:
         net: the network.
         oracle: asks models.
         rates: width rates of the snapshots it reads, in their order.
+        align: whether it reads sorted inputs.
     """
 
     net: nn.Module
     oracle: Oracle
     rates: tuple[float, ...]
+    align: bool
 
     def scores(self, model: AttackedModel, samples: Ids) -> Array:
         """(samples,) logit of the member class, any sign.
@@ -208,7 +214,7 @@ class TrainedNasr:
             UserError: where the model's snapshots are not as many or not as wide as those trained on.
         """
         _refuse_unlike(model, self.rates)
-        return predict(self.net, observe(self.oracle, model, samples))
+        return predict(self.net, observe(self.oracle, model, samples, self.align))
 
 
 def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
@@ -227,7 +233,9 @@ def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSetti
     for one in examples:
         _refuse_unlike(one.model, rates)
     drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
-    seen = [observe(oracle, one.model, known.samples) for one, known in zip(examples, drawn, strict=True)]
+    seen = [
+        observe(oracle, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
+    ]
     snapshots = [torch.cat(rows) for rows in zip(*seen, strict=True)]
     truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
     classes = _last_layer(oracle, examples[0].model).out_features
@@ -244,7 +252,7 @@ def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSetti
         held_out=None if settings.patience is None else hold_out([len(known.samples) for known in drawn], seed),
         patience=settings.patience,
     )
-    return TrainedNasr(net, oracle, rates)
+    return TrainedNasr(net, oracle, rates, settings.align)
 
 
 class Nasr(MembershipAttack):
@@ -258,13 +266,14 @@ class Nasr(MembershipAttack):
         label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
         loss: what is minimised: cross-entropy, or the squared error of Nasr et al.'s code.
         lr: learning rate of Adam; the papers have 1e-4 and more epochs.
-        weight_decay: factor of the L2 term, 0 or more; the papers have none.
+        weight_decay: factor of the L2 term, in [0, 1); the papers have none.
         epochs: most passes over the shadows' samples; Nasr et al. have 100.
         patience: epochs without progress on a held-out shadow after which training ends and the best one counts; None
             to train for all epochs, as the papers do.
         batch_size: samples per step.
         dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
         most: samples of one shadow that the attack network learns from, at least 2, half of them members.
+        align: sort the last layer's inputs of every sample: hidden units of shadow and target have no common order.
     """
 
     name = "nasr"
@@ -279,19 +288,20 @@ class Nasr(MembershipAttack):
     def __init__(
         self,
         *,
-        kernels: int = 100,
+        kernels: int = 20,
         label_branch: bool = True,
         loss: Loss = "bce",
         lr: float = 1e-3,
         weight_decay: float = 1e-3,
-        epochs: int = 30,
-        patience: int | None = 4,
+        epochs: int = 20,
+        patience: int | None = 3,
         batch_size: int = 64,
         dropout: float = 0.2,
         most: int = 1000,
+        align: bool = True,
     ) -> None:
         self._settings = NasrSettings(
-            kernels, label_branch, loss, lr, epochs, batch_size, dropout, most, weight_decay, patience
+            kernels, label_branch, loss, lr, epochs, batch_size, dropout, most, weight_decay, patience, align
         )
         raise_all(self._settings.problems())
         self._trained: Kept[TrainedNasr] = Kept(lambda trained: parameters_of(trained.net))
@@ -320,9 +330,9 @@ def _refuse_unlike(model: AttackedModel, rates: tuple[float, ...]) -> None:
     found = _rates(model)
     if found != rates:
         raise UserError.of(
-            f"snapshots have the widths {_listed(found)} here and {_listed(rates)} there",
-            "the last layer has other inputs, and one attack network cannot read both",
-            "attack the last round only, or keep the clients' widths fixed",
+            f"one model has the widths {_listed(found)} in the rounds seen, another {_listed(rates)}",
+            "their last layers differ in size, and one attack network cannot read both",
+            "look at the last round only, or keep the clients' widths fixed",
         )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Literal
@@ -13,10 +11,9 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div
-from torch.optim import SGD, Adam
+from torch.optim import Adam
 
-from app.attacks.lab import Lab, progress
+from app.attacks.lab import Lab
 from app.attacks.membership.attack_net import (
     Kept,
     Standardise,
@@ -31,21 +28,15 @@ from app.attacks.membership.attack_net import (
     parameters_of,
     predict,
     seeded,
-    share_problems,
 )
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.models import AttackedModel, Shadow, Snapshot
+from app.attacks.membership.distillation import Distillation, TeacherMode, distil
+from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public import Public
 from app.attacks.responses import Ids
-from app.attacks.shadows.central import initial_vector
-from app.errors import Problem, UserError, raise_all
-from app.federation.evaluation import statistics_context
-from app.federation.local import merge_short
-from app.federation.parameters import FlatNet, ParameterSpace
-from app.federation.processes import precise
+from app.errors import UserError, raise_all
 from app.metrics.membership import Array
-from app.models.layers import seed_dropout
-from app.seeding import derive_key, torch_generator
+from app.seeding import derive_key
 
 HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""
@@ -58,9 +49,6 @@ PATIENCE = 10
 
 Scale = Literal["log", "loss"]
 """ln(e^loss - 1), which keeps small losses apart, or the loss itself as in the paper."""
-
-TeacherMode = Literal["eval", "train"]
-"""Mode of the distilled network: as it is used, or with batch statistics and dropout as one published code has it."""
 
 
 class Trajectory(MembershipAttack):
@@ -160,33 +148,6 @@ class UploadTrajectory(Trajectory):
         return self.losses(model, samples, lab)
 
 
-@dataclass(frozen=True)
-class Distillation:
-    """How a student learns from its teacher, by SGD on KL(teacher || student) at temperature 1.
-
-    Attributes:
-        epochs: passes over the attacker's population, with a snapshot after each.
-        batch_size: samples per step.
-        lr: learning rate.
-        momentum: 0 or more, below 1.
-        weight_decay: 0 or more.
-        teacher_mode: mode of the teacher.
-    """
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    teacher_mode: TeacherMode
-
-    def problems(self, attack: str) -> Iterator[Problem]:
-        """What is wrong with these settings of an attack."""
-        yield from option_problems(attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr})
-        yield from share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
-        yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
-
-
 class DistilledTrajectory(Trajectory):
     """The training is imitated: a fresh network learns the model's answers, and its epochs are the trajectory.
 
@@ -246,81 +207,21 @@ class DistilledTrajectory(Trajectory):
 
     def training_shadows(self, lab: Lab) -> list[Shadow]:
         """The first shadows: each one costs a distillation."""
-        return super().training_shadows(lab)[: self._distilled_shadows]
+        wanted = self._distilled_shadows
+        # One more than wanted, since one may play the target; all of them where several do.
+        return lab.shadows("out", wanted + 1)[:wanted] or super().training_shadows(lab)[:wanted]
 
     def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
         """(samples, epochs + 1) losses of the student after every epoch, and of the model itself."""
-        student = self._students.get(model.key, lambda: distil(lab.public, model, self._settings))
+        student = self._students.get(model.key, lambda: self._student(model, lab.public))
         return np.hstack([self.losses(student, samples, lab), self.losses(model.only_last(), samples, lab)])
 
-
-def distil(public: Public, teacher: AttackedModel, settings: Distillation) -> AttackedModel:
-    """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch.
-
-    All students start from the same values and see the same batches: they differ by their teachers only.
-
-    Raises:
-        UserError: where the attacker has no population.
-    """
-    if len(public.population) < 2:
-        raise UserError.of(
-            f"the attacker has {len(public.population)} samples to distil models on",
-            "a student would learn nothing of its teacher",
-            "keep some out of training with --data.holdout.population, such as 0.1",
-        )
-    rate = teacher.last.rate
-    guide, _ = _network(public, rate, teacher.last.vector)
-    student, flat = _network(public, rate, initial_vector(public, rate, derive_key(public.seed, "student")))
-    descent = SGD(student.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
-    stages = []
-    with _teaching(public, guide.train(settings.teacher_mode == "train")):
-        for epoch in progress(range(1, settings.epochs + 1), "distillation"):
-            for images in _batches(public, settings, epoch):
-                descent.zero_grad()
-                _divergence(public, guide, student, images).backward()
-                descent.step()
-            stages.append(Snapshot(epoch, rate, flat.read().cpu()))
-    told = f"{teacher.key}:{teacher.last.round}:{public.seed}:{settings}"
-    key = blake2b(told.encode(), digest_size=16).hexdigest()
-    return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
-
-
-def _network(public: Public, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
-    """A network of its own in training mode: those of the oracle change with every question."""
-    with torch.random.fork_rng(devices=[]):
-        net = public.prototype.scaled(rate).to(public.device, public.dtype).train()
-    seed_dropout(net, torch_generator(public.seed, "distillation-dropout", device=public.device))
-    flat = FlatNet(ParameterSpace(net), net)
-    flat.write(vector.to(public.device, public.dtype))
-    return net, flat
-
-
-def _teaching(public: Public, teacher: nn.Module) -> AbstractContextManager[None]:
-    """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
-    if teacher.training:
-        return nullcontext()
-    return statistics_context(teacher, public.store, torch.from_numpy(public.population), public.batch_size)
-
-
-def _batches(public: Public, settings: Distillation, epoch: int) -> Iterator[Tensor]:
-    """Images of one pass over the population, augmented as in training."""
-    order = torch.randperm(len(public.population), generator=torch_generator(public.seed, "distillation", epoch))
-    crops = torch_generator(public.seed, "distillation-augmentation", epoch)
-    samples = torch.from_numpy(public.population)[order]
-    for batch in merge_short(samples.split(settings.batch_size), least=2):
-        images, _ = public.store.batch(batch, public.dtype)
-        yield images if public.augment is None else public.augment(images, crops)
-
-
-def _divergence(public: Public, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
-    """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
-    with public.precision():
-        with torch.no_grad():
-            wanted = teacher(images)
-        answered = student(images)
-    wide = precise(images.device)
-    logs = (answered.to(wide).log_softmax(1), wanted.to(wide).log_softmax(1))
-    return kl_div(*logs, reduction="batchmean", log_target=True)
+    def _student(self, teacher: AttackedModel, public: Public) -> AttackedModel:
+        """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch."""
+        stages = distil(public, teacher.last, public, public.population, self._settings, teacher.last.rate)
+        told = f"{teacher.key}:{teacher.last.round}:{public.seed}:{self._settings}"
+        key = blake2b(told.encode(), digest_size=16).hexdigest()
+        return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
 
 
 def _tensor(array: Array, public: Public) -> Tensor:

@@ -1,0 +1,132 @@
+"""Distillation: a fresh network learns a model's answers, and its epochs stand in for the training nobody saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+from torch.optim import SGD
+
+from app.attacks.lab import progress
+from app.attacks.membership.attack_net import choice_problem, option_problems, share_problems
+from app.attacks.models import Snapshot
+from app.attacks.public import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.central import initial_vector
+from app.errors import Problem, UserError
+from app.federation.evaluation import statistics_context
+from app.federation.local import merge_short
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.processes import precise
+from app.models.layers import seed_dropout
+from app.seeding import derive_key, torch_generator
+
+TeacherMode = Literal["eval", "train"]
+"""Mode of the distilled network: as it is used, or with batch statistics and dropout as one published code has it."""
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student learns from its teacher, by SGD on KL(teacher || student) at temperature 1.
+
+    Attributes:
+        epochs: passes over the attacker's data, with a snapshot after each.
+        batch_size: samples per step.
+        lr: learning rate.
+        momentum: 0 or more, below 1.
+        weight_decay: 0 or more, below 1.
+        teacher_mode: mode of the teacher.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    teacher_mode: TeacherMode
+
+    def problems(self, attack: str) -> Iterator[Problem]:
+        """What is wrong with these settings of an attack."""
+        yield from option_problems(attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr})
+        yield from share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
+        yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
+
+
+def distil(
+    teachers: Public, teacher: Snapshot, public: Public, data: Ids, settings: Distillation, rate: float
+) -> list[Snapshot]:
+    """A student after every epoch.
+
+    All students of one seed start from the same values and see the same batches: they differ by their teachers only.
+
+    Args:
+        teachers: network of the teacher.
+        teacher: the distilled model, of any width.
+        public: network of the student; its augmentation is used.
+        data: ids to distil on, at least 2; their labels are not read.
+        settings: of the student's training.
+        rate: width rate of the student, in (0, 1].
+
+    Raises:
+        UserError: where there is nothing to distil on.
+    """
+    if len(data) < 2:
+        raise UserError.of(
+            f"the attacker has {len(data)} samples to distil models on",
+            "a student would learn nothing of its teacher",
+            "keep some out of training with --data.holdout.population, such as 0.1",
+        )
+    guide, _ = _network(teachers, teacher.rate, teacher.vector)
+    student, flat = _network(public, rate, initial_vector(public, rate, derive_key(public.seed, "student")))
+    descent = SGD(student.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    stages = []
+    with _teaching(teachers, guide.train(settings.teacher_mode == "train"), data):
+        for epoch in progress(range(1, settings.epochs + 1), "distillation"):
+            for images in _batches(public, data, settings.batch_size, epoch):
+                descent.zero_grad()
+                _divergence(public, guide, student, images).backward()
+                descent.step()
+            stages.append(Snapshot(epoch, rate, flat.read().cpu()))
+    return stages
+
+
+def _network(public: Public, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
+    """A network of its own in training mode: those of the oracle change with every question."""
+    with torch.random.fork_rng(devices=[]):
+        net = public.prototype.scaled(rate).to(public.device, public.dtype).train()
+    seed_dropout(net, torch_generator(public.seed, "distillation-dropout", device=public.device))
+    flat = FlatNet(ParameterSpace(net), net)
+    flat.write(vector.to(public.device, public.dtype))
+    return net, flat
+
+
+def _teaching(public: Public, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
+    """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
+    if teacher.training:
+        return nullcontext()
+    return statistics_context(teacher, public.store, torch.from_numpy(data), public.batch_size)
+
+
+def _batches(public: Public, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
+    """Images of one pass over the data, augmented as in training."""
+    order = torch.randperm(len(data), generator=torch_generator(public.seed, "distillation", epoch))
+    crops = torch_generator(public.seed, "distillation-augmentation", epoch)
+    for batch in merge_short(torch.from_numpy(data)[order].split(batch_size), least=2):
+        images, _ = public.store.batch(batch, public.dtype)
+        yield images if public.augment is None else public.augment(images, crops)
+
+
+def _divergence(public: Public, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
+    """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
+    with public.precision():
+        with torch.no_grad():
+            wanted = teacher(images)
+        answered = student(images)
+    wide = precise(images.device)
+    logs = (answered.to(wide).log_softmax(1), wanted.to(wide).log_softmax(1))
+    return kl_div(*logs, reduction="batchmean", log_target=True)

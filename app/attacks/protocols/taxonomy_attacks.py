@@ -1,0 +1,258 @@
+"""The attacks of the taxonomy of integration methods, as its code has them.
+
+The attacker owns the data of all other clients. Shadows and students have the server's width, whatever the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.special import logit, ndtr
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+
+from app.attacks.membership.attack_net import dense, fit, predict, seeded
+from app.attacks.membership.base import Threat
+from app.attacks.membership.distillation import Distillation, TeacherMode, distil
+from app.attacks.membership.trajectory import HIDDEN
+from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.protocols.knowledge import (
+    LabelledSets,
+    ask_in_order,
+    joined,
+    legacy_order,
+    unit_scores,
+)
+from app.attacks.public import Public
+from app.attacks.query import Oracle
+from app.attacks.responses import Ids, Responses
+from app.attacks.shadows.book import train_or_find
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job
+from app.attacks.world import World
+from app.errors import UserError
+from app.federation.local import LocalTraining
+from app.metrics.membership import Array
+from app.models.base import ScalableNet
+from app.models.norms import uses_batch_statistics
+from app.seeding import derive_key
+
+BATCH = 128
+"""Samples per step of every training, and per query; members and non-members are asked for apart."""
+
+CLIP = 1e-4
+"""Distance from 0 and 1 that the code keeps of the largest probability."""
+
+Confidence = Literal["true", "max"]
+"""Probability of the true class, as the paper says (App. B-B), or the largest one, as its code has it."""
+
+
+@dataclass(frozen=True)
+class TaxonomySettings:
+    """Sizes and readings; those that the paper has are the defaults of `Taxonomy`."""
+
+    shadows: int
+    shadow_size: int
+    shadow_epochs: int
+    conf: Confidence
+    ordered_quarters: bool
+    teacher_mode: TeacherMode
+    student_epochs: int
+    attack_epochs: int
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Networks of one kind, and who asks them."""
+
+    public: Public
+    oracle: Oracle
+
+    def ask(self, snapshot: Snapshot, parts: Sequence[Ids]) -> Responses:
+        """Answers to the parts, each asked for by itself."""
+        return joined([ask_in_order(self.public, self.oracle, snapshot, part, BATCH) for part in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores of one target.
+
+    Attributes:
+        ranks: of the evaluated samples, any scale.
+        evaluated: the same from 0 to 1, for the threshold.
+        known: of the samples that the attacker knows, from 0 to 1.
+    """
+
+    ranks: Array
+    evaluated: Array
+    known: Array
+
+
+class Bench:
+    """What the attacks on one run have in common: targets as they are, shadows with running statistics.
+
+    Attributes:
+        world: the run under attack.
+        settings: sizes and readings.
+        notes: remarks of the attack that is running.
+        targets: the clients' networks.
+        shadows: networks of shadows and students.
+    """
+
+    def __init__(self, world: World, settings: TaxonomySettings) -> None:
+        self.world, self.settings = world, settings
+        self.notes: list[str] = []
+        recipe = LocalTraining(epochs=settings.shadow_epochs, batch_size=BATCH, optimizer=partial(Adam, lr=1e-3))
+        # One round of many epochs: the optimiser is new in every round.
+        own = replace(
+            world.public, prototype=_with_averages(world.public.prototype), local=recipe, learning_rates=(1e-3,)
+        )
+        self.targets, self.shadows = Side(world.public, world.oracle), Side(own, Oracle(own))
+        self._cache = ShadowCache(world.cache)
+
+    def auxiliary(self, client: int) -> Ids:
+        """Members of all other clients, one client after the other."""
+        others = [own for other, own in enumerate(self.world.truth.members) if other != client]
+        if sum(map(len, others)) < 8:
+            raise UserError.of(
+                f"the clients beside client {client} have {sum(map(len, others))} samples",
+                "the attacker of this paper trains its shadows on them",
+                "use more clients, or --attacks.membership.protocol audit",
+            )
+        return np.concatenate(others)
+
+    def train(self, sets: Sequence[Ids], purpose: str, client: int) -> list[AttackedModel]:
+        """Models of the server's width, one per training set."""
+        jobs = [Job(number, 1.0, samples) for number, samples in enumerate(sets)]
+        seed = derive_key(self.world.public.seed, f"taxonomy-{purpose}", client)
+        return train_or_find(self.shadows.public, jobs, (1,), seed, self._cache)
+
+
+def yeom(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+    """Losses (App. B-A), scaled to 0 .. 1 apart for known and for evaluated samples."""
+    losses, known = _halves(bench.targets.ask(model.last, _parts(sets)).losses, sets)
+    return Scored(-losses, unit_scores(losses), unit_scores(known))
+
+
+def lira(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+    """Offline LiRA (App. B-B): where the target's confidence lies among those of shadows without the sample."""
+    settings, auxiliary, parts = bench.settings, bench.auxiliary(model.client), _parts(sets)
+    if len(auxiliary) <= settings.shadow_size:
+        bench.notes.append(f"all shadows are trained on the same samples: there are no {settings.shadow_size} to draw")
+    drawn = [legacy_order(auxiliary, number)[: settings.shadow_size] for number in range(settings.shadows)]
+    shadows = bench.train(drawn, "lira", model.client)
+    heard = [confidences(bench.shadows.ask(shadow.last, parts), settings.conf) for shadow in shadows]
+    scores = normal_cdf(confidences(bench.targets.ask(model.last, parts), settings.conf), np.stack(heard))
+    evaluated, known = _halves(scores, sets)
+    return Scored(evaluated, evaluated, known)
+
+
+def tmia(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+    """tMIA (App. B-C): a network trained on one shadow reads the losses of a student and of the target itself."""
+    members, nonmembers, rest = quarters(bench, model.client)
+    (shadow,) = bench.train([members], "tmia", model.client)
+    learned = _trajectories(bench, bench.shadows, shadow.last, rest, [members, nonmembers])
+    read = _trajectories(bench, bench.targets, model.last, rest, _parts(sets))
+    truth = torch.arange(len(learned)) < len(members)
+    seed, device = derive_key(bench.world.public.seed, "taxonomy-attack-net", model.client), learned.device
+    net = seeded(lambda: nn.Sequential(dense(learned.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device)
+    fit(
+        net,
+        [learned],
+        truth.to(device),
+        epochs=bench.settings.attack_epochs,
+        batch_size=BATCH,
+        optimizer=partial(SGD, lr=0.005, momentum=0.9, weight_decay=1e-4),
+        loss="bce",
+        seed=seed,
+    )
+    evaluated, known = _halves((predict(net, [read]) + 1) / 2, sets)
+    return Scored(evaluated, evaluated, known)
+
+
+ATTACKS: dict[str, Callable[[Bench, AttackedModel, LabelledSets], Scored]] = {"yeom": yeom, "lira": lira, "tmia": tmia}
+
+_KNOWS = "labelled members of the target"
+THREATS = {
+    "yeom": Threat(sees="loss on the sample", data=_KNOWS, trains="nothing"),
+    "lira": Threat(sees="probabilities", data=f"{_KNOWS}, all other clients' data", trains="shadow models"),
+    "tmia": Threat(
+        sees="answers to any query",
+        data=f"{_KNOWS}, all other clients' data",
+        trains="a shadow, students of target and shadow, attack network",
+    ),
+}
+
+
+class SoftmaxGap(nn.Module):
+    """Probability of the member class minus that of the other, -1 to 1.
+
+    The paper's attack network ends in a softmax whose outputs enter the cross-entropy as if they were logits; of two
+    logits only the difference counts, so this difference is the logit of a binary cross-entropy.
+    """
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(rows,) from (rows, 2)."""
+        chances = logits.softmax(1)
+        return chances[:, 1] - chances[:, 0]
+
+
+def confidences(responses: Responses, conf: Confidence) -> Array:
+    """(samples,) logit of the true class's probability, or of the largest one kept 1e-4 away from 0 and 1."""
+    if conf == "true":
+        return responses.margins
+    return np.asarray(logit(np.clip(responses.probabilities.max(axis=1), CLIP, 1 - CLIP)))
+
+
+def normal_cdf(target: Array, shadows: Array) -> Array:
+    """(samples,) from 0 to 1: normal distribution at the target's value, with mean and deviation of the shadows.
+
+    Args:
+        target: (samples,) of the attacked model.
+        shadows: (models, samples); where all of them agree, the distribution is a step.
+    """
+    away, spread = target - shadows.mean(axis=0), shadows.std(axis=0)
+    steps = np.where(away == 0, 0.0, np.copysign(np.inf, away))
+    return np.asarray(ndtr(np.where(spread > 0, away / np.where(spread > 0, spread, 1.0), steps)))
+
+
+def quarters(bench: Bench, client: int) -> tuple[Ids, Ids, Ids]:
+    """Members and non-members of tMIA's shadow, a quarter of the attacker's data each, and the rest to distil on."""
+    auxiliary = bench.auxiliary(client)
+    if not bench.settings.ordered_quarters:
+        np.random.default_rng(bench.world.public.seed).shuffle(auxiliary)
+    quarter = len(auxiliary) // 4
+    return auxiliary[:quarter], auxiliary[quarter : 2 * quarter], auxiliary[2 * quarter :]
+
+
+def _trajectories(bench: Bench, side: Side, teacher: Snapshot, data: Ids, parts: Sequence[Ids]) -> Tensor:
+    """(samples, epochs + 1) losses of a student after every epoch, and of its teacher."""
+    settings = Distillation(bench.settings.student_epochs, BATCH, 1e-2, 0.0, 0.0, bench.settings.teacher_mode)
+    stages = distil(side.public, teacher, bench.shadows.public, data, settings, 1.0)
+    losses = [bench.shadows.ask(stage, parts).losses for stage in stages]
+    losses.append(side.ask(teacher, parts).losses)
+    return torch.from_numpy(np.stack(losses, axis=1)).float().to(bench.world.public.device)
+
+
+def _parts(sets: LabelledSets) -> list[Ids]:
+    return [sets.members, sets.nonmembers, sets.known_members, sets.known_nonmembers]
+
+
+def _halves(values: Array, sets: LabelledSets) -> tuple[Array, Array]:
+    """Values of the evaluated and of the known samples."""
+    count = len(sets.members) + len(sets.nonmembers)
+    return values[:count], values[count:]
+
+
+def _with_averages(net: ScalableNet) -> ScalableNet:
+    """The network with running statistics, which the paper's shadows and students have and its targets have not."""
+    if not (uses_batch_statistics(net) and "statistics" in net.hparams):
+        return net
+    like = next(net.parameters())
+    with torch.random.fork_rng(devices=[]):
+        return type(net)(**{**net.hparams, "statistics": "running"}).to(like.device, like.dtype)
