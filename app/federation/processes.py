@@ -39,6 +39,21 @@ def gather(value: T) -> list[T]:
     return [value for value in values if value is not None]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it, an operation on the CPU uses one thread.
+
+    Small networks gain nothing from more, and where other processes are busy, the threads of one operation wait for each
+    other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def precise(device: torch.device) -> torch.dtype:
     """The widest floating type of a device, for sums; Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -101,11 +101,13 @@ def test_same_scores_again_and_no_random_state_touched(kind):
     world, samples = learning(), np.arange(100)
     options = {"attack_epochs": 3} | ({"epochs": 2} if kind is DistilledTrajectory else {})
     first = kind(**options).scores(world.target, samples, world.lab())
-    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    again = kind(**options).scores(world.target, samples, world.lab())
-    assert np.array_equal(first, again)
-    assert torch.equal(state, torch.get_rng_state())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+        again = kind(**options).scores(world.target, samples, world.lab())
+        assert torch.equal(state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])
+    assert np.array_equal(first, again)
 
 
 def counted(monkeypatch, module, name):
@@ -309,6 +311,22 @@ def test_patience_ends_training(monkeypatch):
     held_out = hold_out([60], 0)
     trained(features, torch.where(held_out, 1 - targets, targets), epochs=40, held_out=held_out, patience=3)
     assert len(epochs) == 4
+
+
+def test_threads_are_given_back():
+    """Small networks are trained on one thread, whatever happens."""
+    threads, seen = torch.get_num_threads(), []
+    features, targets = two_heaps(20)
+
+    def optimizer(parameters):
+        made = Adam(parameters)
+        made.register_step_post_hook(lambda *_: seen.append(torch.get_num_threads()) or 1 / 0)
+        return made
+
+    with pytest.raises(ZeroDivisionError):
+        trained(features, targets, optimizer=optimizer)
+    assert seen == [1]
+    assert torch.get_num_threads() == threads
 
 
 def test_a_whole_model_is_held_out_where_there_are_three():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from app.attacks.lab import Lab, progress
 from app.attacks.models import Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import Problem, UserError
+from app.federation.processes import one_thread
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
 from app.seeding import numpy_generator, torch_generator
@@ -31,6 +33,9 @@ CONSTANT = 1e-6
 
 KEPT_CELLS = 250_000_000
 """Numbers that an attack keeps for reuse, about 1 GB."""
+
+SMALL = 5_000_000
+"""Parameters of a network that is not worth several threads."""
 
 T = TypeVar("T")
 
@@ -138,15 +143,21 @@ def fit(
     spared = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
     trained, wanted = (~spared).nonzero().flatten(), targets.to(features[0].dtype)
     stepper, best = optimizer(net.parameters()), _Best(patience)
-    for _ in progress(range(epochs), "attack network"):
-        order = torch.randperm(len(trained), generator=batches).to(targets.device)
-        net.train()
-        for rows in trained[order].split(batch_size):
-            _step(net, stepper, [feature[rows] for feature in features], wanted[rows], loss)
-        net.eval()
-        if spared.any() and best.stalls(net, _error_on(net, features, wanted, spared, loss)):
-            break
+    with _threads_for(net):
+        for _ in progress(range(epochs), "attack network"):
+            order = torch.randperm(len(trained), generator=batches).to(targets.device)
+            net.train()
+            for rows in trained[order].split(batch_size):
+                _step(net, stepper, [feature[rows] for feature in features], wanted[rows], loss)
+            net.eval()
+            if spared.any() and best.stalls(net, _error_on(net, features, wanted, spared, loss)):
+                break
     best.restore(net)
+
+
+def _threads_for(net: nn.Module) -> AbstractContextManager[None]:
+    """One thread for a small network, whose threads would mostly wait for each other, above all on a busy machine."""
+    return one_thread() if parameters_of(net) < SMALL else nullcontext()
 
 
 def _step(net: nn.Module, optimizer: Optimizer, features: Sequence[Tensor], targets: Tensor, loss: Loss) -> None:

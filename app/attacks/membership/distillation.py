@@ -22,7 +22,7 @@ from app.errors import Problem, UserError
 from app.federation.evaluation import statistics_context
 from app.federation.local import merge_short
 from app.federation.parameters import FlatNet, ParameterSpace
-from app.federation.processes import precise
+from app.federation.processes import one_thread, precise
 from app.models.layers import seed_dropout
 from app.seeding import derive_key, torch_generator
 
@@ -57,6 +57,7 @@ class Distillation:
         yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
 
 
+@one_thread()
 def distil(
     teachers: Public, teacher: Snapshot, public: Public, data: Ids, settings: Distillation, rate: float
 ) -> list[Snapshot]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +15,9 @@ from app.attacks.public import Public
 from app.attacks.responses import Ids
 from app.federation.executors import Executor, available_cores, make_executor
 from app.federation.parameters import ParameterSpace
+from app.federation.processes import one_thread
 from app.federation.tasks import ClientTask
+from app.federation.workshop import LocalContext
 from app.seeding import derive_key
 
 BLOCK = 32
@@ -49,18 +52,24 @@ def train_centrally(
         workers: worker threads; without a number, one per core.
     """
     context = replace(public.local_context(), seed=seed)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # models are small and many: threads within one would only wait for each other
-    executor = make_executor("auto", context, workers or available_cores(), [])
     kept: list[tuple[Snapshot, ...]] = []
+    with (
+        one_thread(),
+        _executor(context, workers) as executor,
+        tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar,
+    ):
+        for start in range(0, len(jobs), BLOCK):
+            kept.extend(_train_block(public, executor, jobs[start : start + BLOCK], rounds, seed, bar))
+    return kept
+
+
+@contextmanager
+def _executor(context: LocalContext, workers: int | None) -> Iterator[Executor]:
+    executor = make_executor("auto", context, workers or available_cores(), [])
     try:
-        with tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar:
-            for start in range(0, len(jobs), BLOCK):
-                kept.extend(_train_block(public, executor, jobs[start : start + BLOCK], rounds, seed, bar))
+        yield executor
     finally:
         executor.close()
-        torch.set_num_threads(threads)
-    return kept
 
 
 def _train_block(
