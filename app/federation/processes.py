@@ -43,7 +43,7 @@ def gather(value: T) -> list[T]:
 def one_thread() -> Iterator[None]:
     """Within it, an operation on the CPU uses one thread.
 
-    Small networks gain nothing from more, and where other processes are busy, the threads of one operation wait for each
+    Small networks gain nothing from more, and on a busy machine the threads of one operation wait for each
     other.
     """
     before = torch.get_num_threads()
