@@ -56,7 +56,8 @@ class Oracle:
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
         if snapshot.rate not in self._nets:
-            net = self._public.prototype.scaled(snapshot.rate).to(self._public.device, self._public.dtype)
+            with torch.random.fork_rng(devices=[]):  # building a network draws initial values
+                net = self._public.prototype.scaled(snapshot.rate).to(self._public.device, self._public.dtype)
             self._nets[snapshot.rate] = (net, FlatNet(ParameterSpace(net), net))
         net, flat = self._nets[snapshot.rate]
         flat.write(snapshot.vector.to(self._public.device, self._public.dtype))

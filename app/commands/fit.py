@@ -233,6 +233,8 @@ def _closing(command: FitCommand) -> str:
     if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
         lines.extend(_accuracies(command.model.report))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    if (command.folder.path / "attacks").is_dir():
+        lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")
     if command.tracker is not None and command.tracker._offline:
         lines.append(f"  to upload it to Weights & Biases: wandb sync {command.folder.path}/wandb/offline-run-*")
     return "\n".join(lines)

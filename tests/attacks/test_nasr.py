@@ -10,15 +10,8 @@ from network_attack_kit import Changed, Given, area, chance, images, learning, m
 from torch.nn.functional import cross_entropy
 
 from app.attacks.membership import nasr
-from app.attacks.membership.nasr import (
-    Examples,
-    Nasr,
-    NasrNet,
-    NasrSettings,
-    observe,
-    train_nasr,
-    weight_gradients,
-)
+from app.attacks.membership.nasr import Examples, Nasr, observe, train_nasr
+from app.attacks.membership.nasr_net import NasrNet, NasrSettings, weight_gradients
 from app.attacks.models import Shadow
 from app.attacks.query import last_linear
 from app.errors import UserError
@@ -141,12 +134,16 @@ def test_every_column_counts(label_branch, columns):
         assert counts.nonzero().flatten().tolist() == list(columns)
 
 
-def test_gradient_is_dropped_out_in_training_only():
-    """Two of the places where the network is regularised."""
+def test_gradient_and_kernels_are_dropped_out_in_training_only():
+    """Parts of the matrix (features x classes), and of what the kernels make of it."""
     net, rows = branches(dropout=0.5)
     assert torch.equal(net(*rows), net(*rows))
     net.train()
     assert not torch.equal(net(*rows), net(*rows))
+    dropped = []
+    net.encoders[0].dropout.register_forward_hook(lambda _, __, made: dropped.append((made.shape, made.eq(0).any())))
+    net(*rows)
+    assert dropped == [((8, 5, 4), True), ((8, 5 * 3), True)]
 
 
 def test_network_trained_on_the_target_itself():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from paper_kit import figure, found, make_world
 
-from app.attacks.membership.nasr import NasrSettings
+from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.protocols import memdefense
 from app.attacks.protocols.knowledge import LabelledSets, accuracy, evaluated_rows
 from app.attacks.protocols.memdefense import MemDefensePaper, paper_settings

@@ -81,7 +81,9 @@ def test_chosen_rounds(tmp_path):
 def test_sealed_uploads(tmp_path, capsys):
     """N/A with the reason, on the terminal and in the files."""
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--defenses.seal", "run_kit.Seal")
-    assert "the server sees ciphertext only" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "the server sees ciphertext only" in told
+    assert "attacks/ holds what attacks found" in told
     record = json.loads((folder / "attacks" / "yeom.uploads.json").read_text())
     assert "ciphertext" in json.dumps(record)
     assert not (folder / "attacks" / "yeom.uploads.npz").exists()

@@ -10,7 +10,8 @@ import numpy as np
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
-from app.attacks.membership.nasr import Examples, NasrSettings, train_nasr
+from app.attacks.membership.nasr import Examples, train_nasr
+from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import Protocol, guarded
 from app.attacks.protocols.choices import Choice, TargetKind, seen_models
