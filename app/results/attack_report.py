@@ -46,12 +46,11 @@ def table(results: Iterable[Result]) -> str:
         return "no attack was run"
     blocks = {
         "N/A:": _grouped(_reasons(records), records, labels_first=True),
-        "by width:": [f"{record.label}: {_widths(record)}" for record in records if record.capacities],
         "as the paper reports it:": [f"{record.label}: {_figures(record)}" for record in records if record.figures],
         "remarks:": _grouped(_remarks(records), records),
     }
     parts = ["\n".join([title, *map(_item, texts)]) for title, texts in blocks.items() if texts]
-    return "\n\n".join([_grid(records), *parts])
+    return "\n\n".join([_grid(records), *_width_grid(records), *parts])
 
 
 def rows(results: Iterable[Result]) -> list[list[Cell]]:
@@ -203,13 +202,30 @@ def _grouped(
     return lines
 
 
-def _widths(record: AttackRecord) -> str:
-    parts = []
-    for row in record.capacities:
-        found = row.leakage
-        text = f"N/A, {found.reason}" if isinstance(found, NotAvailable) else f"AUC {auc_text(found.auc)}"
-        parts.append(f"width {row.rate:g} ({_number(row.clients, 'client')}): {text}")
-    return "; ".join(parts)
+def _width_grid(records: Sequence[AttackRecord]) -> list[str]:
+    """AUC by width, one line per result and one column per width; nothing where all clients train one width."""
+    having = [record for record in records if record.capacities]
+    widths = {row.rate: row.clients for record in having for row in record.capacities}
+    if not having:
+        return []
+    rates = sorted(widths, reverse=True)
+    head = ["AUC by width:", *(f"{rate:g} ({_number(widths[rate], 'client')})" for rate in rates)]
+    lines = [head, *([record.label, *_width_cells(record, rates)] for record in having)]
+    sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() for line in lines]
+    reasons = [
+        _item(f"{record.label}, width {row.rate:g}: {row.leakage.reason}")
+        for record in having
+        for row in record.capacities
+        if isinstance(row.leakage, NotAvailable)
+    ]
+    return ["\n".join([*text, *reasons])]
+
+
+def _width_cells(record: AttackRecord, rates: Sequence[float]) -> list[str]:
+    found = {row.rate: row.leakage for row in record.capacities}
+    known = (found.get(rate) for rate in rates)
+    return [auc_text(leakage.auc) if isinstance(leakage, Leakage) else "N/A" for leakage in known]
 
 
 def _figures(record: AttackRecord) -> str:

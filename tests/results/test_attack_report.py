@@ -142,7 +142,9 @@ def test_widths_and_figures_have_blocks_of_their_own():
     found = full_finding()
     text = " ".join(table([found]).split())
     area = auc_text(found.capacities[0].leakage.auc)
-    assert f"width 1 (3 clients): AUC {area}; width 0.5 (1 client): N/A, width 0.5 has no non-members" in text
+    label = found.conditions.label
+    assert f"AUC by width: 1 (3 clients) 0.5 (1 client) {label} {area} N/A" in text
+    assert f"- {label}, width 0.5: width 0.5 has no non-members" in text
     assert (
         "as the paper reports it: - fedfa.lira-online.uploads: Adv % = 12.3 (mean over 2 clients, 3.1 to 21.6)" in text
     )
