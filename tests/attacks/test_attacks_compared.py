@@ -8,7 +8,8 @@ import pytest
 from federation_under_attack import audited, trained, world_of
 from torch.optim import Adam
 
-from app.attacks.shadows.book import ShadowSettings
+from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.shadows.book import CentralShadows, ShadowSettings
 from app.federation.local import LocalTraining
 from app.metrics.comparison import compare_auc, compare_tpr
 from app.metrics.membership import MembershipScores
@@ -85,9 +86,6 @@ def test_independent_recomputation(tmp_path):
     """Yeom's area and LiRA's ranking from saved logits, written straight from their definitions in numpy."""
     world = overfitted(tmp_path, 3)
     scores = uploads(world, "yeom", "lira-online")
-    from app.attacks.protocols.choices import Choice, seen_models
-    from app.attacks.shadows.book import CentralShadows
-
     model = seen_models(world, Choice("uploads", 10, False), ())[0]
     samples = world.audited[0]
     rows = np.isin(scores["yeom"].samples, samples)

@@ -9,12 +9,14 @@ from federation_under_attack import RandomLabels, audited, trained, world_of
 from app.attacks.controls import chance_deviation
 from app.attacks.membership.yeom import Yeom
 from app.attacks.public import Public
+from app.attacks.shadows.book import ShadowSettings
 from app.attacks.world import World
 from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.leakage import Leakage
-from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
+from app.metrics.membership import NotAvailable
 from datamodules import Holdout
+from datamodules.split import Membership
 
 
 @pytest.fixture(scope="module")
@@ -249,15 +251,30 @@ def test_no_transcript(memorised, tmp_path):
 
 def test_federated_shadows_need_a_federation(memorised):
     """Without a way to repeat it, the mode is refused."""
-    from app.attacks.shadows.book import ShadowSettings
-
     with pytest.raises(UserError, match="cannot be repeated here"):
         audited(memorised, "yeom", shadows=ShadowSettings("federated", 4))
 
 
-def test_the_attack_never_sees_the_truth():
-    """Nothing that an attack is given holds who is a member."""
-    assert not {"truth", "members", "membership"} & {*Public.__dataclass_fields__, "target", "samples", "lab"}
-    assert "truth" in World.__dataclass_fields__
-    assert NO_CLIENT == -1
-    assert MembershipScores is not None
+def reachable(start, depth=4):
+    """Objects that can be reached from one through the attributes of our own classes."""
+    found, edge = [], [start]
+    for _ in range(depth):
+        inside = [vars(thing).values() for thing in edge if type(thing).__module__.startswith(("app.attacks", "test_"))]
+        edge = [value for values in inside for value in values]
+        found += edge
+    return found
+
+
+def test_the_attack_never_sees_the_truth(memorised):
+    """Nothing that an attack is given leads to who is a member, or to the transcript beyond its target."""
+    seen = []
+
+    class Curious(Yeom):
+        def scores(self, target, samples, lab):
+            assert np.array_equal(samples, np.sort(samples)), "the order of the samples tells nothing"
+            seen.extend([*reachable(target), *reachable(lab)])
+            return super().scores(target, samples, lab)
+
+    audited(memorised, attacks=[Curious()])
+    assert any(isinstance(thing, Public) for thing in seen), "the walk went somewhere"
+    assert not any(isinstance(thing, (World, Membership, Transcript)) for thing in seen)
