@@ -138,3 +138,10 @@ class Given:
     def shadows(self, target, kind, first=None):
         """All of them, or the first few."""
         return ShadowSet(self.made[:first])
+
+
+def counted(monkeypatch, module, name):
+    """Calls of a module's function from now on."""
+    calls, real = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given, **named: calls.append(given) or real(*given, **named))
+    return calls

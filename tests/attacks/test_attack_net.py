@@ -7,6 +7,7 @@ import pytest
 import torch
 from network_attack_kit import (
     area,
+    counted,
 )
 from torch.optim import Adam
 

@@ -9,6 +9,7 @@ from network_attack_kit import (
     Changed,
     Given,
     chance,
+    counted,
     frozen,
     images,
     learning,
@@ -104,13 +105,6 @@ def test_same_scores_again_and_no_random_state_touched(kind):
         assert torch.equal(state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])
     assert np.array_equal(first, again)
-
-
-def counted(monkeypatch, module, name):
-    """Calls of a module's function from now on."""
-    calls, real = [], getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *given, **named: calls.append(given) or real(*given, **named))
-    return calls
 
 
 def test_networks_and_students_are_made_once(monkeypatch):
