@@ -25,7 +25,7 @@ FEW = ShadowSettings(count=4)
 
 
 class RandomLabels(FederatedDataModule):
-    """Gaussian pictures with random labels; `shift` moves the pictures of the last half of each share."""
+    """Gaussian pictures with random labels: there is nothing to learn but the samples themselves."""
 
     def __init__(self, clients=3, samples=300, holdout=None, seed=0):
         super().__init__(Iid(clients), holdout or Holdout(0.5, 0.25, 0.1), None, seed)

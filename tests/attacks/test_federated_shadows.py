@@ -87,7 +87,7 @@ def test_kept_on_disk(attacked, tmp_path):
 
 
 def test_audit_with_repeated_federations(attacked):
-    """The whole way: LiRA finds members of the global model that central stand-ins make harder to find."""
+    """The whole way: LiRA finds the members of uploads, and no result is called a stand-in."""
     world, _ = attacked
     found = audited(world, "lira-online", "yeom", shadows=ShadowSettings("federated", 8), calibrate=False)
     assert all(isinstance(finding.leakage, Leakage) for finding in found.values())

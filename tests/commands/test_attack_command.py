@@ -102,7 +102,7 @@ class Marked(FederatedCallback):
 
 @pytest.mark.slow
 def test_federated_shadows_repeat_the_defense(tmp_path, monkeypatch):
-    """Six shadow federations and the attacked one, all defended; nothing is learnt, so nothing leaks."""
+    """Four shadow federations and the attacked one, all defended; nothing is learnt, so nothing leaks."""
     monkeypatch.setattr(Marked, "federations", set())
     options = ("--defenses.marked", "test_attack_command.Marked", "--attacks.mia.attacks", "[yeom, lira-online]")
     federated = ("--attacks.mia.shadows.mode", "federated", "--attacks.mia.calibrate", "false")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
 from app.attacks.findings import Conditions, Figure, Finding, unavailable
+from app.attacks.membership.base import Threat
 from app.attacks.models import Snapshot
-from app.attacks.protocols.base import capacity_rows, few, total_decision
+from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
+from app.attacks.protocols.choices import Choice, TargetKind
 from app.attacks.public import Public
 from app.attacks.query import Oracle
 from app.attacks.responses import Ids, Responses
@@ -133,6 +135,26 @@ def ask_in_order(public: Public, oracle: Oracle, snapshot: Snapshot, samples: Id
 def joined(parts: Sequence[Responses]) -> Responses:
     """Answers one below the other."""
     return Responses(np.concatenate([part.logits for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+def on_last_round(
+    world: World,
+    kind: TargetKind,
+    named: tuple[str, str, Threat],
+    attack: Callable[[World, Choice, Conditions], Finding],
+) -> Finding:
+    """What an attack finds in the last models of one kind, or why it finds nothing.
+
+    Args:
+        world: the run under attack.
+        kind: of the target.
+        named: attack, protocol and threat, for the conditions.
+        attack: makes the finding.
+    """
+    choice = Choice(kind, world.public.rounds, all_rounds=False)
+    name, protocol, threat = named
+    conditions = Conditions(name, choice.name(world), protocol, choice.adversary(world), threat)
+    return guarded(conditions, lambda: attack(world, choice, conditions))
 
 
 def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.base import Threat
 from app.attacks.models import AttackedModel
-from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.base import Protocol
+from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -25,6 +25,7 @@ from app.attacks.protocols.knowledge import (
     federation_rows,
     joined,
     known_count,
+    on_last_round,
 )
 from app.attacks.responses import Ids, Responses
 from app.attacks.world import World
@@ -75,8 +76,8 @@ class MappFL(Protocol):
     def findings(self, world: World) -> Iterator[Finding]:
         """Every client's last upload, then the server's model."""
         if self._attacks:
-            yield self._finding(world, "uploads", self._uploads)
-            yield self._finding(world, "global", self._server)
+            yield on_last_round(world, "uploads", ("yeom", self.name, self.threat), self._uploads)
+            yield on_last_round(world, "global", ("yeom", self.name, self.threat), self._server)
 
     def sets(self, members: Ids, test: Ids, known: int, seed: int) -> LabelledSets:
         """Known and evaluated samples of one target, the latter at most 5000 of each kind."""
@@ -88,13 +89,6 @@ class MappFL(Protocol):
             return self.sets(members, world.truth.test, known_count(len(members)), world.public.seed)
         except UserError as error:
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
-
-    def _finding(
-        self, world: World, kind: TargetKind, attack: Callable[[World, Choice, Conditions], Finding]
-    ) -> Finding:
-        choice = Choice(kind, world.public.rounds, all_rounds=False)
-        conditions = Conditions("yeom", choice.name(world), self.name, choice.adversary(world), self.threat)
-        return guarded(conditions, lambda: attack(world, choice, conditions))
 
     def _uploads(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
         rows, decisions, told, notes, missing = [], [], {}, _remarks(world), []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import Examples, train_nasr
 from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.models import AttackedModel
-from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.base import Protocol
+from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -25,6 +25,7 @@ from app.attacks.protocols.knowledge import (
     evaluated_rows,
     federation_rows,
     legacy_order,
+    on_last_round,
 )
 from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Ids
@@ -86,8 +87,8 @@ class MemDefensePaper(Protocol):
     def findings(self, world: World) -> Iterator[Finding]:
         """Local models over several rounds, then the last global model."""
         if self._attacks:
-            yield self._finding(world, "uploads", self._local)
-            yield self._finding(world, "global", self._global)
+            yield on_last_round(world, "uploads", ("nasr", self.name, self.threat), self._local)
+            yield on_last_round(world, "global", ("nasr", self.name, self.threat), self._global)
 
     def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
         """Equally many known and evaluated samples of each kind, all different.
@@ -120,13 +121,6 @@ class MemDefensePaper(Protocol):
         paper = ", ".join(map(str, sorted(self.rounds_to_keep)))
         used = wanted or kept
         return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
-
-    def _finding(
-        self, world: World, kind: TargetKind, attack: Callable[[World, Choice, Conditions], Finding]
-    ) -> Finding:
-        choice = Choice(kind, world.public.rounds, all_rounds=False)
-        conditions = Conditions("nasr", choice.name(world), self.name, choice.adversary(world), self.threat)
-        return guarded(conditions, lambda: attack(world, choice, conditions))
 
     def _local(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
         rounds, remark = self.rounds(world)
