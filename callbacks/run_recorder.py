@@ -67,7 +67,7 @@ class RunRecorder(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
-        metrics = round_metrics(report, pl_module.data.groups, pl_module.widths)
+        metrics = round_metrics(report, pl_module.data.groups, pl_module.widths) | pl_module.hooks.measurements()
         with self._writing():
             self._write(report.round, metrics, round_cost(report), report.clients)
         for logger in trainer.loggers:
@@ -98,6 +98,10 @@ class RunRecorder(FederatedCallback):
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         summary = {"final": final, "cost": cost, "clients": clients}
+        if statements := federation.hooks.statements():
+            privacy = {"budgets": [statement.record() for statement in statements]}
+            self._folder.write_json("privacy.json", privacy)
+            summary["privacy"] = privacy["budgets"]
         if attacks := attack_summary(self._folder):
             summary["attacks"] = attacks
         self._folder.write_json("summary.json", summary)

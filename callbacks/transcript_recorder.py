@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
 from app.federation.channel import Message
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript, TranscriptSettings
@@ -40,7 +40,8 @@ class TranscriptRecorder(FederatedCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """A run that may stop early has an unknown last round: then a window of rounds is kept on the way."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
-        self._open_end = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
+        stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
+        self._open_end = stopping or any(callback.may_stop for callback in federated_callbacks(trainer))
 
     def expected_bytes(self, federation: FederatedModule) -> int:
         """Size of the transcript on disk at the end of the run."""

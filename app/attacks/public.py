@@ -87,6 +87,7 @@ class Public:
             seed=self.seed,
             needs_received_loss=False,
             loss_hooks=(),
+            penalty_hooks=(),
             start_hooks=(),
             end_hooks=(),
             widths=None,

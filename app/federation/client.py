@@ -18,6 +18,7 @@ from app.models.base import ScalableNet
 
 Batch = tuple[Tensor, Tensor]
 LossHook = Callable[["ClientModule", Batch, Tensor, Tensor], Tensor]
+PenaltyHook = Callable[["ClientModule"], Tensor]
 
 
 class ClientModule(LightningModule):
@@ -33,6 +34,8 @@ class ClientModule(LightningModule):
         samples: its number of training samples.
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
+        draw: images (augmented) and labels of the samples at given positions of the client's training set.
+        take_step: moves the net by one batch and returns the loss; callbacks may replace it in `on_client_start`.
         owned: whether the client has samples of each class (bool, classes); only where logits are masked.
     """
 
@@ -43,6 +46,7 @@ class ClientModule(LightningModule):
         net: ScalableNet,
         local: LocalTraining,
         loss_hooks: Iterable[LossHook] = (),
+        penalty_hooks: Iterable[PenaltyHook] = (),
         ordered_dropout: OrderedDropout | None = None,
         classes: int = 0,
     ) -> None:
@@ -52,13 +56,14 @@ class ClientModule(LightningModule):
             net: the submodel.
             local: how clients train.
             loss_hooks: called in order on every loss (`FederatedCallback.client_loss`).
+            penalty_hooks: terms that do not depend on data (`FederatedCallback.client_penalty`).
             ordered_dropout: draws a narrower prefix of the net for every step (FjORD).
             classes: number of classes, needed where logits are masked.
         """
         super().__init__()
         self.net: nn.Module = net
         self.local = local
-        self.loss_hooks = tuple(loss_hooks)
+        self.loss_hooks, self.penalty_hooks = tuple(loss_hooks), tuple(penalty_hooks)
         self.ordered_dropout = ordered_dropout
         self.client = -1
         self.round = 0
@@ -66,6 +71,8 @@ class ClientModule(LightningModule):
         self.lr = 0.0
         self.optimizer: Optimizer | None = None
         self.batches: Iterable[Batch] = ()
+        self.draw: Callable[[Tensor], Batch] | None = None
+        self.take_step: Callable[[Batch], Tensor] = self.plain_step
         if local.mask_labels:
             self.register_buffer("owned", torch.ones(classes, dtype=torch.bool), persistent=False)
         if local.proximal:
@@ -78,32 +85,44 @@ class ClientModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
         """The local objective on one batch."""
+        loss, penalty = self.data_loss(batch), self.penalty()
+        return loss if penalty is None else loss + penalty
+
+    def data_loss(self, batch: Batch) -> Tensor:
+        """The part of the objective that depends on the batch: a mean over its samples."""
         logits, loss = self._supervised(*batch)
-        if self.local.proximal:
-            loss = loss + self.local.proximal / 2 * self._squared_distance()
         for hook in self.loss_hooks:
             loss = hook(self, batch, logits, loss)
         return loss
+
+    def penalty(self) -> Tensor | None:
+        """The part of the objective that does not depend on data; None where there is none."""
+        terms = [hook(self) for hook in self.penalty_hooks]
+        if self.local.proximal:
+            terms.append(self.local.proximal / 2 * self._squared_distance())
+        return torch.stack(terms).sum() if terms else None
 
     def _supervised(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the loss on the labels."""
         if self.ordered_dropout is None:
             logits = self(images)
-            return logits, self._label_loss(logits, labels)
+            return logits, self.label_loss(logits, labels)
         return self._ordered(self.ordered_dropout, images, labels)
 
     def _ordered(self, dropout: OrderedDropout, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The same for a drawn width; with distillation, the widest network learns in the same step."""
         rate = dropout.draw()
         logits = dropout.logits(self.net, rate, images)
-        loss = self._label_loss(logits, labels)
+        loss = self.label_loss(logits, labels)
         if not dropout.distils or rate not in dropout.nets:
             return logits, loss
         widest = self(images)
-        return logits, self._label_loss(widest, labels) + dropout.distilled(logits, widest, loss)
+        return logits, self.label_loss(widest, labels) + dropout.distilled(logits, widest, loss)
 
-    def _label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(torch.where(self.owned, logits, 0) if self.local.mask_labels else logits, labels)
+    def label_loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy of the labels, or of labels that are smoothed by a fraction in [0, 1]."""
+        known = torch.where(self.owned, logits, 0) if self.local.mask_labels else logits
+        return cross_entropy(known, labels, label_smoothing=smoothing)
 
     def configure_optimizers(self) -> Optimizer:
         """A fresh optimiser at the round's learning rate."""
@@ -118,19 +137,21 @@ class ClientModule(LightningModule):
 
     def fit(self) -> float:
         """Run the local steps; returns the mean loss over them (NaN without any step)."""
-        assert self.optimizer is not None
         if not self.net.training:
             self.net.train()
-        losses = []
-        for batch in self.batches:
-            loss = self.training_step(batch)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if self.local.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.net.parameters(), self.local.clip_norm)
-            self.optimizer.step()
-            losses.append(loss.detach())
+        losses = [self.take_step(batch) for batch in self.batches]
         return float(torch.stack(losses).to(precise(losses[0].device)).mean()) if losses else float("nan")
+
+    def plain_step(self, batch: Batch) -> Tensor:
+        """One step of the optimiser; returns the loss, detached."""
+        assert self.optimizer is not None
+        loss = self.training_step(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.local.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.local.clip_norm)
+        self.optimizer.step()
+        return loss.detach()
 
     def _squared_distance(self) -> Tensor:
         parts: list[Any] = [

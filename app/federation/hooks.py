@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
+from app.errors import Problem
 from app.federation.channel import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
+from app.privacy.statement import PrivacyStatement
+from app.privacy.traits import Trait
 
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
@@ -21,31 +24,53 @@ if TYPE_CHECKING:
 class FederatedCallback(Callback):
     """A Lightning callback that also hears what happens inside a round.
 
-    Override the one or two hooks you need, fail in `setup` with an error that names the remedy, and keep state in
+    Override the one or two hooks you need, say in `problems` what is wrong with the settings, and keep state in
     `state_dict`. Callbacks run in the order in which they are given.
 
-    `on_client_start`, `client_loss` and `on_client_end` are called where the client is trained, which may be a worker
-    thread: touch only the client at hand there. All other hooks run one at a time in the main thread, updates in the
-    order of the plan. With several processes every process hears its own clients.
+    `on_client_start`, `client_loss`, `client_penalty` and `on_client_end` are called where the client is trained, which
+    may be a worker thread: touch only the client at hand there. All other hooks run one at a time in the main thread,
+    updates in the order of the plan. With several processes every process hears its own clients.
     """
 
     kind: ClassVar[Literal["defense", "observer"]] = "defense"
     """Defenses change what is learnt or sent; observers only watch."""
 
     vectorisable: ClassVar[bool] = False
-    """Whether `client_loss` may be called for many clients at once under `torch.func.vmap`.
+    """Whether `client_loss` and `client_penalty` may be called for many clients at once under `torch.func.vmap`.
 
     Leave it False for callbacks that use `on_client_start`, `on_client_end` or the client's identity.
     """
 
+    may_stop: ClassVar[bool] = False
+    """Whether it may end the run before its last round."""
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def traits(self) -> frozenset[Trait]:
+        """What it does to privacy, as far as other parts of a run or an attacker who adapts must know."""
+        return frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """What is wrong with its settings, once the data and the network of the federation are known."""
+        return ()
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Before the clients of a round are trained."""
+
+    def withdraws(self, federation: FederatedModule, client: int) -> bool:
+        """Whether a client of the plan stays out of the present round, because its privacy budget is spent, say."""
+        return False
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
         """The server is about to send `vector` (the client's cells) to one client; edit it in place."""
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Submodel loaded, local training about to start; may replace `client.optimizer` and `client.batches`."""
+        """Submodel loaded, local training about to start.
+
+        May replace `client.net`, `client.optimizer`, `client.batches` and `client.take_step`.
+        """
 
     def client_loss(
         self,
@@ -55,8 +80,12 @@ class FederatedCallback(Callback):
         logits: Tensor,
         loss: Tensor,
     ) -> Tensor:
-        """Each local step: the loss to minimise, given the loss so far."""
+        """Each local step: the loss to minimise, given the loss so far. A mean over the samples of the batch."""
         return loss
+
+    def client_penalty(self, federation: FederatedModule, client: ClientModule) -> Tensor:
+        """Each local step: a term of the loss that does not depend on data, such as a norm of the parameters."""
+        raise NotImplementedError
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         """Local training is over; undo what `on_client_start` changed."""
@@ -68,7 +97,19 @@ class FederatedCallback(Callback):
         """The server has received a message."""
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """The aggregate is ready; edit `aggregate.mean` in place."""
+        """The aggregate is ready; edit `aggregate.mean` in place. All processes call it with the same aggregate."""
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def measurements(self) -> Mapping[str, float]:
+        """Numbers of the round that has just ended, by name, the same on all processes; they join its metrics."""
+        return {}
+
+    def statement(self, federation: FederatedModule) -> PrivacyStatement | None:
+        """The privacy budget spent so far, where the defense makes a promise."""
+        return None
+
+    # ---- the transcript --------------------------------------------------------------------------------------------
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
         """Rounds (counted from 1) of so many whose transcript the callback will need."""
@@ -93,8 +134,7 @@ class RoundHooks:
     def __init__(self, trainer: Trainer, federation: FederatedModule) -> None:
         self._trainer = trainer
         self._federation = federation
-        everyone: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        self.callbacks = [callback for callback in everyone if isinstance(callback, FederatedCallback)]
+        self.callbacks = federated_callbacks(trainer)
 
     def call(self, hook: str, *arguments: Any) -> None:
         """Call one of the main thread's hooks on every callback."""
@@ -113,12 +153,36 @@ class RoundHooks:
             partial(callback.client_loss, self._federation) for callback in overriding(self.callbacks, "client_loss")
         )
 
+    def penalty_hooks(self) -> tuple[Callable[[ClientModule], Tensor], ...]:
+        """`client_penalty` of those that override it, bound."""
+        callbacks = overriding(self.callbacks, "client_penalty")
+        return tuple(partial(callback.client_penalty, self._federation) for callback in callbacks)
+
+    def withdrawn(self, client: int) -> bool:
+        """Whether some callback keeps a client out of the present round."""
+        return any(callback.withdraws(self._federation, client) for callback in self.callbacks)
+
+    def measurements(self) -> dict[str, float]:
+        """What callbacks have measured in the round that has just ended."""
+        return {name: value for callback in self.callbacks for name, value in callback.measurements().items()}
+
+    def statements(self) -> list[PrivacyStatement]:
+        """The privacy budgets spent so far."""
+        made = (callback.statement(self._federation) for callback in self.callbacks)
+        return [statement for statement in made if statement is not None]
+
     def vectorisation_obstacles(self) -> list[str]:
         """Why clients cannot be trained in one call, as far as callbacks are concerned."""
-        hooks = ("on_client_start", "client_loss", "on_client_end")
+        hooks = ("on_client_start", "client_loss", "client_penalty", "on_client_end")
         callbacks = [callback for hook in hooks for callback in overriding(self.callbacks, hook)]
         names = dict.fromkeys(type(callback).__name__ for callback in callbacks if not callback.vectorisable)
         return [f"{name} acts on clients one by one" for name in names]
+
+
+def federated_callbacks(trainer: Trainer) -> list[FederatedCallback]:
+    """Those of a trainer's callbacks that hear what happens inside a round, in order."""
+    everyone: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in everyone if isinstance(callback, FederatedCallback)]
 
 
 def overriding(callbacks: list[FederatedCallback], hook: str) -> list[FederatedCallback]:

@@ -15,6 +15,7 @@ from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerF
 from app.federation.capacities import Capacities
 from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells
 from app.federation.checks import federation_problems, network_problems, trainer_problems
+from app.federation.composition import defense_problems, warn_of_defenses
 from app.federation.evaluation import Evaluation, Score
 from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
 from app.federation.hooks import RoundHooks
@@ -22,7 +23,7 @@ from app.federation.label_rows import LabelRows
 from app.federation.local import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.personal import PersonalCells
-from app.federation.plan import NOBODY, Loader, Plan, Roster
+from app.federation.plan import NOBODY, ClientSampling, Loader, Plan, Roster
 from app.federation.processes import autocast_of
 from app.federation.reports import PhaseClock, RoundReport
 from app.federation.round import Round
@@ -62,6 +63,7 @@ class FederatedModule(LightningModule):
         local: LocalTraining = DEFAULT_TRAINING,
         server: ServerOptimizerFactory = FedAvg,
         participation: float = 1.0,
+        sampling: ClientSampling = "fixed",
         weighting: Literal["uniform", "samples"] = "uniform",
         uncovered_cells: UncoveredCells = "keep",
         personal: list[str] | None = None,
@@ -81,6 +83,8 @@ class FederatedModule(LightningModule):
             local: how clients train.
             server: how the mean of the clients becomes the server's next model.
             participation: fraction of the clients that take part in a round, in (0, 1].
+            sampling: equally many clients in every round, or each by a coin of its own (`poisson`), which is what
+                client-level differential privacy is accounted for.
             weighting: clients count equally, or by their number of training samples.
             uncovered_cells: cells no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
             personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
@@ -97,7 +101,8 @@ class FederatedModule(LightningModule):
         self.method = method if method is not None else Prefix()
         self.capacities = Capacities.of(capacities)
         self.local, self.evaluation = local, evaluation
-        self.participation, self.weighting, self.uncovered_cells = participation, weighting, uncovered_cells
+        self.participation, self.sampling = participation, sampling
+        self.weighting, self.uncovered_cells = weighting, uncovered_cells
         self.personal_patterns = list(personal or [])
         self.executor_kind, self.workers, self.block_size = executor, workers, block_size
         self.seed = seed
@@ -120,7 +125,7 @@ class FederatedModule(LightningModule):
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
         self.roster = self._roster()
-        raise_all(network_problems(self))
+        raise_all([*network_problems(self), *defense_problems(self)])
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
@@ -147,6 +152,7 @@ class FederatedModule(LightningModule):
         """Move the data to the device and make the executor."""
         self.data.to(self.device)
         self.hooks = RoundHooks(self.trainer, self)
+        warn_of_defenses(self)
         self._learning_rates = self.local.learning_rates(self.rounds)
         cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
         workers = self.workers or max(1, cores)
@@ -184,7 +190,7 @@ class FederatedModule(LightningModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Train a block of clients and hand their updates to the channel; after the last block, aggregate."""
         assert self._executor is not None
-        clients = [client for client in batch.tolist() if client != NOBODY]
+        clients = [client for client in batch.tolist() if client != NOBODY and not self.hooks.withdrawn(client)]
         results = self._executor.run(self._round.task(client) for client in clients)
         while True:
             with self.clock.phase("clients"):
@@ -297,7 +303,7 @@ class FederatedModule(LightningModule):
     def _roster(self) -> Roster:
         sizes = tuple(self.data.sizes)
         rates = self.capacities.assign(sizes, self.seed)
-        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw)
+        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling)
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         """Sum of a tensor over all processes."""
@@ -314,6 +320,7 @@ class FederatedModule(LightningModule):
             seed=self.seed,
             needs_received_loss=self.server.needs_received_loss,
             loss_hooks=self.hooks.loss_hooks(),
+            penalty_hooks=self.hooks.penalty_hooks(),
             start_hooks=self.hooks.client_hooks("on_client_start"),
             end_hooks=self.hooks.client_hooks("on_client_end"),
             widths=self.method.local_widths,

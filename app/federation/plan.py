@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ NOBODY = -1
 """Client id that pads the lists of ranks with fewer clients, so that all ranks make the same number of steps."""
 
 
+ClientSampling = Literal["fixed", "poisson"]
+"""Equally many clients in every round, or each client by a coin of its own."""
+
+
 @dataclass(frozen=True)
 class Roster:
     """The clients of a federation, as the server knows them.
@@ -26,6 +31,7 @@ class Roster:
         participation: fraction of the clients that take part in a round, in (0, 1].
         seed: the run's seed.
         redraw: whether the capacities are dealt to the clients anew in every round.
+        sampling: whether participants are equally many in every round, or each is drawn by itself.
     """
 
     sizes: tuple[int, ...]
@@ -33,13 +39,22 @@ class Roster:
     participation: float
     seed: int
     redraw: bool = False
+    sampling: ClientSampling = "fixed"
 
     def participants(self, round_: int) -> tuple[int, ...]:
         """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
-        clients = len(self.sizes)
-        count = max(1, round(self.participation * clients))
-        chosen = torch.randperm(clients, generator=torch_generator(self.seed, "participation", round_))[:count]
+        generator = torch_generator(self.seed, "participation", round_)
+        if self.sampling == "poisson":
+            chosen = torch.nonzero(torch.rand(len(self.sizes), generator=generator) < self.participation).flatten()
+        else:
+            chosen = torch.randperm(len(self.sizes), generator=generator)[: self.most]
         return tuple(sorted(chosen.tolist(), key=lambda client: (-self.sizes[client], client)))
+
+    @property
+    def most(self) -> int:
+        """Most participants that a round can have."""
+        clients = len(self.sizes)
+        return clients if self.sampling == "poisson" else max(1, round(self.participation * clients))
 
     def capacities_in(self, round_: int) -> tuple[float, ...]:
         """Capacity of each client in one round."""
@@ -105,7 +120,7 @@ class Plan:
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:
         """Clients that one of several processes trains, padded with NOBODY to the length of the longest share."""
-        longest = -(-len(self.participants) // ranks)
+        longest = -(-self.roster.most // ranks)
         mine = self.participants[rank::ranks]
         return mine + (NOBODY,) * (longest - len(mine))
 

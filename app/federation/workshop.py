@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from app.federation.client import Batch, ClientModule, LossHook
+from app.federation.client import Batch, ClientModule, LossHook, PenaltyHook
 from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
 from app.federation.local import LocalTraining
 from app.federation.ordered_dropout import OrderedDropout
@@ -66,6 +66,7 @@ class LocalContext:
         seed: the run's seed.
         needs_received_loss: whether to compute the loss of the received model on the training set.
         loss_hooks: callbacks' `client_loss`, bound.
+        penalty_hooks: callbacks' `client_penalty`, bound.
         start_hooks: callbacks' `on_client_start`, bound.
         end_hooks: callbacks' `on_client_end`, bound.
         widths: widths a client draws from during its local steps, None for one width.
@@ -82,6 +83,7 @@ class LocalContext:
     seed: int
     needs_received_loss: bool
     loss_hooks: tuple[LossHook, ...]
+    penalty_hooks: tuple[PenaltyHook, ...]
     start_hooks: tuple[Callable[[ClientModule], None], ...]
     end_hooks: tuple[Callable[[ClientModule], None], ...]
     widths: LocalWidths | None
@@ -156,7 +158,8 @@ class Workshop:
         context, dropout = self.context, None
         if context.widths is not None:
             dropout = OrderedDropout(net, capacity, context.prototype, context.widths)
-        client = ClientModule(net, context.local, context.loss_hooks, dropout, context.store.classes)
+        hooks = (context.loss_hooks, context.penalty_hooks)
+        client = ClientModule(net, context.local, *hooks, dropout, context.store.classes)
         return client.to(context.device)
 
     def flat(self, capacity: float) -> FlatNet:
@@ -177,10 +180,19 @@ class Workshop:
 
     def batches(self, task: ClientTask) -> Iterator[Batch]:
         """Images (augmented) and labels of the task's local steps."""
-        augment, crops = self.context.augment, self.crop_generator(task)
+        crops = self.crop_generator(task)
         for ids in self.batch_ids(task):
-            images, labels = self.context.store.batch(ids, self.context.dtype)
-            yield (images if augment is None else augment(images, crops)), labels
+            yield self._loaded(ids, crops)
+
+    def _loaded(self, ids: Tensor, crops: torch.Generator) -> Batch:
+        augment = self.context.augment
+        images, labels = self.context.store.batch(ids, self.context.dtype)
+        return (images if augment is None else augment(images, crops)), labels
+
+    def _draw(self, task: ClientTask) -> Callable[[Tensor], Batch]:
+        """Loads samples of the task by their positions, for callbacks that choose batches of their own."""
+        crops = self.crop_generator(task)
+        return lambda positions: self._loaded(task.train[positions].to(self.context.device), crops)
 
     def received_loss(self, task: ClientTask, client: ClientModule) -> float:
         """Loss of the received model on the training set, where the server optimiser wants it."""
@@ -212,7 +224,7 @@ class Workshop:
         self._seed(task, client)
         client.anchor()
         client.optimizer = client.configure_optimizers()
-        client.batches = self.batches(task)
+        client.batches, client.draw = self.batches(task), self._draw(task)
         for hook in self.context.start_hooks:
             hook(client)
         try:
@@ -220,7 +232,8 @@ class Workshop:
         finally:
             for hook in self.context.end_hooks:
                 hook(client)
-            client.optimizer, client.batches = None, ()
+            client.optimizer, client.batches, client.draw = None, (), None
+            client.take_step = client.plain_step
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:
         """Key everything that is drawn during the local steps by round and client."""

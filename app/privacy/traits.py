@@ -1,0 +1,49 @@
+"""What a part of a run does to privacy, in words that rules and adaptive attackers can look up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Trait = Literal[
+    # what defenses promise
+    "sample-dp",  # differential privacy of a client's samples
+    "client-dp",  # differential privacy of whole clients, by a trusted server
+    "nominal-dp",  # noise with an epsilon whose proof needs assumptions that do not hold here
+    # what defenses do
+    "own-noise",  # adds noise of its own to what a client sends
+    "partial-noise",  # the same, but not to every cell
+    "server-noise",  # adds noise to the aggregate
+    "pruned-uploads",  # sets cells of an upload to zero, chosen by looking at the data
+    "kept-cells",  # resets cells of an upload to what was received, chosen by looking at the data
+    "chosen-cells",  # sends only some cells, chosen by looking at the data
+    "trains-differently",  # changes local training, so that shadows must be trained that way, too
+    "mixes-samples",  # one gradient depends on several samples
+    "local-adversary",  # trains an attack on the client's private outputs
+    "stops-early",  # ends the run by looking at private data
+    "channel",  # replaces the way in which updates reach the server
+    # what the federation does
+    "batch-norm",  # samples of a batch influence each other
+    "running-statistics",  # clients send statistics of their data
+    "label-masks",
+    "loss-weights",  # clients count by their loss
+    "sample-weights",  # clients count by their number of samples
+    "fixed-participation",  # always equally many clients take part
+    "ordered-dropout",  # clients draw narrower networks step by step
+    "personal-cells",  # some cells never leave the client
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A defense, an attack or a setting of the federation, as far as rules are concerned.
+
+    Attributes:
+        name: what the user calls it.
+        traits: what it does.
+        place: position in the stack of callbacks; None for settings of the federation, which have no order.
+    """
+
+    name: str
+    traits: frozenset[Trait]
+    place: int | None = None
