@@ -134,4 +134,6 @@ def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
     if costs:
         total["seconds_per_round"] = total["seconds/total"] / len(costs)
         total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
+        total["defend_seconds_per_client_round"] = total["seconds/defend"] / max(1.0, total["clients"])
+        total["defend_share"] = total["seconds/defend"] / total["seconds/total"]
     return total

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+import callbacks
 from app.errors import UserError
 from app.recipes import layered, put
 
 SECTIONS = ("defenses", "attacks")
+CALLBACKS = Path(callbacks.__path__[0])
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -28,7 +32,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
         elif option.startswith("--") and section in SECTIONS and keys not in ([], ["help"]):
-            entries.append((section, keys, yaml.safe_load(_required(option, value))))
+            entries.append((section, keys, _class_or_value(keys, yaml.safe_load(_required(option, value)))))
         else:
             rest.extend(part for part in (option, value) if part is not None)
     config = layered(layers)
@@ -39,6 +43,15 @@ def expand(arguments: Sequence[str]) -> list[str]:
         if isinstance(named, dict):  # a layer may remove what no layer below has added
             config[section] = {name: entry for name, entry in named.items() if entry is not None}
     return ["--config", json.dumps(config), *rest]
+
+
+def _class_or_value(keys: list[str], value: Any) -> Any:
+    """The value of an option; `--defenses.NAME CLASS` may leave out the module of a class that comes with Rampart."""
+    if len(keys) == 1 and isinstance(value, str) and value.isidentifier():
+        for path in sorted(CALLBACKS.glob("*.py")):
+            if re.search(rf"^class {value}\b", path.read_text(), re.MULTILINE):
+                return f"callbacks.{path.stem}.{value}"
+    return value
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -232,6 +232,7 @@ def _closing(command: FitCommand) -> str:
     lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {command.folder.path}"]
     if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
         lines.extend(_accuracies(command.model.report))
+        lines.extend(f"  privacy            {statement.line()}" for statement in command.model.hooks.statements())
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
     if (command.folder.path / "attacks").is_dir():
         lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")

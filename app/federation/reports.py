@@ -87,8 +87,9 @@ class RoundReport:
 class PhaseClock:
     """Wall-clock seconds per phase of a round.
 
-    Phases: `clients` (waiting for local training and evaluation), `defend` (callbacks that edit updates), `channel`
-    (carrying and combining updates), `server` (aggregation), `evaluate` (the server's model), `total`.
+    Phases: `clients` (waiting for local training and evaluation), `defend` (callbacks that edit updates and the
+    aggregate), `channel` (carrying and combining updates), `server` (aggregation), `evaluate` (the server's model),
+    `total`.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

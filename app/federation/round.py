@@ -79,7 +79,7 @@ class Round:
         federation = self._federation
         with federation.clock.phase("channel"):
             aggregate = federation.channel.close(federation.uncovered_cells, federation.sum_over_processes)
-        with federation.clock.phase("server"):
+        with federation.clock.phase("defend"):
             federation.hooks.call("on_server_update", aggregate)
         federation.personal.synchronise()
         self.reports = sorted((report for part in gather(self.reports) for report in part), key=lambda r: r.client)

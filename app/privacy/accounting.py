@@ -1,0 +1,241 @@
+"""How much privacy noisy steps have cost: epsilon of a history, the noise for a budget, one ledger per federation."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import opacus
+from opacus.accountants import PRVAccountant
+from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from app.errors import UserError
+
+AccountantName = Literal["rdp", "prv"]
+"""Rényi differential privacy (fast), or privacy-loss random variables (tighter, slower)."""
+
+ORDERS: tuple[float, ...] = (
+    *(1 + step / 100 for step in range(1, 10)),
+    *(1 + step / 10 for step in range(1, 110)),
+    *range(12, 64),
+    *(64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024),
+)
+"""Rényi orders that are tried: Opacus's own, and wider on both sides for very large and very small budgets."""
+
+_PRV_LIMIT = 100.0
+"""Budgets above it are not refined by PRV: its grid would fill the memory, and such an epsilon promises nothing."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Equal steps of the Gaussian mechanism on Poisson samples.
+
+    Attributes:
+        noise: standard deviation of the noise over the clipping norm (multiplier), at least 0.
+        rate: probability in (0, 1] with which each record enters a step.
+        count: number of steps, at least 0.
+    """
+
+    noise: float
+    rate: float
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (self.noise >= 0 and 0 < self.rate <= 1 and self.count >= 0):
+            raise ValueError(f"impossible steps: {self}")
+
+
+History = tuple[tuple[float, float, int], ...]
+"""Noise, rate and count of distinct steps, in a fixed order: equal budgets have equal histories."""
+
+
+def epsilon(history: Iterable[Steps], delta: float, accountant: AccountantName = "rdp") -> float:
+    """Epsilon that a history of steps has spent; its order does not matter.
+
+    Args:
+        history: all steps that touched the same records.
+        delta: in (0, 1).
+        accountant: how steps are composed. `prv` falls back on the bound of `rdp` where that one is smaller, where
+            its own numbers overflow, and where epsilon exceeds 100.
+
+    Returns:
+        0 without any step, infinity where a step had no noise.
+    """
+    return _epsilon(_merged(history), delta, accountant)
+
+
+def analytic_epsilon(noise: float, delta: float, releases: int = 1) -> float:
+    """Exact epsilon of Gaussian mechanisms without sampling (Balle and Wang 2018, theorem 8).
+
+    Args:
+        noise: standard deviation of the noise over the sensitivity, at least 0.
+        delta: in (0, 1).
+        releases: how many times the mechanism is used on the same records.
+    """
+    if releases == 0:
+        return 0.0
+    if noise == 0:
+        return math.inf
+    distance = math.sqrt(releases) / noise
+
+    def excess(candidate: float) -> float:
+        first = log_ndtr(distance / 2 - candidate / distance)
+        second = candidate + log_ndtr(-distance / 2 - candidate / distance)
+        return float(first + np.log(-np.expm1(second - first))) - math.log(delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    upper = 1.0
+    while excess(upper) > 0:
+        upper *= 2
+    return float(brentq(excess, 0.0, upper, xtol=1e-12))
+
+
+def noise_for(target: float, delta: float, plan: Sequence[Steps], accountant: AccountantName = "rdp") -> float:
+    """Smallest noise multiplier (to one in a thousand, never too small) with which a plan stays within a budget.
+
+    Args:
+        target: largest epsilon.
+        delta: in (0, 1).
+        plan: all steps to come; their own noise is ignored.
+        accountant: how steps are composed.
+    """
+
+    def fits(noise: float) -> bool:
+        return epsilon([replace(steps, noise=noise) for steps in plan], delta, accountant) <= target
+
+    if fits(0.0):  # nothing is planned, or any epsilon will do
+        return 0.0
+    enough = 1.0
+    while not fits(enough):
+        enough *= 2
+        if enough > 1e6:
+            raise UserError.of(
+                f"no noise keeps epsilon within {target:g} at delta {delta:g} ({accountant} accountant)",
+                "the plan of the run cannot be carried out within its privacy budget",
+                "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
+            )
+    while enough > 1e-3 and fits(enough / 2):
+        enough /= 2
+    too_little = enough / 2
+    while enough > too_little * (1 + 1e-3):
+        middle = math.sqrt(enough * too_little)
+        enough, too_little = (middle, too_little) if fits(middle) else (enough, middle)
+    return enough
+
+
+def version() -> str:
+    """The library behind the accountants, with its version."""
+    return f"opacus {opacus.__version__}"
+
+
+class Ledger:
+    """What every client of a federation has spent: one history per client, over all rounds."""
+
+    def __init__(self, accountant: AccountantName = "rdp") -> None:
+        """An empty ledger.
+
+        Args:
+            accountant: how steps are composed.
+        """
+        self.accountant = accountant
+        self._histories: dict[int, list[Steps]] = {}
+
+    @property
+    def histories(self) -> Mapping[int, Sequence[Steps]]:
+        """The steps of every client that has taken any."""
+        return self._histories
+
+    def spend(self, client: int, steps: Steps) -> None:
+        """Enter steps that a client has taken; equal steps in a row become one entry."""
+        history = self._histories.setdefault(client, [])
+        if history and (history[-1].noise, history[-1].rate) == (steps.noise, steps.rate):
+            history[-1] = replace(steps, count=history[-1].count + steps.count)
+        else:
+            history.append(steps)
+
+    def epsilon(self, client: int, delta: float, more: Iterable[Steps] = ()) -> float:
+        """Epsilon that a client has spent, or would have spent after `more` steps.
+
+        Clients with equal histories share one computation, and an unchanged history is not computed again.
+        """
+        return epsilon([*self._histories.get(client, ()), *more], delta, self.accountant)
+
+    def state_dict(self) -> dict[str, list[list[float]]]:
+        """Noise, rate and count of all entries by client, for the checkpoint."""
+        return {
+            str(client): [[steps.noise, steps.rate, steps.count] for steps in history]
+            for client, history in self._histories.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
+        """Take over the entries of a checkpoint."""
+        self._histories = {
+            int(client): [Steps(noise, rate, int(count)) for noise, rate, count in history]
+            for client, history in state.items()
+        }
+
+
+def _merged(history: Iterable[Steps]) -> History:
+    counts: Counter[tuple[float, float]] = Counter()
+    for steps in history:
+        counts[(steps.noise, steps.rate)] += steps.count
+    return tuple((noise, rate, count) for (noise, rate), count in sorted(counts.items()) if count)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(history: History, delta: float, accountant: AccountantName) -> float:
+    if not history:
+        return 0.0
+    if any(noise == 0 for noise, _, _ in history):
+        return math.inf
+    bound = _rdp_epsilon(history, delta)
+    return min(bound, _prv_epsilon(history, delta)) if accountant == "prv" and bound < _PRV_LIMIT else bound
+
+
+def _rdp_epsilon(history: History, delta: float) -> float:
+    total = np.sum([np.multiply(_rdp(noise, rate), count) for noise, rate, count in history], axis=0)
+    with _no_advice():
+        best, _ = get_privacy_spent(orders=list(ORDERS), rdp=list(total), delta=delta)
+    return max(0.0, float(best))
+
+
+@lru_cache(maxsize=4096)
+def _rdp(noise: float, rate: float) -> tuple[float, ...]:
+    """Rényi divergence of one step at every order; infinite where its series does not converge in floating point."""
+
+    def at(order: float) -> float:
+        try:
+            return float(compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=order))
+        except (ValueError, OverflowError):
+            return math.inf
+
+    return tuple(at(float(order)) for order in ORDERS)
+
+
+def _prv_epsilon(history: History, delta: float) -> float:
+    accountant = PRVAccountant()
+    accountant.history = list(history)
+    try:
+        with np.errstate(all="ignore"), _no_advice():  # there, orders only choose the width of the grid
+            found = float(accountant.get_epsilon(delta))
+    except (ValueError, RuntimeError, OverflowError):
+        return math.inf
+    return max(0.0, found) if math.isfinite(found) else math.inf
+
+
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """Leave out Opacus's advice to try more orders: at the ends of the wide list nothing is to be gained."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order is the")
+        yield
