@@ -66,6 +66,8 @@ def downlink_noise(setting: Setting) -> float:
 
 def _amplified(setting: Setting) -> float:
     """The constant b; 1 where all clients take part."""
+    if setting.participants == setting.clients:
+        return 1.0
     share = setting.clients / setting.participants
     inside = 1 - share + share * math.exp(-setting.epsilon / setting.rounds)
     if inside <= 0:
