@@ -93,6 +93,8 @@ class RunRecorder(FederatedCallback):
     def _finish(self, trainer: Trainer, federation: FederatedModule) -> None:
         records, costs = self._folder.read_lines("metrics.jsonl"), self._folder.read_lines("cost.jsonl")
         final = dict(records[-1]) if records else {}
+        if (members := federation.score_of_members()).total:
+            final["server/train_accuracy"] = members.accuracy
         cost = _total_cost(costs)
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)

@@ -227,6 +227,10 @@ class FederatedModule(LightningModule):
         """The round that has just ended."""
         return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, self.clock.reading())
 
+    def score_of_members(self) -> Score:
+        """The server's model on all training data; empty where clients share nothing with it."""
+        return Score() if self.personal.everything else self._server.of_members(autocast_of(self.trainer))
+
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 import torch
 from torch import Tensor
 
-from app.federation.evaluation import Score, evaluation_batches, score_batch, statistics_context
+from app.federation.evaluation import Score, evaluation_batches, score, score_batch, statistics_context
 from app.federation.processes import gather
 from app.models.base import ScalableNet
 from datamodules.base import FederatedDataModule
@@ -55,6 +55,12 @@ class ServerEvaluation:
                 return score_batch(self._net, self._data.store, indices)
 
         self.score = sum(each(score_one, batches), self.score)
+
+    def of_members(self, precision: Callable[[], AbstractContextManager[None]]) -> Score:
+        """The present model on all training data: how far it is ahead of the test set is overfitting."""
+        everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
+        with precision(), statistics_context(self._net, self._data.store, everyone, self._batch_size):
+            return score(self._net, self._data.store, everyone, self._batch_size)
 
     def finish(self) -> Score:
         """The score over all processes."""

@@ -117,6 +117,7 @@ def test_cost_is_the_sum_of_the_rounds(run):
 def test_summary_holds_the_end(run):
     """Final metrics, and the last that is known of every client, also of those who sat out the last round."""
     summary = load(run, "summary.json")
+    assert 0 < summary["final"].pop("server/train_accuracy") < 1
     assert summary["final"] == records(run)[-1]
     last = {}
     for row in rows(run):
