@@ -228,6 +228,11 @@ class FederatedDataModule(LightningDataModule, ABC):
         """Sample ids of the client's own test set: its non-members."""
         return torch.from_numpy(self.membership.nonmembers[client])
 
+    def reference_indices(self, client: int) -> Tensor:
+        """Sample ids that `client` keeps out of training and of every audit, for defenses; empty where it has none."""
+        reference = self.membership.reference
+        return torch.from_numpy(reference[client]) if reference else torch.empty(0, dtype=torch.long)
+
     def augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Normalised training images after the configured augmentation, if any."""
         return images if self.augment is None else self.augment(images, generator, self.store.black)

@@ -21,25 +21,32 @@ class Holdout:
         clients: of each client's share, drawn by a seeded coin: its non-members, which are also its own test set.
         shadow: of the pool, before it is dealt: data the attacker trains shadow models on.
         population: of the pool, before it is dealt: data from the same distribution that nobody trains on.
+        reference: of each client's share, besides its non-members: data that the client keeps out of training and of
+            every audit, for defenses that compare with samples the model has not seen.
     """
 
     clients: float = 0.25
     shadow: float = 0.2
     population: float = 0.1
+    reference: float = 0.0
 
     def problems(self) -> list[Problem]:
         """Fractions out of range, or nothing left for the clients."""
         found = []
-        for name in ("clients", "shadow", "population"):
+        for name in ("clients", "shadow", "population", "reference"):
             value = getattr(self, name)
             if not 0 <= value < 1:
                 remedy = f"set --data.holdout.{name} to at least 0 and below 1"
                 found.append(Problem(f"holdout.{name} is {value}", "it is no share of the data", remedy))
         if not found and self.shadow + self.population >= 1:
-            cause = f"holdout.shadow {self.shadow} and holdout.population {self.population} take the whole pool"
-            remedy = "lower --data.holdout.shadow or --data.holdout.population"
-            found.append(Problem(cause, "no sample is left for the clients", remedy))
+            found.append(self._too_much("shadow", "population", "the whole pool", "no sample is left for the clients"))
+        if not found and self.clients + self.reference >= 1:
+            found.append(self._too_much("clients", "reference", "a client's share", "nothing is left to train on"))
         return found
+
+    def _too_much(self, first: str, second: str, whole: str, consequence: str) -> Problem:
+        cause = f"holdout.{first} {getattr(self, first)} and holdout.{second} {getattr(self, second)} take {whole}"
+        return Problem(cause, consequence, f"lower --data.holdout.{first} or --data.holdout.{second}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +57,9 @@ class Membership:
         members: per client, what it trains on.
         nonmembers: per client, what it owns and never trains on: same distribution as its members, its test set.
         shadow: the attacker's data, from the same pool.
-        population: reference data, from the same pool.
+        population: further data of the attacker's, from the same pool, that nobody trains on.
         test: the common test set.
+        reference: per client, what it owns and keeps out of training and of every audit; empty where there is none.
     """
 
     members: tuple[np.ndarray, ...]
@@ -59,10 +67,29 @@ class Membership:
     shadow: np.ndarray
     population: np.ndarray
     test: np.ndarray
+    reference: tuple[np.ndarray, ...] = ()
+
+    def reference_problems(self, least: int = 1) -> list[Problem]:
+        """Why a defense that needs reference samples of every client cannot work.
+
+        Args:
+            least: samples that each client needs, at least 1.
+        """
+        if not self.reference:
+            consequence = "the defense has nothing to compare the clients' members with"
+            remedy = "keep a part of every client's share: --data.holdout.reference 0.1"
+            return [Problem("no client has a reference set", consequence, remedy)]
+        lacking = [f"{client} (it has {len(own)})" for client, own in enumerate(self.reference) if len(own) < least]
+        if not lacking:
+            return []
+        cause = f"fewer than {least} reference samples for client {first_few(lacking)}"
+        remedy = "raise --data.holdout.reference, or give clients more samples (fewer clients, a larger min_samples)"
+        return [Problem(cause, "the defense has nothing to compare the client's members with", remedy)]
 
     def check_disjoint(self) -> None:
         """Raise AssertionError if any sample is in two sets, or twice in one."""
-        every = np.concatenate([*self.members, *self.nonmembers, self.shadow, self.population, self.test])
+        own = [*self.members, *self.nonmembers, *self.reference]
+        every = np.concatenate([*own, self.shadow, self.population, self.test])
         ids, counts = np.unique(every, return_counts=True)
         twice = ids[counts > 1]
         assert len(twice) == 0, f"{len(twice)} samples are in more than one set, first {twice[:5].tolist()}"
@@ -97,9 +124,12 @@ def split_pool(
         for client, positions in enumerate(dealt)
     ]
     nonmembers, members = zip(*pairs, strict=True)
-    _refuse_memberless(members, nonmembers)
+    reference: tuple[np.ndarray, ...] = ()
+    if holdout.reference:
+        reference, members = _reference_sets(labels, members, holdout, seed)
+    _refuse_memberless(members, nonmembers, reference)
     test = np.arange(len(labels), len(labels) + tests)
-    membership = Membership(members, nonmembers, shadow, population, test)
+    membership = Membership(members, nonmembers, shadow, population, test, reference)
     membership.check_disjoint()
     return membership
 
@@ -112,13 +142,29 @@ def _draw(
     return ids[mask], ids[~mask]
 
 
-def _refuse_memberless(members: Sequence[np.ndarray], nonmembers: Sequence[np.ndarray]) -> None:
-    lacking = [
-        f"{client} (of its {len(nonmembers[client])} samples)" for client, own in enumerate(members) if len(own) == 0
+def _reference_sets(
+    labels: np.ndarray, rest: Sequence[np.ndarray], holdout: Holdout, seed: int
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Every client's reference set, a fraction of its whole share, and its members; drawn after the non-members."""
+    fraction = holdout.reference / (1 - holdout.clients)
+    pairs = [
+        _draw(labels, own, fraction, numpy_generator(seed, "reference", client)) for client, own in enumerate(rest)
     ]
+    reference, members = zip(*pairs, strict=True)
+    return reference, members
+
+
+def _refuse_memberless(
+    members: Sequence[np.ndarray], nonmembers: Sequence[np.ndarray], reference: Sequence[np.ndarray]
+) -> None:
+    kept = [len(held) for held in nonmembers]
+    for client, own in enumerate(reference):
+        kept[client] += len(own)
+    lacking = [f"{client} (of its {kept[client]} samples)" for client, own in enumerate(members) if len(own) == 0]
     if lacking:
+        also = " and --data.holdout.reference" if reference else ""
         raise UserError.of(
             f"no sample to train on for client {first_few(lacking)}",
-            "the whole share was held out as non-members",
-            "lower --data.holdout.clients, or give clients more samples (fewer clients, a larger min_samples)",
+            f"the whole share was held out as non-members{' and reference set' if reference else ''}",
+            f"lower --data.holdout.clients{also}, or give clients more samples (fewer clients, a larger min_samples)",
         )

@@ -15,11 +15,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from app.attacks.responses import Ids
+from app.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.module import FederatedModule
 from app.federation.processes import alone
 from app.federation.transcript import TranscriptSettings
-from app.seeding import derive_key
+from app.seeding import derive_key, numpy_generator
 from callbacks.transcript_recorder import TranscriptRecorder
 from datamodules.split import Membership
 
@@ -50,8 +51,8 @@ class ShadowFederations:
         """Train one shadow federation; its transcript of the given rounds is kept in the folder."""
         attacked: FederatedModule = self._command.model
         federation, data, defenses = self._command.rebuilt()
-        data.redealt(attacked.data, _membership(attacked.data.membership, members))
         federation.seed = derive_key(attacked.seed, "shadow-federation", number)
+        data.redealt(attacked.data, _membership(attacked.data.membership, members, federation.seed))
         federation.evaluation = Evaluation(clients=False)
         keeper = TranscriptRecorder(folder, TranscriptSettings(last=0, rounds=list(rounds)), announce=False)
         trainer = self._trainer(attacked, rounds[-1], [*defenses, _SamePlan(attacked), keeper])
@@ -64,6 +65,7 @@ class ShadowFederations:
         return Trainer(
             **quiet,
             max_epochs=rounds,
+            min_epochs=rounds,  # everybody knows how long the attacked run went on, so a shadow does not stop earlier
             accelerator=attacked.device.type,
             strategy=SingleDeviceStrategy(device=attacked.device),
             devices=1,
@@ -89,7 +91,29 @@ class _SamePlan(Callback):
         pl_module.roster = replace(self._roster, sizes=tuple(pl_module.data.sizes))
 
 
-def _membership(attacked: Membership, members: Sequence[Ids]) -> Membership:
+def _membership(attacked: Membership, members: Sequence[Ids], seed: int) -> Membership:
     """Sets of a shadow federation; the attacked one's sets are not in sight of it beyond their common test set."""
     empty = np.empty(0, dtype=np.int64)
-    return Membership(tuple(members), tuple(empty for _ in members), empty, empty, attacked.test)
+    reference = _reference_sets(attacked, seed)
+    return Membership(tuple(members), tuple(empty for _ in members), empty, empty, attacked.test, reference)
+
+
+def _reference_sets(attacked: Membership, seed: int) -> tuple[Ids, ...]:
+    """Reference sets of a shadow federation's clients, where those of the attacked one have any.
+
+    The attacker does not own theirs, and shadow clients must not give up members, whom attacks count as such: so the
+    population data are dealt out in equal parts, to each client at most as many samples as the attacked one keeps. They
+    remain non-members of the shadow, whose network is not fitted to reference samples.
+    """
+    if not attacked.reference:
+        return ()
+    wanted = [len(own) for own in attacked.reference]
+    order = numpy_generator(seed, "shadow-reference").permutation(attacked.population)
+    parts = np.array_split(order, len(wanted))
+    if any(size and not len(part) for size, part in zip(wanted, parts, strict=True)):
+        raise UserError.of(
+            f"the attacker has {len(order)} population samples for {len(wanted)} clients with reference sets",
+            "a shadow federation could not repeat a defense that needs reference samples of every client",
+            "raise --data.holdout.population and train again, or use --attacks.membership.shadows.mode central",
+        )
+    return tuple(np.sort(part[:size]) for part, size in zip(parts, wanted, strict=True))

@@ -35,7 +35,7 @@ class FederatedCallback(Callback):
     kind: ClassVar[Literal["defense", "observer"]] = "defense"
     """Defenses change what is learnt or sent; observers only watch."""
 
-    vectorisable: ClassVar[bool] = False
+    vectorisable: bool = False
     """Whether `client_loss` and `client_penalty` may be called for many clients at once under `torch.func.vmap`.
 
     Leave it False for callbacks that use `on_client_start`, `on_client_end` or the client's identity.

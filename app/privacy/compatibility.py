@@ -257,12 +257,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "dp-local-adversary",
-        "warning",
+        "error",
         "sample-dp",
         "local-adversary",
         "{second} under {first}",
-        "the attack network is trained on private outputs without noise: it would be a release if it left the client",
-        "keep it on the client, as {second} does; its gradient reaches the model only through clipped gradients",
+        "its attack network learns from all samples without noise and steers the gradient of every other sample, so "
+        "clipping each gradient would not bound the influence of one sample",
+        "leave {second} out",
     ),
     Rule(
         "dp-early-stopping",

@@ -9,7 +9,7 @@ from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, make_trainer, ru
 from scipy.stats import chi2
 
 from app.errors import UserError
-from app.federation.aggregation import QFFL
+from app.federation.aggregation import QFFL, FedAvg
 from app.federation.hooks import FederatedCallback
 from app.federation.local import LocalTraining
 from app.federation.submodels import Integration
@@ -72,23 +72,26 @@ def test_noise_on_the_sum_and_fixed_denominators():
     narrow = torch.zeros(federation.space.size)
     narrow[federation.plan_of(0).index(1)] = 1
     expected = (0.5 * (1 + 3 * narrow)).double()
-    takers = set()
+    takers, noises = set(), []
     for number, (mean, weight, _) in enumerate(after.aggregates):
         plain, actual, _ = before.aggregates[number]
         assert torch.equal(weight, expected)
         takers.add(len(federation.roster.participants(number)))
         start = after.started[number]
         noise = expected * (mean - start) - actual * (plain - start)
+        noises.append(noise)
         low, high = chi2.ppf([0.0005, 0.9995], noise.numel()) / noise.numel()
         assert low <= float(noise.square().mean()) / 0.6**2 <= high
     assert len(takers) > 1
+    assert (torch.corrcoef(torch.stack(noises)) - torch.eye(3)).abs().max() < 0.1, "else it could be subtracted"
 
 
 def test_noise_moves_the_model_even_if_nobody_takes_part():
-    """Else an empty round would show; cells that no client can ever train stay."""
-    vector, _, after, federation = trained(
-        DPFedAvg(noise=1.0), participation=1e-6, sampling="poisson", capacities=[0.5, 0.5, 0.5]
-    )
+    """Else an empty round would show, whatever the server does with a mean; cells that no client can train stay."""
+    settings = {"participation": 1e-6, "sampling": "poisson", "capacities": [0.5, 0.5, 0.5]}
+    vector, _, after, federation = trained(DPFedAvg(noise=1.0), **settings)
+    half, *_ = trained(DPFedAvg(noise=1.0), server=partial(FedAvg, lr=0.5), **settings)
+    torch.testing.assert_close(half - after.started[0], (vector - after.started[0]) / 2)
     assert not federation.roster.participants(0)
     trainable = torch.zeros(federation.space.size, dtype=torch.bool)
     trainable[federation.plan_of(0).index(0)] = True
@@ -130,7 +133,8 @@ def test_epsilon_counts_the_sampling_of_clients(accountant, epsilon):
 def test_a_budget_chooses_the_noise_and_is_kept():
     """The run ends within the budget, and not far below it."""
     defense = DPFedAvg(target_epsilon=3.0)
-    _, _, _, federation = trained(defense, rounds=5)
+    _, before, _, federation = trained(defense, rounds=5)
+    assert len(before.aggregates) == 5
     assert 2.9 < defense.statement(federation).epsilon <= 3.0
     assert defense.measurements()["dp_fedavg/epsilon"] == defense.statement(federation).epsilon
 

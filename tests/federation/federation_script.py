@@ -18,6 +18,9 @@ from app.federation.evaluation import Evaluation
 from app.federation.local import LocalTraining
 from app.federation.submodels import FjORD, Integration
 from app.models import CNN, DataShape
+from callbacks.dp_fedavg import DPFedAvg
+from callbacks.memdefense import MemDefense
+from callbacks.nbafl import NbAFL
 
 PICTURES = DataShape(1, 16, 16, 4)
 SEVEN = (6, 11, 8, 5, 9, 7, 10)
@@ -38,6 +41,14 @@ CASES = {
     ),
     "threads": (SEVEN, {"net": partial(CNN, u=4, statistics="running"), "executor": "threads", "workers": 2}),
     "posthoc": ((5, 8, 11), {"net": partial(CNN, u=4, statistics="posthoc")}),
+    "memdefense": (SEVEN, {"capacities": HALVES}),
+    "nbafl": (SEVEN, {"capacities": HALVES}),
+    "dp-fedavg": (SEVEN, {"capacities": HALVES, "participation": 0.6, "sampling": "poisson", "block_size": 2}),
+}
+DEFENSES = {
+    "memdefense": partial(MemDefense, 0.7),
+    "nbafl": partial(NbAFL, 2.0, 1e-3, exposures=1),
+    "dp-fedavg": partial(DPFedAvg, noise=0.5, clip=0.1),
 }
 FIGURES = ("client", "loss", "dropped", "received_common", "trained_common", "received_own", "trained_own", "bytes_up")
 
@@ -46,17 +57,19 @@ def outcome(name: str, devices: int) -> dict:
     """Final vector, personal cells and the reports of every round."""
     sizes, settings = CASES[name]
     reports = Reports()
+    defenses = [DEFENSES[name]()] if name in DEFENSES else []
     federation = small_federation(
         **{"net": TINY_MLP, "local": LocalTraining(batch_size=4, optimizer=sgd(0.2)), **settings},
         evaluation=Evaluation(batch_size=8),
     )
     strategy = {"strategy": "ddp", "devices": devices} if devices > 1 else {}
-    trainer = make_trainer(3, callbacks=[reports], **strategy)
+    trainer = make_trainer(3, callbacks=[*defenses, reports], **strategy)
     trainer.fit(federation, datamodule=Blobs(sizes, PICTURES, tests=29, nonmembers=0.3))
     return {
         "world": trainer.world_size,
         "vector": federation.space.read(federation.net),
         "personal": federation.personal.state_dict(),
+        "told": [dict(defense.measurements()) for defense in defenses],
         "reports": [
             {
                 "clients": [[getattr(client, figure) for figure in FIGURES] for client in report.clients],
@@ -73,7 +86,7 @@ def main(devices: int, folder: Path) -> None:
     for name in CASES:
         result = outcome(name, devices)
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            report = {"world": result.pop("world"), "reports": result.pop("reports")}
+            report = {key: result.pop(key) for key in ("world", "reports", "told")}
             (folder / f"{name}.json").write_text(json.dumps(report))
             torch.save(result, folder / f"{name}.pt")
 

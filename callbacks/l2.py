@@ -1,0 +1,81 @@
+"""L2 regularisation as a defense: in the loss, or as decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from app.errors import Problem
+from app.federation.client import ClientModule
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.traits import Trait
+
+
+class L2(FederatedCallback):
+    """Keeps the weights small in local training, so that networks memorise less.
+
+    In the loss it is weight/2 |theta|^2 over all parameters, biases included: with SGD the same as the optimiser's own
+    weight_decay. Decoupled, every step first multiplies the parameters by 1 - lr * weight, as AdamW does. The two agree
+    for SGD without momentum and differ for Adam, which rescales the gradient of the loss.
+    """
+
+    def __init__(self, weight: float = 1e-3, mode: Literal["loss", "decoupled"] = "loss") -> None:
+        """Set up the defense.
+
+        Args:
+            weight: factor of the penalty, at least 0 (no defense). MemDefense compares itself with 0.001.
+            mode: `loss` adds the penalty to the loss; `decoupled` shrinks the parameters beside the optimiser's step.
+        """
+        self.weight, self.mode = weight, mode
+        self.vectorisable = mode == "loss" or weight == 0
+        self._handles: dict[int, RemovableHandle] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Clients train differently."""
+        return frozenset({"trains-differently"}) if self.weight > 0 else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """A weight that would let the parameters grow, or a mode that does not exist."""
+        if not 0 <= self.weight < float("inf"):
+            yield Problem(
+                f"weight of L2 is {self.weight}",
+                "the parameters would grow without bound",
+                "set --defenses.NAME.weight to a positive number, such as 0.001; 0 turns the defense off",
+            )
+        if self.mode not in ("loss", "decoupled"):
+            yield Problem(
+                f"mode of L2 is {self.mode!r}",
+                "it would do nothing",
+                "set --defenses.NAME.mode to loss or decoupled",
+            )
+
+    def client_penalty(self, federation: FederatedModule, client: ClientModule) -> Tensor:
+        """Half the squared norm of the client's parameters, times the weight; 0 where decay is decoupled."""
+        squares = torch.stack([parameter.square().sum() for parameter in client.net.parameters()])
+        return (self.weight if self.mode == "loss" else 0.0) / 2 * squares.sum()
+
+    def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Shrink the parameters before each step of the optimiser, also of one that another defense has wrapped."""
+        if self.mode == "decoupled" and self.weight > 0:
+            assert client.optimizer is not None
+            optimizer: Optimizer = getattr(client.optimizer, "original_optimizer", client.optimizer)
+            self._handles[client.client] = optimizer.register_step_pre_hook(self._shrink)
+
+    def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Leave the optimiser as it was."""
+        if client.client in self._handles:
+            self._handles.pop(client.client).remove()
+
+    @torch.no_grad()
+    def _shrink(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * self.weight)

@@ -1,0 +1,59 @@
+"""Label smoothing as a defense: networks are not asked to be certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from app.errors import Problem
+from app.federation.client import ClientModule
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.traits import Trait
+
+
+class LabelSmoothing(FederatedCallback):
+    """Trains on labels that give a fraction of their weight to all classes, so that networks are less certain.
+
+    The target of the true class is 1 - smoothing + smoothing/C and that of every other class smoothing/C. Only the loss
+    on the labels changes; terms of other defenses, and FjORD's distillation, stay as they are.
+    """
+
+    vectorisable = True
+
+    def __init__(self, smoothing: float = 0.1) -> None:
+        """Set up the defense.
+
+        Args:
+            smoothing: fraction of a label that is spread over all classes, in [0, 1]: 0 is no defense, at 1 the labels
+                do not matter any more.
+        """
+        self.smoothing = smoothing
+
+    def traits(self) -> frozenset[Trait]:
+        """Clients train differently."""
+        return frozenset({"trains-differently"}) if self.smoothing > 0 else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """A fraction out of range."""
+        if not 0 <= self.smoothing <= 1:
+            yield Problem(
+                f"smoothing of LabelSmoothing is {self.smoothing}, outside [0, 1]",
+                "it is the fraction of a label that is spread over all classes",
+                "set --defenses.NAME.smoothing to a fraction, such as 0.1; 0 turns the defense off",
+            )
+
+    def client_loss(
+        self,
+        federation: FederatedModule,
+        client: ClientModule,
+        batch: tuple[Tensor, Tensor],
+        logits: Tensor,
+        loss: Tensor,
+    ) -> Tensor:
+        """Replace the loss on the labels within the loss so far, so that other terms add up with it."""
+        if self.smoothing == 0:
+            return loss
+        labels = batch[1]
+        return loss + client.label_loss(logits, labels, self.smoothing) - client.label_loss(logits, labels)

@@ -1,0 +1,100 @@
+"""Mixup as a defense: networks see blends of two samples, never one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from app.errors import Problem, UserError
+from app.federation.client import Batch, ClientModule
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.traits import Trait
+from app.seeding import numpy_generator
+
+
+class MixedBatch(tuple[Tensor, Tensor]):
+    """Blended images with the first labels, which also knows the second labels.
+
+    Attributes:
+        others: (batch) labels of the samples that were blended in.
+        share: part of the first samples in the images, in [0, 1].
+    """
+
+    others: Tensor
+    share: float
+
+    def __new__(cls, images: Tensor, labels: Tensor, others: Tensor, share: float) -> Self:
+        """A batch that unpacks into images and labels like any other."""
+        batch = super().__new__(cls, (images, labels))
+        batch.others, batch.share = others, share
+        return batch
+
+
+class Mixup(FederatedCallback):
+    """Trains on blends of two samples and of their labels, so that no single sample can be learnt by heart.
+
+    Each batch is blended with a random order of itself: x = s x_i + (1 - s) x_j with s from Beta(alpha, alpha), one s
+    for the whole batch, and the loss is blended alike (Zhang et al. 2018). Terms of other defenses stay as they are.
+    """
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        """Set up the defense.
+
+        Args:
+            alpha: both parameters of the Beta distribution, at least 0: 0 is no defense, 1 draws s uniformly, and the
+                larger alpha, the nearer s is to one half.
+        """
+        self.alpha = alpha
+        self.vectorisable = alpha == 0
+
+    def traits(self) -> frozenset[Trait]:
+        """A gradient depends on two samples."""
+        return frozenset({"trains-differently", "mixes-samples"}) if self.alpha > 0 else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """A parameter for which there is no distribution."""
+        if not 0 <= self.alpha < float("inf"):
+            yield Problem(
+                f"alpha of Mixup is {self.alpha}",
+                "there is no such Beta distribution",
+                "set --defenses.NAME.alpha to a positive number, such as 1; 0 turns the defense off",
+            )
+
+    def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Blend the client's batches, with draws of this round and client."""
+        if self.alpha > 0:
+            draws = numpy_generator(federation.seed, "mixup", client.round, client.client)
+            client.batches = self._mixed(client.batches, draws)
+
+    def client_loss(
+        self,
+        federation: FederatedModule,
+        client: ClientModule,
+        batch: tuple[Tensor, Tensor],
+        logits: Tensor,
+        loss: Tensor,
+    ) -> Tensor:
+        """Replace a part of the loss on the first labels by that on the second ones."""
+        if self.alpha == 0:
+            return loss
+        if not isinstance(batch, MixedBatch):
+            raise UserError.of(
+                "another defense has replaced the batches that Mixup has blended",
+                "their second labels are lost",
+                "let Mixup act later (--defense_order), or leave one of the two out",
+            )
+        first, second = client.label_loss(logits, batch[1]), client.label_loss(logits, batch.others)
+        return loss + (1 - batch.share) * (second - first)
+
+    def _mixed(self, batches: Iterable[Batch], draws: np.random.Generator) -> Iterator[MixedBatch]:
+        for images, labels in batches:
+            share = float(draws.beta(self.alpha, self.alpha))
+            order = torch.from_numpy(draws.permutation(len(labels))).to(labels.device)
+            blended = share * images + (1 - share) * images[order]
+            yield MixedBatch(blended, labels, labels[order], share)
