@@ -120,7 +120,9 @@ class FederatedModule(LightningModule):
         raise_all(federation_problems(self))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_key(self.seed, "initialisation"))
-            self.net = self.make_net(self.data.shape)
+            net = self.make_net(self.data.shape)
+        # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
+        self.net = cast(ScalableNet, self.trainer.precision_plugin.convert_module(net))
         if self.local.channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)

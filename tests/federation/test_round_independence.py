@@ -102,19 +102,19 @@ def test_order_of_samples_is_keyed_by_round_and_client():
 SERVERS = {"fedavg": FedAvg, "fedavgm": FedAvgM, "fedadam": FedAdam, "q-ffl": QFFL}
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_an_interrupted_run_ends_on_the_same_bits(server, tmp_path):
+@pytest.mark.parametrize(("server", "precision"), [*((server, "32-true") for server in SERVERS), ("fedavg", "64-true")])
+def test_an_interrupted_run_ends_on_the_same_bits(server, precision, tmp_path):
     """Two rounds, saved, loaded into a fresh federation and continued: server state and schedule included."""
     schedule = partial(MultiStepLR, milestones=[1, 3], gamma=0.5)
     local = LocalTraining(batch_size=4, optimizer=sgd(0.2), lr_schedule=schedule)
     settings = {"local": local, "server": SERVERS[server], "participation": 0.6, "capacities": SETTINGS["capacities"]}
-    whole = run(small_federation(TINY_MLP, **settings), Blobs(SIZES), 4, precision="32-true")
-    trainer = make_trainer(2, "32-true")
+    whole = run(small_federation(TINY_MLP, **settings), Blobs(SIZES), 4, precision=precision)
+    trainer = make_trainer(2, precision)
     trainer.fit(small_federation(TINY_MLP, **settings), datamodule=Blobs(SIZES))
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     resumed = small_federation(TINY_MLP, **settings)
     checkpoint = tmp_path / "half.ckpt"
-    make_trainer(4, "32-true").fit(resumed, datamodule=Blobs(SIZES), ckpt_path=checkpoint, weights_only=True)
+    make_trainer(4, precision).fit(resumed, datamodule=Blobs(SIZES), ckpt_path=checkpoint, weights_only=True)
     assert torch.equal(resumed.space.read(resumed.net), whole)
 
 
