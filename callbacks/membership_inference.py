@@ -11,19 +11,21 @@ from tqdm import tqdm
 from app.attacks.findings import Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
+from app.attacks.models import TargetKind
 from app.attacks.protocols.audit import Audit, AuditSettings, Controls
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.catalogue import PAPERS, ProtocolName
-from app.attacks.protocols.choices import TargetKind
+from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.public import Public
 from app.attacks.shadows.book import DEFAULT_SHADOWS, ShadowSettings
 from app.attacks.shadows.federated import Federations
 from app.attacks.world import World
 from app.errors import Problem, raise_all
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.processes import autocast_of
 from app.federation.transcript import Transcript
+from app.privacy.traits import Part
 from app.results.attack_results import AttackResults
 
 USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
@@ -64,6 +66,7 @@ class MembershipInference(FederatedCallback):
         protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
         controls: Controls = "withhold",
+        adaptive: bool = True,
     ) -> None:
         """Set up an evaluation.
 
@@ -78,6 +81,8 @@ class MembershipInference(FederatedCallback):
                 paper's class_path with init_args where its options matter.
             calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
             controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
+            adaptive: beside every attack, the same attack by somebody who knows the run's defenses: refilling what they
+                zero, averaging what they noise. Shadows through the defense are a matter of `shadows.mode`.
         """
         self.home: AttackHome | None = None
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
@@ -88,6 +93,7 @@ class MembershipInference(FederatedCallback):
             shadows=shadows,
             calibrate=calibrate,
             controls=controls,
+            adaptive=adaptive,
         )
         self.protocol = _protocol(protocol, attacks, settings)
 
@@ -154,7 +160,15 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
         seed=federation.seed,
         batch_size=federation.evaluation.batch_size,
         precision=autocast_of(federation.trainer),
+        defenses=tuple(_defenses(federation)),
     )
+
+
+def _defenses(federation: FederatedModule) -> Iterator[Part]:
+    """Which defenses are used is no secret; attackers adapt to those that say what they do."""
+    for place, callback in enumerate(federated_callbacks(federation.trainer)):
+        if callback.kind == "defense" and (traits := callback.traits()):
+            yield Part(type(callback).__name__, traits, place)
 
 
 def _protocol(
@@ -165,7 +179,7 @@ def _protocol(
     if name == "audit":
         return Audit([make_attack(attack) for attack in (attacks if attacks is not None else USUAL)], settings)
     names = None if attacks is None else [attack if isinstance(attack, str) else attack.name for attack in attacks]
-    return PAPERS[name](names)
+    return MemDefensePaper(names, adaptive=settings.adaptive) if name == "memdefense" else PAPERS[name](names)
 
 
 def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:

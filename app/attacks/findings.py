@@ -51,6 +51,7 @@ class Conditions:
         adversary: who attacks.
         threat: what else is assumed of the adversary.
         shadows: number and kind of shadow models, in words.
+        adaptation: how the attacker adapts to the defense, such as `refilled`; empty for one who does not know it.
     """
 
     attack: str
@@ -59,11 +60,17 @@ class Conditions:
     adversary: Adversary
     threat: Threat
     shadows: str = "none"
+    adaptation: str = ""
+
+    @property
+    def read_target(self) -> str:
+        """The target as the attacker has read it: `uploads`, or `uploads+refilled` for one who knows the defense."""
+        return f"{self.target}+{self.adaptation}" if self.adaptation else self.target
 
     @property
     def label(self) -> str:
         """Name of the result, fit for a file name: `lira-online.uploads@40`, papers' results with the paper's name."""
-        stem = f"{self.attack}.{self.target}"
+        stem = f"{self.attack}.{self.read_target}"
         return stem if self.protocol == "audit" else f"{self.protocol}.{stem}"
 
 

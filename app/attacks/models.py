@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from torch import Tensor
 
 from app.attacks.responses import Ids
 from app.metrics.membership import NO_CLIENT
+
+if TYPE_CHECKING:
+    from app.attacks.adaptive.base import Reading
+
+TargetKind = Literal["global", "uploads"]
+"""The model of the whole federation, or what each client sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +42,14 @@ class AttackedModel:
         client: whose upload it is, NO_CLIENT for the model of the whole federation.
         size: samples it was trained on; the server knows how many samples its clients have.
         snapshots: in the order of the rounds; the last one is the model itself.
+        reading: how an attacker who knows the defense has read what it saw, None for as it was seen.
     """
 
     key: str
     client: int
     size: int
     snapshots: tuple[Snapshot, ...]
+    reading: Reading | None = None
 
     @property
     def last(self) -> Snapshot:

@@ -16,6 +16,7 @@ from app.federation.local import LocalTraining
 from app.federation.plan import Plan
 from app.federation.workshop import LocalContext
 from app.models.base import ScalableNet
+from app.privacy.traits import Part, Trait
 from datamodules.store import ImageStore
 
 
@@ -41,6 +42,7 @@ class Public:
         seed: key of the attacker's random choices.
         batch_size: samples per query for networks that normalise by the statistics of the batch.
         precision: makes the context in which networks run.
+        defenses: the defenses of the run that say what they do, in the order in which they act.
     """
 
     prototype: ScalableNet
@@ -54,11 +56,17 @@ class Public:
     seed: int = 0
     batch_size: int = 128
     precision: Callable[[], AbstractContextManager[None]] = nullcontext
+    defenses: tuple[Part, ...] = ()
 
     @property
     def rounds(self) -> int:
         """Rounds of the run."""
         return len(self.learning_rates)
+
+    @property
+    def traits(self) -> frozenset[Trait]:
+        """What the defenses of the run do, all together."""
+        return frozenset().union(*(defense.traits for defense in self.defenses))
 
     @property
     def classes(self) -> int:

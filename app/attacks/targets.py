@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from app.attacks.adaptive.base import Reading, Sighting
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.public import Public
 from app.federation.plan import Plan
@@ -22,12 +24,37 @@ def released_model(view: ExternalView, public: Public, prefix: str) -> AttackedM
     return _global(public, prefix, (Snapshot(public.rounds, 1.0, view.released()),))
 
 
-def aggregated_models(view: ClientView, public: Public, rounds: tuple[int, ...], prefix: str) -> AttackedModel:
-    """The server's model after several rounds, as a participant sees it."""
-    return _global(public, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
+def aggregated_models(
+    view: ClientView, public: Public, rounds: tuple[int, ...], prefix: str, reading: Reading | None = None
+) -> AttackedModel:
+    """The server's model after several rounds, as a participant sees it.
+
+    Args:
+        view: a participant's.
+        public: says how many samples there are.
+        rounds: rounds to look at, ascending, counted from 1.
+        prefix: of the model's key.
+        reading: what an attacker who knows the defense makes of it.
+    """
+    if reading is None:
+        return _global(public, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
+    trainable = _trainable(public)
+    seen = [
+        _whole(view.broadcast(round_), view.aggregate(round_), round_, trainable)
+        for round_ in sorted({*reading.rounds, *rounds})
+    ]
+    return _global(public, prefix, reading.snapshots(seen, rounds), reading)
 
 
-def uploaded_models(view: ServerView, public: Public, rounds: tuple[int, ...], prefix: str, last: bool) -> Models:
+def uploaded_models(
+    view: ServerView,
+    public: Public,
+    rounds: tuple[int, ...],
+    prefix: str,
+    last: bool,
+    reading: Reading | None = None,
+    only: int | None = None,
+) -> Models:
     """Every client's uploads, as an honest-but-curious server sees them.
 
     Args:
@@ -36,49 +63,109 @@ def uploaded_models(view: ServerView, public: Public, rounds: tuple[int, ...], p
         rounds: rounds to look at, ascending, counted from 1.
         prefix: of the models' keys.
         last: keep only each client's last upload among them; else all of them.
+        reading: what an attacker who knows the defense makes of them, with the rounds before that it draws on.
+        only: the one client that is wanted; without, all of them.
     """
-    seen: dict[int, list[Snapshot | NotAvailable]] = {client: [] for client in range(len(_sizes(public)))}
-    for round_ in rounds:
-        plan, broadcast = _plan_of(public)(round_ - 1), view.broadcast(round_)
+    looked_at = sorted({*rounds, *(reading.rounds if reading is not None else ())})
+    heard: dict[int, list[_Heard]] = {client: [] for client in range(len(_sizes(public))) if only in (None, client)}
+    trainable = _trainable(public)
+    for round_ in looked_at:
+        scene = _Scene(round_, _plan_of(public)(round_ - 1), view.broadcast(round_), trainable)
         for upload in view.uploads(round_):
-            seen[upload.client].append(_snapshot(upload, plan, broadcast, round_))
-    return {client: _uploaded(public, client, found, rounds, prefix, last) for client, found in seen.items()}
+            if upload.client in heard:
+                heard[upload.client].append(_Heard(scene, upload))
+    return {client: _uploaded(public, client, found, rounds, prefix, last, reading) for client, found in heard.items()}
 
 
-def _global(public: Public, prefix: str, snapshots: tuple[Snapshot, ...]) -> AttackedModel:
-    return AttackedModel(f"{prefix}-global", NO_CLIENT, sum(_sizes(public)), snapshots)
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """What the server knows of a round before any message."""
+
+    round: int
+    plan: Plan
+    broadcast: Tensor
+    trainable: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Heard:
+    """A message and the round it belongs to."""
+
+    scene: _Scene
+    upload: Upload
+
+    def sighting(self) -> Sighting | NotAvailable:
+        """The client's model; cells it did not send are those of the broadcast: all the server knows of them."""
+        scene, upload = self.scene, self.upload
+        if upload.payload is None:
+            what = "ciphertext" if upload.form == "ciphertext" else "masked sums"
+            return NotAvailable(f"the server sees {what} only, no local model")
+        if upload.payload.numel() == 0:
+            return NotAvailable("clients send nothing")
+        cells = torch.arange(scene.broadcast.numel()) if upload.index is None else upload.index
+        index, model = scene.plan.index(upload.client).cpu(), scene.broadcast.clone()
+        model[cells] = upload.payload.to(model.dtype)
+        arrived = torch.zeros(model.numel(), dtype=torch.bool)
+        arrived[cells] = True
+        return Sighting(
+            round=scene.round,
+            rate=scene.plan.rate(upload.client),
+            index=index,
+            received=scene.broadcast[index],
+            sent=model[index],
+            arrived=arrived[index],
+            trainable=int(torch.searchsorted(index, scene.trainable)),
+        )
+
+
+def _global(
+    public: Public, prefix: str, snapshots: tuple[Snapshot, ...], reading: Reading | None = None
+) -> AttackedModel:
+    return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, sum(_sizes(public)), snapshots, reading)
 
 
 def _uploaded(
     public: Public,
     client: int,
-    found: list[Snapshot | NotAvailable],
+    heard: list[_Heard],
     rounds: tuple[int, ...],
     prefix: str,
     last: bool,
+    reading: Reading | None,
 ) -> AttackedModel | NotAvailable:
-    if not found:
+    asked = [one.scene.round for one in heard if one.scene.round in rounds]
+    if not asked:
         where = ", ".join(map(str, rounds))
         return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({where})")
-    looked_at = found[-1:] if last else found
-    snapshots = tuple(snapshot for snapshot in looked_at if isinstance(snapshot, Snapshot))
-    if len(snapshots) < len(looked_at):
-        return next(snapshot for snapshot in looked_at if isinstance(snapshot, NotAvailable))
-    return AttackedModel(f"{prefix}-client-{client}", client, _sizes(public)[client], snapshots)
+    asked = asked[-1:] if last else asked
+    found = {one.scene.round: one.sighting() for one in heard if reading is not None or one.scene.round in asked}
+    for round_ in asked:
+        if isinstance(sealed := found[round_], NotAvailable):
+            return sealed
+    seen = [sighting for sighting in found.values() if isinstance(sighting, Sighting)]
+    key, size = f"{_read(prefix, reading)}-client-{client}", _sizes(public)[client]
+    if reading is None:
+        return AttackedModel(key, client, size, tuple(sighting.snapshot for sighting in seen))
+    own = replace(reading, rounds=tuple(sighting.round for sighting in seen))
+    return AttackedModel(key, client, size, own.snapshots(seen, asked), own)
 
 
-def _snapshot(upload: Upload, plan: Plan, broadcast: Tensor, round_: int) -> Snapshot | NotAvailable:
-    """The client's model; cells it did not send are those of the broadcast, which is all the server knows of them."""
-    if upload.payload is None:
-        what = "ciphertext" if upload.form == "ciphertext" else "masked sums"
-        return NotAvailable(f"the server sees {what} only, no local model")
-    if upload.payload.numel() == 0:
-        return NotAvailable("clients send nothing")
-    whole = torch.arange(broadcast.numel())
-    index, cells = plan.index(upload.client).cpu(), whole if upload.index is None else upload.index
-    model = broadcast.clone()
-    model[cells] = upload.payload.to(model.dtype)
-    return Snapshot(round_, plan.rate(upload.client), model[index])
+def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> Sighting:
+    """The server's model after a round."""
+    cells = torch.arange(aggregate.numel())
+    return Sighting(round_, 1.0, cells, received, aggregate, torch.ones_like(cells, dtype=torch.bool), trainable)
+
+
+def _read(prefix: str, reading: Reading | None) -> str:
+    """Beginning of a key that tells models apart which were read in different ways."""
+    if reading is None:
+        return prefix
+    return f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
+
+
+def _trainable(public: Public) -> int:
+    """Parameters of the server's network; they are the first cells of its vector."""
+    return sum(parameter.numel() for parameter in public.prototype.parameters())
 
 
 def _plan_of(public: Public) -> Callable[[int], Plan]:

@@ -228,13 +228,16 @@ def _read(path: Path) -> AttackRecord:
 def _restored(kind: Any, value: Any) -> Any:
     """A value of the declared type from plain data; the way back from `asdict`, with null for numbers without a value.
 
+    Fields that have a default may be absent: they are younger than the file.
+
     Args:
         kind: a dataclass, a tuple of declared types, a union with NotAvailable or None, or a plain type.
         value: what JSON holds.
     """
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        return _mended(kind(**{name: _restored(hints[name], value[name]) for name in hints}))  # type: ignore[operator]
+        known = {name: _restored(hint, value[name]) for name, hint in hints.items() if name in value}
+        return _mended(kind(**known))  # type: ignore[operator]
     options = get_args(kind)
     if get_origin(kind) is tuple:
         kinds = options[:1] * len(value) if options[-1] is Ellipsis else options

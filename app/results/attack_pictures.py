@@ -77,14 +77,14 @@ def draw_leakage(results: Sequence[Result], title: str) -> Figure:
         title: shown above the picture.
     """
     records = sorted(records_of(results), key=lambda record: (-_auc(record), record.label))
-    names = [_short(record.label.removesuffix(f".{record.conditions.target}")) for record in records]
+    names = [_short(record.label.removesuffix(f".{record.conditions.read_target}")) for record in records]
     width = 9.2 + 0.085 * max(map(len, names), default=0)
     figure = Figure(figsize=(width, 1.6 + 0.27 * max(3, len(records))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    targets = sorted({record.conditions.target for record in records})
+    targets = sorted({record.conditions.read_target for record in records})
     colours = {target: PALETTE[number % len(PALETTE)] for number, target in enumerate(targets)}
     for place, record in enumerate(records):
-        _draw_row(left, right, place, record, colours[record.conditions.target])
+        _draw_row(left, right, place, record, colours[record.conditions.read_target])
     left.set_yticks(range(len(records)), names)
     left.set_ylim(max(len(records), 1) - 0.4, -0.6)
     left.set(xlabel="AUC, with interval (dashed: chance)", xlim=_auc_limits(records))

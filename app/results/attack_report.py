@@ -15,6 +15,7 @@ from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import FPR_TARGETS
 from app.metrics.vulnerability import ClientRow, sample_table
 from app.results.attack_files import AttackRecord, rate_name, tpr_at
+from app.results.attack_headline import Headline, headlines
 
 Result = Finding | AttackRecord
 Cell = str | int | float | None
@@ -28,7 +29,7 @@ MOST_EXPOSED = 100
 WORDS = 3
 """Columns of the table that hold words; the others hold numbers."""
 
-CONDITION_COLUMNS = ("label", "attack", "target", "protocol", "adversary", "shadows")
+CONDITION_COLUMNS = ("label", "attack", "target", "adaptation", "protocol", "adversary", "shadows")
 NUMBER_COLUMNS = (
     *("members", "nonmembers", "auc", "auc_low", "auc_high", *map(rate_name, FPR_TARGETS)),
     *("balanced_accuracy", "balanced_accuracy_low", "balanced_accuracy_high", "worst_client_auc", "seconds"),
@@ -40,7 +41,7 @@ INVERTED = "the AUC lies below chance beyond its interval: the score or the labe
 
 
 def table(results: Iterable[Result]) -> str:
-    """One aligned row per result, then why results are missing, leakage by width, papers' numbers, and remarks."""
+    """One aligned row per result, the strongest ones, leakage by width, why results are missing, and remarks."""
     records = records_of(results)
     if not records:
         return "no attack was run"
@@ -50,7 +51,8 @@ def table(results: Iterable[Result]) -> str:
         "remarks:": _grouped(_remarks(records), records),
     }
     parts = ["\n".join([title, *map(_item, texts)]) for title, texts in blocks.items() if texts]
-    return "\n\n".join([_grid(records), *_width_grid(records), *parts])
+    strongest = "\n".join(map(_headline, headlines(records)))
+    return "\n\n".join([_grid(records), *([strongest] if strongest else []), *_width_grid(records), *parts])
 
 
 def rows(results: Iterable[Result]) -> list[list[Cell]]:
@@ -146,6 +148,16 @@ def _grid(records: Sequence[AttackRecord]) -> str:
     return "\n".join(line.rstrip() for line in (*lines[:2], "-" * len(lines[0]), *lines[2:], reading))
 
 
+def _headline(headline: Headline) -> str:
+    """The strongest result on one kind of target."""
+    record, target = headline.record, headline.record.conditions.read_target
+    attack = record.label.removesuffix(f".{target}")
+    told = f"strongest: {attack} on {target}, AUC {auc_text(headline.leakage.auc)}"
+    if not headline.rivals:
+        return told
+    return f"{told}, an attacker who {'knows' if headline.informed else 'does not know'} the defense"
+
+
 def _confidence(records: Sequence[AttackRecord]) -> str:
     measured = [record.leakage.auc.interval for record in records if isinstance(record.leakage, Leakage)]
     levels = {interval.confidence for interval in measured if isinstance(interval, Interval)} or {0.95}
@@ -155,8 +167,8 @@ def _confidence(records: Sequence[AttackRecord]) -> str:
 def _cells(record: AttackRecord) -> list[str]:
     """One line of the table."""
     conditions, found, worst = record.conditions, record.leakage, record.worst_client
-    attack = record.label.removesuffix(f".{conditions.target}")
-    words = [attack, conditions.target, conditions.adversary]
+    attack = record.label.removesuffix(f".{conditions.read_target}")
+    words = [attack, conditions.read_target, conditions.adversary]
     last = "–" if worst is None else f"{auc_text(worst[1].auc, bounds=False)} ({worst[0]})"
     if isinstance(found, NotAvailable):
         return [*words, *["N/A"] * (3 + len(FPR_TARGETS)), last]

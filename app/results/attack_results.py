@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tqdm import tqdm
 
@@ -10,6 +11,7 @@ from app.attacks.findings import Finding
 from app.errors import UserError
 from app.metrics.membership import MembershipScores
 from app.results.attack_files import AttackFiles
+from app.results.attack_headline import headline_numbers, headline_summary
 from app.results.attack_pictures import draw_clients, draw_leakage, draw_roc
 from app.results.attack_report import COLUMNS, clients_csv, rows, samples_csv, table
 from app.results.run_folder import RunFolder, write_text
@@ -57,7 +59,8 @@ class AttackResults:
             ) from error
         if self.tracker is not None:
             curves = {f.conditions.label: f.scores for f in found if isinstance(f.scores, MembershipScores)}
-            self.tracker.log_attacks(list(COLUMNS), rows(found), self._files.summary(), curves)
+            numbers = self._files.summary() | headline_numbers(self._files.records())
+            self.tracker.log_attacks(list(COLUMNS), rows(found), numbers, curves)
 
     def _write(self, found: Sequence[Finding], rates: Sequence[float], title: str) -> None:
         path, records = self._folder.path / "attacks", self._files.records()
@@ -72,9 +75,11 @@ class AttackResults:
                 draw_clients(finding, dict(enumerate(rates))).savefig(
                     path / f"{finding.conditions.label}.clients.png", dpi=130
                 )
-        self._folder.update_summary("attacks", self._files.summary())
+        self._folder.update_summary("attacks", attack_summary(self._folder))
 
 
-def attack_summary(folder: RunFolder) -> dict[str, float]:
-    """All numbers that attacks on a run have found so far; empty without any."""
-    return AttackFiles(folder.path / "attacks").summary()
+def attack_summary(folder: RunFolder) -> dict[str, Any]:
+    """All numbers that attacks on a run have found so far, and the strongest as `headline`; empty without any."""
+    files = AttackFiles(folder.path / "attacks")
+    strongest = headline_summary(files.records())
+    return {**files.summary(), **({"headline": strongest} if strongest else {})}

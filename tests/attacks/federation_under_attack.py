@@ -11,11 +11,14 @@ import torch
 from app.attacks.membership.catalogue import make_attack
 from app.attacks.protocols.audit import Audit, AuditSettings
 from app.attacks.shadows.book import ShadowSettings
+from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.models import MLP
+from app.seeding import torch_generator
 from callbacks.membership_inference import MembershipInference
 from callbacks.transcript_recorder import TranscriptRecorder
 from datamodules import FederatedDataModule, Holdout, Iid, RawData
+from datamodules.split import Membership
 
 sys.path.append(str(Path(__file__).parents[1] / "federation"))
 from federation_kit import FederatedModule, LocalTraining, make_trainer, sgd
@@ -64,4 +67,88 @@ def audited(world, *names, attacks=None, **settings):
     settings.setdefault("shadows", FEW)
     chosen = attacks or [make_attack(name) for name in names]
     found = list(Audit(chosen, AuditSettings(**settings)).findings(world))
-    return {finding.conditions.label: finding for finding in found}
+    by_label = {finding.conditions.label: finding for finding in found}
+    assert len(by_label) == len(found), "no two results have one label"
+    return by_label
+
+
+class Guarded(Transcript):
+    """A transcript that gives out the allowed views only."""
+
+    def __init__(self, inner, allowed):
+        super().__init__(inner._folder)
+        self._allowed = allowed
+
+    def __getattribute__(self, name):
+        if name.endswith("_view") and name not in object.__getattribute__(self, "_allowed"):
+            raise AssertionError(f"{name} is out of reach")
+        return super().__getattribute__(name)
+
+
+class Again:
+    """Repeats a small federation with other members, in memory; `defend` makes its defenses."""
+
+    fingerprint = "again"
+
+    def __init__(self, attacked, defend=tuple):
+        self.attacked, self.defend, self.runs = attacked, defend, []
+
+    def run(self, number, members, rounds, folder):
+        """Train it and keep its transcript."""
+        self.runs.append((number, [set(own.tolist()) for own in members]))
+        data = RandomLabels()
+        empty = np.empty(0, dtype=np.int64)
+        sets = Membership(tuple(members), (empty,) * 3, empty, empty, self.attacked.data.membership.test)
+        data.redealt(self.attacked.data, sets)
+        settings = {"data": data, "seed": 100 + number, "keep": (0, list(rounds)), "callbacks": self.defend()}
+        trained(folder, rounds=rounds[-1], **settings)
+
+
+class Zeroing(FederatedCallback):
+    """Zeroes the share of an upload's parameters that moved least; or sends what was received, without saying so."""
+
+    def __init__(self, share=0.7, value="zero"):
+        self.share, self.value = share, value
+
+    def traits(self):
+        """What an attacker may adapt to."""
+        return frozenset({"pruned-uploads"}) if self.value == "zero" else frozenset()
+
+    def on_client_update(self, trainer, federation, update):
+        """Give up what moved least."""
+        moves = (update.vector - update.received)[: update.trainable].abs()
+        cells = moves.argsort()[: int(self.share * len(moves))]
+        update.vector[cells] = 0.0 if self.value == "zero" else update.received[cells]
+
+
+class Noising(FederatedCallback):
+    """Adds noise to what clients send, or to what the server makes of it."""
+
+    def __init__(self, deviation=0.3, where="own-noise"):
+        self.deviation, self.where = deviation, where
+
+    def traits(self):
+        """What an attacker may adapt to."""
+        return frozenset({self.where})
+
+    def on_client_update(self, trainer, federation, update):
+        """Fresh noise for every upload."""
+        if self.where == "own-noise":
+            self._add(federation, update.vector[: update.trainable], update.round, update.client)
+
+    def on_server_update(self, trainer, federation, aggregate):
+        """Fresh noise for every round."""
+        if self.where == "server-noise":
+            self._add(federation, aggregate.mean[: federation.space.trainable], federation.plan.round)
+
+    def _add(self, federation, vector, *key):
+        generator = torch_generator(federation.seed, "test-noise", *key)
+        vector += self.deviation * torch.randn(len(vector), generator=generator)
+
+
+class Different(FederatedCallback):
+    """Says that clients train differently, and does nothing."""
+
+    def traits(self):
+        """What an attacker may adapt to."""
+        return frozenset({"trains-differently"})

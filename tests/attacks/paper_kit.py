@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from federation_kit import Shares, run, sgd, small_federation
 
 from app.attacks.world import World
+from app.federation.hooks import FederatedCallback
 from app.federation.local import LocalTraining
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.models import MLP
@@ -53,14 +54,16 @@ def make_world(
     shadow: float = 0.0,
     net=SMALL_MLP,
     pixels: Sequence[int] = PIXELS,
+    defenses: Sequence[FederatedCallback] = (),
+    keep: int | None = None,
     **settings,
 ) -> World:
-    """Train a federation and keep all its rounds; `lr=0` leaves it untrained."""
+    """Train a federation and keep all its rounds or the last few; `lr=0` leaves it untrained."""
     data = Noise(sizes, tests, shadow, pixels)
     local = LocalTraining(epochs=epochs, batch_size=16, optimizer=sgd(lr, momentum=0.9))
     federation = small_federation(net, local=local, **settings)
-    recorder = TranscriptRecorder(folder, TranscriptSettings(last=rounds), announce=False)
-    run(federation, data, rounds, [recorder], precision="32-true")
+    recorder = TranscriptRecorder(folder, TranscriptSettings(last=keep or rounds), announce=False)
+    run(federation, data, rounds, [*defenses, recorder], precision="32-true")
     return MembershipInference().world(federation, Transcript(folder), rounds, final=True)
 
 

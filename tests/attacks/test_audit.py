@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federation_under_attack import RandomLabels, audited, trained, world_of
+from federation_under_attack import Guarded, RandomLabels, audited, trained, world_of
 
 from app.attacks.controls import chance_deviation
 from app.attacks.membership.yeom import Yeom
@@ -122,16 +122,6 @@ def test_sealed_uploads_are_not_available(tmp_path):
 
 def test_an_attack_sees_the_view_of_its_adversary_only(memorised):
     """The released model is attacked through the outsider's view, uploads through the server's."""
-
-    class Guarded(Transcript):
-        def __init__(self, inner, allowed):
-            super().__init__(inner._folder)
-            self._allowed = allowed
-
-        def __getattribute__(self, name):
-            if name.endswith("_view") and name not in object.__getattribute__(self, "_allowed"):
-                raise AssertionError(f"{name} is out of reach")
-            return super().__getattribute__(name)
 
     def seen(kind, name, view):
         world = replace(memorised, transcript=Guarded(memorised.transcript, {view}))

@@ -2,32 +2,13 @@
 
 import numpy as np
 import pytest
-from federation_under_attack import RandomLabels, audited, trained, world_of
+from federation_under_attack import Again, audited, trained, world_of
 
 from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.shadows.book import ShadowSettings
 from app.attacks.shadows.federated import FederatedShadows
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NO_CLIENT
-from datamodules.split import Membership
-
-
-class Again:
-    """Repeats a small federation with other members, in memory."""
-
-    fingerprint = "again"
-
-    def __init__(self, attacked):
-        self.attacked, self.runs = attacked, []
-
-    def run(self, number, members, rounds, folder):
-        """Train it and keep its transcript."""
-        self.runs.append((number, [set(own.tolist()) for own in members]))
-        data = RandomLabels()
-        empty = np.empty(0, dtype=np.int64)
-        sets = Membership(tuple(members), (empty,) * 3, empty, empty, self.attacked.data.membership.test)
-        data.redealt(self.attacked.data, sets)
-        trained(folder, rounds=rounds[-1], data=data, seed=100 + number, keep=(0, list(rounds)))
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +75,13 @@ def test_audit_with_repeated_federations(attacked):
     assert found["lira-online.uploads"].leakage.auc.value > 0.95
     assert found["lira-online.global"].conditions.shadows == "8 federated"
     assert not any("stand-ins" in note for finding in found.values() for note in finding.notes)
+
+
+def test_trajectories_of_several_rounds(tmp_path):
+    """An attack network that reads three rounds is not used for two, though the same federations are the shadows."""
+    federation, transcript = trained(tmp_path, rounds=3, epochs=2, keep=(3, []))
+    world = world_of(federation, transcript, federations=Again(federation))
+    settings = {"shadows": ShadowSettings("federated", 2), "calibrate": False, "rounds": (1, 2), "targets": ("global",)}
+    found = audited(world, "trajectory-uploads", **settings)
+    assert isinstance(found["trajectory-uploads.global@2"].leakage, Leakage)
+    assert isinstance(found["trajectory-uploads.global"].leakage, Leakage)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from federation_under_attack import Noising, Zeroing
 from paper_kit import figure, found, make_world
 
 from app.attacks.membership.nasr_net import NasrSettings
@@ -12,8 +13,9 @@ from app.attacks.protocols.knowledge import LabelledSets, accuracy, evaluated_ro
 from app.attacks.protocols.memdefense import MemDefensePaper, paper_settings
 from app.attacks.targets import released_model
 from app.errors import UserError
-from app.metrics.membership import NO_CLIENT
+from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
+from callbacks.membership_inference import MembershipInference
 
 SIZES, TESTS = (120, 91, 60), 200
 SMALL = NasrSettings(kernels=8, label_branch=False, epochs=30, most=10**9)
@@ -181,3 +183,49 @@ def test_large_clients_are_remarked(tmp_path):
     notes = results["nasr", "uploads"].notes
     assert "client 0 has more members than half the test set: only 30 of them are used" in notes
     assert not any(note.startswith("client 1") for note in notes)
+
+
+BRIEF = NasrSettings(kernels=2, epochs=1)
+
+
+def labelled(world, **settings):
+    """Findings by label."""
+    return {each.conditions.label: each for each in MemDefensePaper(settings=BRIEF, **settings).findings(world)}
+
+
+def test_a_server_that_refills_stands_beside_the_papers(tmp_path, trained):
+    """Local models with and without zeros, each with an attack network of its own; the same samples are evaluated."""
+    world = make_world(tmp_path, SIZES, TESTS, epochs=1, defenses=[Zeroing()])
+    results = labelled(world, clients=1)
+    assert list(results) == ["memdefense.nasr.uploads", "memdefense.nasr.uploads+refilled", "memdefense.nasr.global"]
+    plain, refilled, _ = (examples.model for examples, _ in trained)
+    assert plain.rounds == refilled.rounds == (1, 2)
+    zeros = [(model.snapshots[0].vector == 0).double().mean() for model in (plain, refilled)]
+    assert zeros[0] > 0.6
+    assert zeros[1] == 0
+    rows = [results[f"memdefense.nasr.uploads{mark}"].scores for mark in ("", "+refilled")]
+    assert np.array_equal(rows[0].samples, rows[1].samples)
+    assert figure(results["memdefense.nasr.uploads+refilled"], "A_att_l %").per_client
+    assert any("value of the broadcast" in note for note in results["memdefense.nasr.uploads+refilled"].notes)
+    assert "memdefense.nasr.uploads+refilled" not in labelled(world, clients=1, adaptive=False)
+
+
+def test_a_participant_averages_the_global_model(tmp_path):
+    """Where the server adds noise; with one kept round there is nothing to average."""
+    noise = {"epochs": 1, "defenses": [Noising(where="server-noise")]}
+    results = labelled(make_world(tmp_path / "a", SIZES, TESTS, **noise), clients=1)
+    averaged = results["memdefense.nasr.global+averaged"]
+    assert averaged.conditions.adversary == "client"
+    assert figure(averaged, "A_att_g %").value > 0
+    assert "memdefense.nasr.uploads+averaged" not in results
+    once = labelled(make_world(tmp_path / "b", SIZES, TESTS, keep=1, **noise), clients=1)
+    assert isinstance(once["memdefense.nasr.global+averaged"].leakage, NotAvailable)
+    assert "--transcript.last" in once["memdefense.nasr.global+averaged"].leakage.reason
+
+
+def test_the_callback_passes_it_on():
+    """Whether somebody who knows the defense attacks, too."""
+    assert [MembershipInference(protocol="memdefense", adaptive=wish).protocol._adaptive for wish in (True, False)] == [
+        True,
+        False,
+    ]

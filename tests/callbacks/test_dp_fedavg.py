@@ -155,7 +155,7 @@ def test_resuming_keeps_the_budget(tmp_path):
 
     def fit(rounds, checkpoint=None):
         federation, defense = small_federation(TINY_MLP, local=LOCAL), DPFedAvg(noise=1.0)
-        trainer = make_trainer(rounds, "32-true", callbacks=[defense])
+        trainer = make_trainer(rounds, callbacks=[defense])
         trainer.fit(federation, datamodule=Blobs(), ckpt_path=checkpoint, weights_only=True)
         return trainer, federation, defense
 

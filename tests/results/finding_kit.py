@@ -14,9 +14,9 @@ QUICK = Bootstrap(resamples=50)
 REASON = "the server sees sums of updates only, and this attack reads single ones"
 
 
-def conditions(attack="yeom", target="global", protocol="audit", adversary="external"):
+def conditions(attack="yeom", target="global", protocol="audit", adversary="external", adaptation=""):
     """Conditions of an attack that assumes little."""
-    return Conditions(attack, target, protocol, adversary, THREAT)
+    return Conditions(attack, target, protocol, adversary, THREAT, adaptation=adaptation)
 
 
 def gaussian_scores(distance=1.0, clients=4, rows=100, seed=0, first=0):
@@ -32,7 +32,7 @@ def finding(attack="yeom", target="global", distance=1.0, clients=4, rows=100, s
     """A finding with clients of 10, 20, 30 ... samples, and a threshold from other samples unless there is none."""
     scores = gaussian_scores(distance, clients, rows, seed)
     knowledge = gaussian_scores(distance, clients, 20, seed + 1, first=10**6) if known else None
-    named = {name: others.pop(name) for name in ("protocol", "adversary") if name in others}
+    named = {name: others.pop(name) for name in ("protocol", "adversary", "adaptation") if name in others}
     return Finding(
         conditions(attack, target, **named),
         scores,

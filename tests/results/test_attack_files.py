@@ -180,6 +180,35 @@ def test_usual_labels_are_file_names(files):
     assert (files.folder / "zhu_2024.lira-online.uploads@40.json").is_file()
 
 
+def test_results_of_attackers_who_know_the_defense(files):
+    """They lie beside those of others, under a name of their own."""
+    plain, adapted = (
+        finding(target="uploads", seed=1),
+        finding(target="uploads", seed=2, adaptation="refilled+retrained"),
+    )
+    files.write(plain)
+    files.write(adapted)
+    assert [record.label for record in files.records()] == ["yeom.uploads", "yeom.uploads+refilled+retrained"]
+    assert files.records() == [AttackRecord.of(plain), AttackRecord.of(adapted)]
+    assert set(files.scores_by_label()) == {"yeom.uploads", "yeom.uploads+refilled+retrained"}
+    assert files.summary()["attacks/yeom.uploads+refilled+retrained/auc"] == adapted.leakage.auc.value
+    assert (adapted.conditions.target, adapted.conditions.read_target) == ("uploads", "uploads+refilled+retrained")
+
+
+def test_records_from_before_adaptations(files):
+    """A file without them is read as one of an attacker who does not adapt; what matters must be there."""
+    found = finding()
+    files.write(found)
+    path, plain = files.folder / "yeom.global.json", read_json(files, "yeom.global")
+    assert plain["conditions"].pop("adaptation") == ""
+    path.write_text(json.dumps(plain))
+    assert files.records() == [AttackRecord.of(found)]
+    del plain["conditions"]["target"]
+    path.write_text(json.dumps(plain))
+    with pytest.raises(UserError, match="cannot be read"):
+        files.records()
+
+
 def test_an_empty_folder_has_no_results(files):
     """Also where it does not exist."""
     assert files.records() == []

@@ -78,6 +78,19 @@ def test_roc_colours_are_attacks_and_styles_are_targets(many):
     assert lines["attack-0.global"].get_linestyle() == lines["attack-2.global"].get_linestyle()
 
 
+def test_attackers_who_know_the_defense_have_looks_of_their_own():
+    """Another line in one picture, another colour in the other, and the name of the attack stays short."""
+    found = [finding(target="uploads"), finding(target="uploads", distance=2, adaptation="refilled")]
+    lines = draw_roc({one.conditions.label: one.scores for one in found}, "").axes[0].get_lines()
+    assert lines[0].get_color() == lines[1].get_color()
+    assert lines[0].get_linestyle() != lines[1].get_linestyle()
+    figure = draw_leakage(found, "")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["yeom", "yeom"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["uploads", "uploads+refilled"]
+    marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
+    assert marks[0].get_color() != marks[1].get_color()
+
+
 def test_everything_lies_inside_the_picture(many):
     """Also a key of 14 long names, and beside the axes."""
     long = {label.replace("attack", "a-paper-with-a-name.attack"): scores for label, scores in many.items()}

@@ -188,6 +188,32 @@ def test_rows_for_trackers():
     assert (named["auc"], named["adversary"], named["reason"]) == (None, "server", REASON)
 
 
+def test_attackers_who_know_the_defense_have_rows_of_their_own():
+    """The target tells them apart, in the table and for trackers."""
+    found = [finding(target="uploads"), finding(target="uploads", distance=2, adaptation="refilled")]
+    assert [line.split()[:2] for line in lines_of(table(found))] == [["yeom", "uploads"], ["yeom", "uploads+refilled"]]
+    named = [dict(zip(COLUMNS, row, strict=True)) for row in rows(found)]
+    assert [row["adaptation"] for row in named] == ["", "refilled"]
+    assert [row["target"] for row in named] == ["uploads", "uploads"]
+    assert [row["label"] for row in named] == ["yeom.uploads", "yeom.uploads+refilled"]
+
+
+def test_the_strongest_results_are_named_below_the_table():
+    """One line per kind of target; whether the attacker knows the defense is said where some attacker does."""
+    weak, strong = finding(target="uploads"), finding("rmia", "uploads", distance=2, adaptation="refilled")
+    text = table([finding(), weak, strong, missing()])
+    lines = [line for line in text.splitlines() if line.startswith("strongest")]
+    assert lines == [
+        f"strongest: yeom on global, AUC {auc_text(finding().leakage.auc)}",
+        f"strongest: rmia on uploads+refilled, AUC {auc_text(strong.leakage.auc)}, an attacker who knows the defense",
+    ]
+    assert text.index("chance: AUC 0.5") < text.index("strongest") < text.index("N/A:\n")
+    stronger = finding("a-paper.lira", "uploads", distance=3)
+    text = table([weak, strong, stronger])
+    assert f"strongest: a-paper.lira on uploads, AUC {auc_text(stronger.leakage.auc)}, an attacker who does not" in text
+    assert "strongest" not in table([missing()])
+
+
 def test_clients_as_csv():
     """One line per result and client, with empty cells and a reason where there is no number."""
     found = finding()

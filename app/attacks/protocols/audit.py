@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from app.attacks.adaptive.base import Adaptation, adapted_name
+from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
 from app.attacks.controls import blind_failures, control_room, metric_failures
 from app.attacks.findings import Conditions, Finding
 from app.attacks.lab import ShadowSource
 from app.attacks.membership.base import MembershipAttack
+from app.attacks.models import TargetKind
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, TargetKind, rounds_to_attack, seen_models
+from app.attacks.protocols.choices import Choice, adaptation_notes, rounds_to_attack, seen_models
 from app.attacks.protocols.examination import Examination
-from app.attacks.shadows.book import DEFAULT_SHADOWS, CentralShadows, ShadowSettings
+from app.attacks.shadows.book import DEFAULT_SHADOWS, CentralShadows, Mode, ShadowSettings
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.world import World
 from app.errors import UserError
@@ -37,6 +40,7 @@ class AuditSettings:
         shadows: how shadow models are made.
         calibrate: whether attackers choose a threshold on a shadow, which gives accuracies beside the curves.
         controls: what happens to the numbers of an attack that fails a control.
+        adaptive: whether attackers who know the defenses are tried beside those who do not.
     """
 
     targets: tuple[TargetKind, ...] = ("global", "uploads")
@@ -44,6 +48,29 @@ class AuditSettings:
     shadows: ShadowSettings = DEFAULT_SHADOWS
     calibrate: bool = True
     controls: Controls = "withhold"
+    adaptive: bool = True
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack on one target by one attacker.
+
+    Attributes:
+        attack: the attack.
+        choice: the target, and what the attacker does to it before.
+        mode: how its shadows are made.
+        retrained: whether they tell it from an attacker who does not know the defense.
+    """
+
+    attack: MembershipAttack
+    choice: Choice
+    mode: Mode
+    retrained: bool
+
+    @property
+    def adaptation(self) -> str:
+        """Everything that the attacker does because it knows the defense; empty for nothing."""
+        return "+".join(filter(None, [adapted_name(self.choice.adaptations), RETRAINED if self.retrained else ""]))
 
 
 class Audit(Protocol):
@@ -61,42 +88,80 @@ class Audit(Protocol):
         self._attacks, self._settings = tuple(attacks), settings
 
     def findings(self, world: World) -> Iterator[Finding]:
-        """Every attack on every target."""
+        """Every attack on every target, by attackers who do not know the defenses and by those who do."""
         world.check_disjoint()
-        source, blind = self._source(world), self._blind(world)
+        sources, blind = self._sources(world), self._blind(world)
         for kind in self._settings.targets:
+            remark = self._unmatched(world, kind)
             for round_ in rounds_to_attack(world, self._settings.rounds):
-                loss: Finding | None = None
-                for attack in self._attacks:
-                    finding = self._attempt(world, source, attack, kind, round_)
-                    finding = self._gated(world, attack, finding, blind)
-                    loss = finding if attack.name == "yeom" else loss
-                    yield _compared(finding, loss)
+                losses: dict[tuple[Adaptation, ...], Finding] = {}
+                for attempt in self._attempts(world, kind, round_):
+                    finding = self._gated(world, attempt.attack, self._attempted(world, sources, attempt), blind)
+                    adaptations = attempt.choice.adaptations
+                    if attempt.attack.name == "yeom":
+                        losses[adaptations] = finding
+                    finding = _compared(finding, losses.get(adaptations))
+                    yield finding if attempt.adaptation else finding.noting(*remark)
 
-    def _attempt(
-        self, world: World, source: ShadowSource, attack: MembershipAttack, kind: TargetKind, round_: int
-    ) -> Finding:
-        settings = self._settings
-        choice = Choice(kind, round_, attack.all_rounds)
-        shadows = f"{settings.shadows.count} {settings.shadows.mode}" if attack.shadows else "none"
-        name, adversary = choice.name(world), choice.adversary(world)
-        conditions = Conditions(attack.name, name, self.name, adversary, attack.threat, shadows)
-        examination = Examination(world, source, attack, settings.calibrate)
-        return guarded(conditions, lambda: examination.finding(seen_models(world, choice, settings.rounds), conditions))
+    def _attempts(self, world: World, kind: TargetKind, round_: int) -> Iterator[Attempt]:
+        """Attack by attack; first the attacker who does not know the defenses."""
+        mode, public = self._settings.shadows.mode, world.public
+        adapted = called_for(public.traits, kind) if self._settings.adaptive else []
+        marked = mode == "both" or any(map(marks_models, public.defenses))
+        for attack in self._attacks:
+            for made in _modes(mode, attack):
+                retrained = made == "federated" and marked and attack.shadows is not None
+                for adaptations in ((), *adapted):
+                    yield Attempt(attack, Choice(kind, round_, attack.all_rounds, adaptations), made, retrained)
 
-    def _source(self, world: World) -> ShadowSource:
-        settings = self._settings.shadows
+    def _attempted(self, world: World, sources: Mapping[Mode, ShadowSource], attempt: Attempt) -> Finding:
+        settings, attack, choice = self._settings, attempt.attack, attempt.choice
+        conditions = Conditions(
+            attack=attack.name,
+            target=choice.name(world),
+            protocol=self.name,
+            adversary=choice.adversary(world),
+            threat=attack.threat,
+            shadows=f"{settings.shadows.count} {attempt.mode}" if attack.shadows else "none",
+            adaptation=attempt.adaptation,
+        )
+        examination = Examination(world, sources[attempt.mode], attack, settings.calibrate)
+
+        def found() -> Finding:
+            models = seen_models(world, choice, settings.rounds)
+            told = [*adaptation_notes(models), *([RETRAINED_WHAT] if attempt.retrained else [])]
+            return examination.finding(models, conditions).noting(*told)
+
+        return guarded(conditions, found)
+
+    def _unmatched(self, world: World, kind: TargetKind) -> list[str]:
+        """A remark where no attacker adapts to some defense."""
+        attempts = list(self._attempts(world, kind, world.public.rounds))
+        used = {adaptation for attempt in attempts for adaptation in attempt.choice.adaptations}
+        left = unmatched(world.public.defenses, used, kind)
+        if not left or any(attempt.retrained for attempt in attempts):
+            return []
+        remedy = (
+            "`rampart attack` with --shadows.mode both trains shadows of lira-online and the like through the defense"
+        )
+        return [f"no attacker who adapts to {' and '.join(left)} was tried: {remedy}"]
+
+    def _sources(self, world: World) -> Mapping[Mode, ShadowSource]:
+        settings, sources = self._settings.shadows, dict[Mode, ShadowSource]()
+        if settings.mode != "federated":
+            sources["central"] = CentralShadows(world.public, world.audited, settings.count, world.cache)
         if settings.mode == "central":
-            return CentralShadows(world.public, world.audited, settings.count, world.cache)
+            return sources
         if world.federations is None:
             raise UserError.of(
-                "shadows.mode is federated, but the federation cannot be repeated here",
+                f"shadows.mode is {settings.mode}, but the federation cannot be repeated here",
                 "there would be no shadow models",
                 "start the attack with `rampart fit` or `rampart attack`, or use shadows.mode central",
             )
-        return FederatedShadows(
+        sources["federated"] = FederatedShadows(
             world.public, world.audited, world.kept_rounds, world.federations, settings.count, world.cache
         )
+        return sources
 
     def _blind(self, world: World) -> list[str]:
         if self._settings.controls == "skip":
@@ -115,6 +180,13 @@ class Audit(Protocol):
         if self._settings.controls == "warn":
             return finding.noting(reason)
         return replace(finding, leakage=NotAvailable(f"withheld, {reason}"), clients=(), capacities=())
+
+
+def _modes(mode: Mode, attack: MembershipAttack) -> tuple[Mode, ...]:
+    """How the shadows of an attack are made; without shadows of its own, once is enough."""
+    if mode != "both":
+        return (mode,)
+    return ("central", "federated") if attack.shadows is not None else ("central",)
 
 
 def _compared(finding: Finding, loss: Finding | None) -> Finding:

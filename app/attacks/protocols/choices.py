@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from app.attacks.adaptive.base import Adaptation, Reading
 from app.attacks.membership.base import Adversary
+from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.targets import Models, aggregated_models, released_model, uploaded_models
 from app.attacks.world import World
-
-TargetKind = Literal["global", "uploads"]
-"""The model of the whole federation, or what each client sent."""
+from app.metrics.membership import NotAvailable
 
 
 @dataclass(frozen=True)
@@ -21,11 +20,13 @@ class Choice:
         kind: of the target.
         round: the attacker acts at the end of this round, counted from 1.
         all_rounds: whether it uses the rounds before, too.
+        adaptations: what it does to the models before it attacks them, knowing the defense.
     """
 
     kind: TargetKind
     round: int
     all_rounds: bool
+    adaptations: tuple[Adaptation, ...] = ()
 
     def name(self, world: World) -> str:
         """`global` or `uploads`, with `@round` for models that are not the run's last ones."""
@@ -35,7 +36,8 @@ class Choice:
         """Who sees such a target: only the last global model leaves the federation."""
         if self.kind == "uploads":
             return "server"
-        return "external" if self._released(world) and not self.all_rounds else "client"
+        before = self.all_rounds or any(adaptation.needs_rounds > 1 for adaptation in self.adaptations)
+        return "external" if self._released(world) and not before else "client"
 
     def _released(self, world: World) -> bool:
         return world.final and self.round == world.public.rounds
@@ -59,14 +61,42 @@ def seen_models(world: World, choice: Choice, further: tuple[int, ...]) -> Model
     several = tuple(round_ for round_ in kept if round_ in further or round_ == kept[-1]) if further else kept
     prefix = f"target-{choice.round}-{'all' if choice.all_rounds else 'last'}"
     adversary, public = choice.adversary(world), world.public
+    reading = Reading(choice.adaptations, kept) if choice.adaptations else None
     if adversary == "server":
         recent = kept if choice.round == public.rounds else (choice.round,)
         looked_at = several if choice.all_rounds else recent
         view = world.transcript.server_view()
-        return uploaded_models(view, public, looked_at, prefix, last=not choice.all_rounds)
+        return resolved(uploaded_models(view, public, looked_at, prefix, not choice.all_rounds, reading))
     if adversary == "client":
         looked_at = several if choice.all_rounds else (choice.round,)
-        model = aggregated_models(world.transcript.client_view(), public, looked_at, prefix)
+        model = aggregated_models(world.transcript.client_view(), public, looked_at, prefix, reading)
     else:
         model = released_model(world.transcript.external_view(), public, prefix)
-    return {model.client: model}
+    return resolved({model.client: model})
+
+
+def resolved(models: Models) -> Models:
+    """The same models; where an adaptation has changed none of them for want of rounds, why there are none."""
+    readings = _readings(models)
+    if not readings or any(reading.obstacle is None for reading in readings):
+        return models
+    reason = NotAvailable(readings[0].obstacle or "")
+    return {client: model if isinstance(model, NotAvailable) else reason for client, model in models.items()}
+
+
+def adaptation_notes(models: Models) -> list[str]:
+    """What the attacker did to the models, and how many of them gave it nothing to do it with."""
+    readings = _readings(models)
+    alone = sum(reading.obstacle is not None for reading in readings)
+    notes = [adaptation.what for adaptation in readings[0].adaptations] if readings else []
+    if alone:
+        notes.append(
+            f"{alone} of {len(readings)} clients were heard in one of the kept rounds only: what they sent is attacked "
+            "as it is (--transcript.last keeps more)"
+        )
+    return notes
+
+
+def _readings(models: Models) -> list[Reading]:
+    found = (model.reading for model in models.values() if isinstance(model, AttackedModel))
+    return [reading for reading in found if reading is not None]

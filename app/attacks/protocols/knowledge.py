@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
+from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.findings import Conditions, Figure, Finding, unavailable
 from app.attacks.membership.base import Threat
-from app.attacks.models import Snapshot
+from app.attacks.models import Snapshot, TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
-from app.attacks.protocols.choices import Choice, TargetKind
+from app.attacks.protocols.choices import Choice
 from app.attacks.public import Public
 from app.attacks.query import Oracle
 from app.attacks.responses import Ids, Responses
@@ -142,6 +143,7 @@ def on_last_round(
     kind: TargetKind,
     named: tuple[str, str, Threat],
     attack: Callable[[World, Choice, Conditions], Finding],
+    adaptations: tuple[Adaptation, ...] = (),
 ) -> Finding:
     """What an attack finds in the last models of one kind, or why it finds nothing.
 
@@ -150,10 +152,12 @@ def on_last_round(
         kind: of the target.
         named: attack, protocol and threat, for the conditions.
         attack: makes the finding.
+        adaptations: what the attacker does to the models before, knowing the defense.
     """
-    choice = Choice(kind, world.public.rounds, all_rounds=False)
+    choice = Choice(kind, world.public.rounds, all_rounds=False, adaptations=adaptations)
     name, protocol, threat = named
-    conditions = Conditions(name, choice.name(world), protocol, choice.adversary(world), threat)
+    adversary, adapted = choice.adversary(world), adapted_name(adaptations)
+    conditions = Conditions(name, choice.name(world), protocol, adversary, threat, adaptation=adapted)
     return guarded(conditions, lambda: attack(world, choice, conditions))
 
 

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.attacks.adaptive.base import Reading
+from app.attacks.adaptive.catalogue import called_for
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import Examples, train_nasr
 from app.attacks.membership.nasr_net import NasrSettings
-from app.attacks.models import AttackedModel
+from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.protocols.base import Protocol
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.choices import Choice, adaptation_notes, resolved, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -29,7 +31,7 @@ from app.attacks.protocols.knowledge import (
 )
 from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Ids
-from app.attacks.targets import uploaded_models
+from app.attacks.targets import Models, uploaded_models
 from app.attacks.world import World
 from app.errors import UserError, raise_all
 from app.metrics.membership import NO_CLIENT, Array, NotAvailable
@@ -72,6 +74,7 @@ class MemDefensePaper(Protocol):
         *,
         clients: int | None = None,
         settings: NasrSettings | None = None,
+        adaptive: bool = True,
     ) -> None:
         """Follow the paper.
 
@@ -79,16 +82,19 @@ class MemDefensePaper(Protocol):
             attacks: `nasr`, the only one.
             clients: attack the uploads of the first so many clients only; each needs an attack network of its own.
             settings: of the attack network; without any, the paper's.
+            adaptive: beside the paper's attack, the same attack by a server that knows the run's defenses.
         """
         self._attacks, self._clients = chosen_attacks(attacks, self.possible, self.name), clients
         raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
-        self._settings = settings
+        self._settings, self._adaptive = settings, adaptive
 
     def findings(self, world: World) -> Iterator[Finding]:
-        """Local models over several rounds, then the last global model."""
-        if self._attacks:
-            yield on_last_round(world, "uploads", ("nasr", self.name, self.threat), self._local)
-            yield on_last_round(world, "global", ("nasr", self.name, self.threat), self._global)
+        """Local models over several rounds, then the last global model; also by somebody who knows the defense."""
+        kinds: tuple[TargetKind, ...] = ("uploads", "global") if self._attacks else ()
+        for kind in kinds:
+            attack = self._local if kind == "uploads" else self._global
+            for adaptations in ((), *(called_for(world.public.traits, kind) if self._adaptive else ())):
+                yield on_last_round(world, kind, ("nasr", self.name, self.threat), attack, adaptations)
 
     def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
         """Equally many known and evaluated samples of each kind, all different.
@@ -124,9 +130,10 @@ class MemDefensePaper(Protocol):
 
     def _local(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
         rounds, remark = self.rounds(world)
-        view = world.transcript.server_view()
+        models = self._local_models(world, choice, rounds)
         rows, decisions, missing, notes = [], [], [], [*_remarks(), *([remark] if remark else [])]
-        for client, model in uploaded_models(view, world.public, rounds, "memdefense", last=False).items():
+        notes += adaptation_notes(models)
+        for client, model in models.items():
             if self._clients is not None and client >= self._clients:
                 notes.append(f"only the first {self._clients} clients were attacked")
                 break
@@ -141,16 +148,22 @@ class MemDefensePaper(Protocol):
         figures = [client_figure("A_att_l %", told)] if told else []
         return concluded(world, conditions, rows, decisions, figures, notes, missing)
 
+    def _local_models(self, world: World, choice: Choice, rounds: tuple[int, ...]) -> Models:
+        view, reading = world.transcript.server_view(), Reading(choice.adaptations, rounds)
+        adapted = reading if choice.adaptations else None
+        return resolved(uploaded_models(view, world.public, rounds, "memdefense", last=False, reading=adapted))
+
     def _global(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
-        model = seen_models(world, choice, ())[NO_CLIENT]
-        assert isinstance(model, AttackedModel)
+        models = seen_models(world, choice, ())
+        model = models[NO_CLIENT]
+        if isinstance(model, NotAvailable):
+            return concluded(world, conditions, [], [], [], [], [model.reason])
         members = np.sort(np.concatenate(world.truth.members))
         sets = self.halves(members, world.truth.test, world.public.seed, MOST_GLOBAL)
         rows = federation_rows(world, self._scores(world, model, sets), sets)
         decision = decide(rows, 0.0)
-        return concluded(
-            world, conditions, [rows], [decision], [Figure("A_att_g %", 100 * accuracy(decision))], _remarks()
-        )
+        figures, notes = [Figure("A_att_g %", 100 * accuracy(decision))], [*_remarks(), *adaptation_notes(models)]
+        return concluded(world, conditions, [rows], [decision], figures, notes)
 
     def _client_sets(self, world: World, client: int) -> LabelledSets | NotAvailable:
         try:

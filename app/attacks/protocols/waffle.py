@@ -12,9 +12,9 @@ from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.lab import Kind, Lab, ShadowSet
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
-from app.attacks.models import AttackedModel, Shadow
+from app.attacks.models import AttackedModel, Shadow, TargetKind
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, TargetKind, seen_models
+from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,

@@ -18,8 +18,8 @@ from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
 from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
 
-Mode = Literal["central", "federated"]
-"""Train every shadow by itself, or repeat the whole federation with its method and its defenses."""
+Mode = Literal["central", "federated", "both"]
+"""Train every shadow by itself, or repeat the whole federation with its method and its defenses; or one of each."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class ShadowSettings:
 
     Attributes:
         mode: `central` trains each shadow by itself, a cheap stand-in; `federated` repeats the whole federation, method
-            and defenses included, which is what an attacker who adapts would do.
+            and defenses included, which is what an attacker who adapts would do; `both` shows the two attackers side by
+            side.
         count: shadows per target, at least 2; an even number puts every sample into half of them.
     """
 

@@ -76,13 +76,16 @@ class FederatedShadows:
         return ShadowSet(shadows, notes)
 
     def _shadow(self, target: AttackedModel, kind: Kind, number: int) -> Shadow:
+        """The target's likeness in a repeated federation, read in the same way."""
         transcript, draws = self._transcripts[kind, number], self._deal(kind, number)
-        prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}"
+        rounds = target.rounds
+        # attack networks are kept by the keys of their shadows, and what they read depends on the rounds
+        prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}-{'.'.join(map(str, rounds))}"
         if target.is_global:
-            model = aggregated_models(transcript.client_view(), self._public, target.rounds, prefix)
+            model = aggregated_models(transcript.client_view(), self._public, rounds, prefix, target.reading)
             return Shadow(model, _joined([draw.members for draw in draws]), self._outside(kind, draws, NO_CLIENT))
-        found = uploaded_models(transcript.server_view(), self._public, target.rounds, prefix, last=False)
-        upload = found[target.client]
+        view, client = transcript.server_view(), target.client
+        upload = uploaded_models(view, self._public, rounds, prefix, False, target.reading, client)[client]
         if not isinstance(upload, AttackedModel):
             raise UserError.of(
                 f"client {target.client} has no upload in shadow federation {number}: {upload.reason}",

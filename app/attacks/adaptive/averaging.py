@@ -1,0 +1,44 @@
+"""Against noise that is drawn anew in every round: the mean over the rounds has less of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from app.attacks.adaptive.base import Adaptation, Sighting
+from app.attacks.models import TargetKind
+from app.privacy.traits import Trait
+
+
+class Averaging(Adaptation):
+    """A model is taken for the mean of all its sightings so far, each counting once.
+
+    The mean is taken cell by cell of the server's vector, over the rounds in which the cell arrived, since a client's
+    submodel may change from round to round.
+    """
+
+    name = "averaged"
+    what = "models are averaged over the rounds that were kept"
+    called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {
+        "uploads": frozenset({"own-noise", "partial-noise", "sample-dp"}),
+        "global": frozenset({"server-noise"}),
+    }
+    needs_rounds = 2
+
+    def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+        """The running mean, in the cells of the round it belongs to."""
+        return list(_running_means(sightings))
+
+
+def _running_means(sightings: Sequence[Sighting]) -> Iterator[Sighting]:
+    cells = 1 + max((int(sighting.index.max()) for sighting in sightings), default=0)
+    total, times = (torch.zeros(cells, dtype=torch.float64) for _ in range(2))
+    for sighting in sightings:
+        index, arrived = sighting.index, sighting.arrived
+        total[index[arrived]] += sighting.sent[arrived].double()
+        times[index[arrived]] += 1
+        mean = (total[index] / times[index].clamp(min=1)).to(sighting.sent.dtype)
+        yield replace(sighting, sent=torch.where(times[index] > 0, mean, sighting.sent))

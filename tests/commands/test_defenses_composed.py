@@ -1,0 +1,51 @@
+"""Every defense over every kind of method: it runs, or it is refused with the reason."""
+
+import json
+
+import pytest
+from run_kit import command, parsed, train
+
+from app.commands.fit import fit
+from app.errors import UserError
+from app.recipes import shipped_recipes
+
+DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]
+METHODS = ["fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex"]
+
+REFUSED = {
+    ("dp-sgd", "fjord"): "draws narrower networks step by step",
+    ("dp-sgd", "qffl"): "by their loss",
+    ("dp-fedavg", "qffl"): "by their loss",
+}
+"""Pairs that would not protect what they promise to protect."""
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("defense", DEFENSES)
+def test_defense_over_method(tmp_path, defense, method):
+    """Recipes add up; the run ends with a model that can be evaluated, and tells of its defense."""
+    folder = train(tmp_path, "a", "--config", method, "--config", defense, rounds=1)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert 0 <= summary["final"]["server/accuracy"] <= 1
+    assert summary["final"]["clients/dropped"] == 0
+    assert len(parsed("--config", method, "--config", defense)["defenses"]) == 1
+
+
+@pytest.mark.parametrize(("pair", "words"), REFUSED.items(), ids=map("-".join, REFUSED))
+def test_refused_combination(tmp_path, pair, words):
+    """Before any training, with a way out."""
+    defense, method = pair
+    with pytest.raises(UserError, match=words) as error:
+        fit(command(tmp_path, "a", "--config", method, "--config", defense))
+    assert all(problem.remedy for problem in error.value.problems)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_two_defenses_and_an_attack_in_layers(tmp_path):
+    """Noise on every gradient, then pruning of what is sent: both act, in that order, and the budget is told."""
+    layers = ("--config", "heterofl", "--config", "label-smoothing", "--config", "memdefense", "--config", "nbafl")
+    folder = train(tmp_path, "a", *layers, rounds=1)
+    final = json.loads((folder / "summary.json").read_text())["final"]
+    assert {"memdefense/zeros", "nbafl/noise_up"} <= set(final)
+    assert final["memdefense/zeros"] == 0, "noise is added to the zeros, too"
