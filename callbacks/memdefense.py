@@ -119,7 +119,8 @@ class MemDefense(FederatedCallback):
             warnings.warn(
                 f"MemDefense: the learning rate falls to {update.lr:g} in round {update.round + 1} while clients agree "
                 f"on {agreement:.0%} of the weights they keep: weights that others zero cannot grow back with small "
-                "steps, and accuracy may collapse. Lower the rate later, or use a smaller --defenses.NAME.gamma.",
+                "steps, and accuracy may collapse. Lower the rate later, or use a smaller "
+                f"--defenses.{self.given_name}.gamma.",
                 stacklevel=2,
             )
         self._lr = update.lr

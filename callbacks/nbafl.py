@@ -117,7 +117,7 @@ class NbAFL(FederatedCallback):
         if self.sensitivity == "published" and trainer.is_global_zero:
             warnings.warn(
                 f"NbAFL: epsilon {self.epsilon:g} is nominal, not a guarantee: {NOMINAL}. "
-                "--defenses.NAME.sensitivity worst-case adds noise that proves its epsilon.",
+                f"--defenses.{self.given_name}.sensitivity worst-case adds noise that proves its epsilon.",
                 stacklevel=2,
             )
 

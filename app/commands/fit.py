@@ -141,6 +141,8 @@ class FitCommand(LightningCLI):
         kwargs = {**self._get(config, "trainer", default={}), **kwargs}
         kwargs["callbacks"] = [*named, *(kwargs["callbacks"] or [])]
         kwargs |= self.trainer_options(kwargs)
+        for name, callback in (*config["defenses"].items(), *config["attacks"].items()):
+            callback.given_name = name
         for attack in config["attacks"].values():
             self.give_home(attack)
         try:

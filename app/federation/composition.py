@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.errors import Problem
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Everything that forbids the stack of callbacks: their own settings, and what they are combined with."""
     for callback in federated_callbacks(federation.trainer):
-        yield from callback.problems(federation)
+        for problem in callback.problems(federation):
+            yield replace(problem, remedy=problem.remedy.replace(".NAME.", f".{callback.given_name}."))
     yield from (clash.problem for clash in _clashes(federation) if clash.rule.severity == "error")
 
 

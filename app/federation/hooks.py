@@ -41,6 +41,9 @@ class FederatedCallback(Callback):
     Leave it False for callbacks that use `on_client_start`, `on_client_end` or the client's identity.
     """
 
+    given_name: str = "NAME"
+    """What the user calls it under `--defenses` or `--attacks`, for messages that name an option."""
+
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""
 

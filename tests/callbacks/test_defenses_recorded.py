@@ -59,6 +59,8 @@ def test_wrong_settings_of_several_defenses_come_in_one_error(tmp_path, capsys):
     assert "gamma of MemDefense is 2" in told
     assert "delta of NbAFL is 0.5" in told
     assert told.count("remedy:") == 2
+    assert "--defenses.mem.gamma" in told
+    assert "--defenses.n.delta" in told
 
 
 def test_order_of_defenses_is_checked(tmp_path, capsys):
