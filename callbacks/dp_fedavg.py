@@ -203,7 +203,8 @@ class DPFedAvg(FederatedCallback):
             if trainer.is_global_zero:
                 warnings.warn(
                     f"DPFedAvg: the budget is spent after {self._rounds} rounds; the run ends here. More noise "
-                    f"(--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) make it last longer.",
+                    f"(--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) make it "
+                    "last longer.",
                     stacklevel=2,
                 )
 
