@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import lightning.pytorch as pl
@@ -39,8 +40,13 @@ def federation(work: Work, executor: ExecutorKind) -> FederatedModule:
     )
 
 
-def ours(work: Work, rounds: int, executor: ExecutorKind = "auto") -> Run:
-    """Train with this application, by default with the executor it would choose itself."""
+def ours(
+    work: Work,
+    rounds: int,
+    executor: ExecutorKind = "auto",
+    defenses: Callable[[], Sequence[pl.Callback]] = tuple,
+) -> Run:
+    """Train with this application, by default with the executor it would choose itself and without defenses."""
     module, timer = federation(work, executor), _RoundTimer()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = pl.Trainer(
@@ -52,7 +58,7 @@ def ours(work: Work, rounds: int, executor: ExecutorKind = "auto") -> Run:
         enable_checkpointing=False,
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if work.evaluate else 0,
-        callbacks=[timer],
+        callbacks=[*defenses(), timer],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about dataloader workers, which do not exist here

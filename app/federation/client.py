@@ -35,7 +35,8 @@ class ClientModule(LightningModule):
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
         draw: images (augmented) and labels of the samples at given positions of the client's training set.
-        take_step: moves the net by one batch and returns the loss; callbacks may replace it in `on_client_start`.
+        take_step: moves the net by one batch and returns the loss (without a number for a batch without samples);
+            callbacks may replace it in `on_client_start`.
         owned: whether the client has samples of each class (bool, classes); only where logits are masked.
     """
 
@@ -136,11 +137,14 @@ class ClientModule(LightningModule):
                 getattr(self, f"anchor_{position}").copy_(parameter)
 
     def fit(self) -> float:
-        """Run the local steps; returns the mean loss over them (NaN without any step)."""
+        """Run the local steps; returns the mean loss over those that saw data (0 if none did, NaN without any step)."""
         if not self.net.training:
             self.net.train()
-        losses = [self.take_step(batch) for batch in self.batches]
-        return float(torch.stack(losses).to(precise(losses[0].device)).mean()) if losses else float("nan")
+        losses = [self.take_step(batch).reshape(-1) for batch in self.batches]
+        if not losses:
+            return float("nan")
+        seen = torch.cat(losses).to(precise(losses[0].device))
+        return float(seen.mean()) if len(seen) else 0.0
 
     def plain_step(self, batch: Batch) -> Tensor:
         """One step of the optimiser; returns the loss, detached."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,10 +26,14 @@ AccountantName = Literal["rdp", "prv"]
 ORDERS: tuple[float, ...] = (
     *(1 + step / 100 for step in range(1, 10)),
     *(1 + step / 10 for step in range(1, 110)),
-    *range(12, 64),
-    *(64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024),
+    *map(float, range(12, 64)),
+    *(64.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 320.0, 384.0, 512.0, 768.0, 1024.0),
 )
 """Rényi orders that are tried: Opacus's own, and wider on both sides for very large and very small budgets."""
+
+_STRIDE = 8
+
+_MOST_NOISE = 2.0**20
 
 _PRV_LIMIT = 100.0
 """Budgets above it are not refined by PRV: its grid would fill the memory, and such an epsilon promises nothing."""
@@ -110,26 +114,32 @@ def noise_for(target: float, delta: float, plan: Sequence[Steps], accountant: Ac
         accountant: how steps are composed.
     """
 
-    def fits(noise: float) -> bool:
-        return epsilon([replace(steps, noise=noise) for steps in plan], delta, accountant) <= target
+    def excess(noise: float) -> float:
+        spent = epsilon([replace(steps, noise=noise) for steps in plan], delta, accountant)
+        return math.log(spent / target) if 0 < spent < math.inf else spent - target
 
-    if fits(0.0):  # nothing is planned, or any epsilon will do
+    if target > 0 and (math.isinf(target) or excess(0.0) <= 0):  # no limit, or nothing is planned
         return 0.0
+    enough = _enough_noise(excess) if target > 0 else math.inf
+    if enough > _MOST_NOISE:
+        raise UserError.of(
+            f"no noise keeps epsilon within {target:g} at delta {delta:g} ({accountant} accountant)",
+            "the plan of the run cannot be carried out within its privacy budget",
+            "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
+        )
+    found = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(enough / 2), math.log(enough), xtol=2e-4))
+    while excess(found) > 0:
+        found *= 1 + 2e-4
+    return found
+
+
+def _enough_noise(excess: Callable[[float], float]) -> float:
+    """A power of 2 that is enough although half of it is not; above the most if there is none."""
     enough = 1.0
-    while not fits(enough):
+    while excess(enough) > 0 and enough <= _MOST_NOISE:
         enough *= 2
-        if enough > 1e6:
-            raise UserError.of(
-                f"no noise keeps epsilon within {target:g} at delta {delta:g} ({accountant} accountant)",
-                "the plan of the run cannot be carried out within its privacy budget",
-                "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
-            )
-    while enough > 1e-3 and fits(enough / 2):
+    while excess(enough / 2) <= 0:
         enough /= 2
-    too_little = enough / 2
-    while enough > too_little * (1 + 1e-3):
-        middle = math.sqrt(enough * too_little)
-        enough, too_little = (middle, too_little) if fits(middle) else (enough, middle)
     return enough
 
 
@@ -203,23 +213,28 @@ def _epsilon(history: History, delta: float, accountant: AccountantName) -> floa
 
 
 def _rdp_epsilon(history: History, delta: float) -> float:
-    total = np.sum([np.multiply(_rdp(noise, rate), count) for noise, rate, count in history], axis=0)
+    """The least bound over the orders: it falls and then rises, so every eighth order shows where to look closely."""
+    _, order = _best_order(history, delta, (*ORDERS[::_STRIDE], ORDERS[-1]))
+    place = ORDERS.index(order)
+    best, _ = _best_order(history, delta, ORDERS[max(0, place - _STRIDE) : place + _STRIDE + 1])
+    return max(0.0, best)
+
+
+def _best_order(history: History, delta: float, orders: Sequence[float]) -> tuple[float, float]:
+    """Least bound over some orders, and the order that gives it."""
+    total = np.sum([[_rdp(noise, rate, each) * count for each in orders] for noise, rate, count in history], axis=0)
     with _no_advice():
-        best, _ = get_privacy_spent(orders=list(ORDERS), rdp=list(total), delta=delta)
-    return max(0.0, float(best))
+        best, order = get_privacy_spent(orders=list(orders), rdp=list(total), delta=delta)
+    return float(best), float(order)
 
 
-@lru_cache(maxsize=4096)
-def _rdp(noise: float, rate: float) -> tuple[float, ...]:
-    """Rényi divergence of one step at every order; infinite where its series does not converge in floating point."""
-
-    def at(order: float) -> float:
-        try:
-            return float(compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=order))
-        except (ValueError, OverflowError):
-            return math.inf
-
-    return tuple(at(float(order)) for order in ORDERS)
+@lru_cache(maxsize=1 << 16)
+def _rdp(noise: float, rate: float, order: float) -> float:
+    """Rényi divergence of one step at one order; infinite where its series does not converge in floating point."""
+    try:
+        return float(compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=order))
+    except (ValueError, OverflowError):
+        return math.inf
 
 
 def _prv_epsilon(history: History, delta: float) -> float:

@@ -25,8 +25,13 @@ MAY_IMPORT = {
 EVERYWHERE_REFUSED = ("scripts", "tests", "app.cli", "app.commands")
 FRONT = ("app.cli", "app.commands", "app.experiments", "app.benchmarks")
 
-HEAVY = {"wandb": {"app.results.tracking"}, "opacus": None, "phe": None, "ray": None}
-"""Third parties that one module wraps; None where that module may have any name."""
+HEAVY = {
+    "wandb": {"app.results.tracking"},
+    "opacus": {"app.privacy.accounting", "app.privacy.per_sample"},
+    "phe": None,
+    "ray": None,
+}
+"""Third parties that few modules wrap; None where that is one of any name."""
 
 
 def modules():

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from app.benchmarks.defenses import METHODS, private_steps
 from app.benchmarks.ours import ours
 from app.benchmarks.raw import raw_sequence, raw_threads
 from app.benchmarks.table import Row, Table
@@ -42,3 +43,13 @@ def test_table_tells_whether_goals_are_met():
     assert plain[0]["met"] is None
     assert plain[1]["met"] is False
     assert plain[1]["cpu"] is None
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_private_steps_are_measured_beside_a_plain_one():
+    """One row per way of clipping, in relation to the plain step, with the goal at the default one."""
+    table = private_steps(repeats=1)
+    assert [row.name for row in table.rows] == ["plain step", *(f"DP-SGD, {method}" for method in METHODS)]
+    assert table.rows[0].ratio == 1
+    assert all(row.value > 0 for row in table.rows)
+    assert table.rows[1].goal == 2.1

@@ -1,14 +1,12 @@
 """Two processes end where one does: models, personal cells and every client's report."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import federation_script
 import pytest
 import torch
+from process_kit import on_two_processes
 
 HERE = Path(__file__).parent
 CLIENTS = {
@@ -30,18 +28,7 @@ CLIENTS = {
 def folder(tmp_path_factory):
     """What two processes wrote; a deadlock ends in a timeout."""
     place = tmp_path_factory.mktemp("two_processes")
-    paths = [str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")]
-    ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    inherited = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "federation_script.py"), "2", str(place)],
-        env={**inherited, **ours},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    on_two_processes(HERE / "federation_script.py", place)
     return place
 
 

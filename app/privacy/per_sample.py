@@ -1,0 +1,278 @@
+"""DP-SGD steps of one network: every sample's gradient is clipped, noise is added to their sum (through Opacus)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights
+from opacus.optimizers import DPOptimizer
+from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+from opacus.validators import ModuleValidator
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from app.privacy.ghost import GhostClipping, is_ghostly, is_trained
+
+Batch = tuple[Tensor, Tensor]
+ClippingMethod = Literal["ghost", "hooks", "ew"]
+"""How gradients of single samples are found: by their norms where that is cheaper, by hooks, or by expanded weights."""
+
+UNBOUNDED = 1e30
+"""Stands for an infinite clipping norm: Opacus multiplies it by a noise of 0."""
+
+_EXPANDABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d, nn.Embedding)
+
+# the first layer's input is an image, which needs no gradient
+warnings.filterwarnings("ignore", "Full backward hook is firing when gradients are computed with respect to module")
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a step does to the gradients.
+
+    Attributes:
+        clip: largest Euclidean norm of one sample's gradient; infinity only without noise.
+        noise: standard deviation of the noise on the sum of the clipped gradients, over `clip`.
+        method: how gradients of single samples are found; all give the same step.
+        physical_batch: most samples that pass the network at once, None for whole batches; bounds memory.
+        expected_batch: what the noisy sum is divided by; None for the length of each batch.
+    """
+
+    clip: float
+    noise: float
+    method: ClippingMethod = "ghost"
+    physical_batch: int | None = None
+    expected_batch: float | None = None
+
+
+class PrivateSteps:
+    """DP-SGD steps of one network with one optimiser, until it is closed.
+
+    Attributes:
+        net: what the loss must call instead of the network.
+        plain: the network itself.
+    """
+
+    def __init__(self, net: nn.Module, optimizer: Optimizer, mechanism: Mechanism, noise: torch.Generator) -> None:
+        """Attach to the network.
+
+        Args:
+            net: the network; its trained layers are none of `unsupported_layers`.
+            optimizer: of all its parameters, without any step taken.
+            mechanism: what is done to the gradients.
+            noise: where noise is drawn from, on the network's device.
+        """
+        self._mechanism = mechanism
+        self._clip = UNBOUNDED if math.isinf(mechanism.clip) else mechanism.clip
+        self._way = _WAYS[mechanism.method](net, self._clip)
+        self.net, self.plain = self._way.net, net
+        self._optimizer: DPOptimizer = self._way.optimizer_class(
+            optimizer,
+            noise_multiplier=mechanism.noise,
+            max_grad_norm=self._clip,
+            expected_batch_size=mechanism.expected_batch or 1.0,
+            generator=noise,
+        )
+        self._optimizer.attach_step_hook(self._finish_gradient)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._penalty: Callable[[], Tensor | None] = lambda: None
+        self._device = next(net.parameters()).device
+
+    def step(
+        self,
+        batch: Batch,
+        loss_of: Callable[[Batch], Tensor],
+        penalty: Callable[[], Tensor | None] = lambda: None,
+    ) -> Tensor:
+        """One step of the optimiser.
+
+        Args:
+            batch: images and labels; an empty batch moves the network by noise alone.
+            loss_of: mean loss over the samples of a part of the batch, by way of `net`; each sample must influence its
+                own term only.
+            penalty: a term of the loss that does not depend on data: neither clipped nor noised.
+
+        Returns:
+            Mean loss over the samples, detached; without any number for an empty batch.
+        """
+        samples, self._penalty = len(batch[1]), penalty
+        if self._mechanism.expected_batch is None:
+            self._optimizer.expected_batch_size = max(1, samples)
+        if samples == 0:
+            self._way.fill_empty(self._optimizer.params)
+            self._move(last=True)
+            return torch.zeros(0, device=self._device)
+        losses = [self._add(part, loss_of, last) for part, last in self._parts(batch)]
+        return torch.stack(losses).sum() / samples
+
+    def close(self) -> None:
+        """Leave the network as plain as it was."""
+        parameters = self._optimizer.params
+        self._way.close()
+        self._optimizer.original_optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"):
+                parameter.__dict__.pop(name, None)
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[Batch, bool]]:
+        images, labels = batch
+        size = self._mechanism.physical_batch or len(labels)
+        pieces = list(zip(images.split(size), labels.split(size), strict=True))
+        yield from ((piece, number == len(pieces) - 1) for number, piece in enumerate(pieces))
+
+    def _add(self, part: Batch, loss_of: Callable[[Batch], Tensor], last: bool) -> Tensor:
+        """Add the clipped gradients of a part to the sum; returns the sum of its losses."""
+        loss = loss_of(part)
+        with _full_precision(self._device):
+            self._way.backward(loss, len(part[1]), self._optimizer.params)
+        self._move(last)
+        return loss.detach() * len(part[1])
+
+    def _move(self, last: bool) -> None:
+        self._optimizer.signal_skip_step(not last)
+        with _full_precision(self._device):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _finish_gradient(self, optimizer: DPOptimizer) -> None:
+        """After clipping and noise: add the gradient of the penalty."""
+        penalty = self._penalty()
+        for parameter in optimizer.params:
+            if parameter.grad.stride() != parameter.stride():  # fused optimisers read memory in the parameter's order
+                parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+        if penalty is not None:
+            gradients = torch.autograd.grad(penalty, optimizer.params, allow_unused=True)
+            for parameter, gradient in zip(optimizer.params, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad.add_(gradient)
+
+
+class _Way(ABC):
+    """One way to clip the gradients of single samples."""
+
+    optimizer_class: type[DPOptimizer] = DPOptimizer
+
+    def __init__(self, net: nn.Module, clip: float) -> None:
+        self.net, self._clip = net, clip
+
+    @abstractmethod
+    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
+        """Leave in the parameters what the optimiser adds up."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Detach from the network."""
+
+    def fill_empty(self, parameters: list[nn.Parameter]) -> None:
+        """What `backward` would leave for no sample at all."""
+        for parameter in parameters:
+            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
+
+
+class _Ghost(_Way):
+    """Sums of clipped gradients; Opacus adds the noise."""
+
+    optimizer_class = DPOptimizerFastGradientClipping
+
+    def __init__(self, net: nn.Module, clip: float) -> None:
+        super().__init__(net, clip)
+        self._ghost = GhostClipping(net)
+
+    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
+        for parameter, gradient in zip(parameters, self._ghost.clipped(loss, samples, self._clip), strict=True):
+            parameter.grad = gradient
+
+    def fill_empty(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def close(self) -> None:
+        self._ghost.close()
+
+
+class _Hooks(_Way):
+    """Gradients of single samples by Opacus's hooks: any layer that treats samples separately."""
+
+    def __init__(self, net: nn.Module, clip: float) -> None:
+        super().__init__(net, clip)
+        self._wrapped = _ContiguousHooks(net)
+
+    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
+        loss.backward()
+
+    def close(self) -> None:
+        self._wrapped.to_standard_module()
+        for layer in self.net.modules():
+            for name in ("activations", "max_batch_len"):
+                layer.__dict__.pop(name, None)
+
+
+class _ContiguousHooks(GradSampleModule):
+    """Opacus unfolds images as if channels came first in memory, and would add up bfloat16 in mixed precision."""
+
+    def rearrange_grad_samples(self, *, module: nn.Module, **settings: Any) -> tuple[list[Tensor], Tensor]:
+        """What the rules of the layers get."""
+        inputs, gradient = super().rearrange_grad_samples(module=module, **settings)
+        dtype = next(module.parameters()).dtype
+        cast = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
+        # a map of one pixel counts as contiguous in either order, so only its strides tell how it will be padded
+        return [each.reshape(-1).view(each.shape) for each in cast], gradient.to(dtype).contiguous()
+
+
+class _ContiguousWeights(GradSampleModuleExpandedWeights):
+    """With channels last in memory, torch cannot view the gradients of a small batch as it wants to."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        return super().forward(images.contiguous())
+
+
+class _ExpandedWeights(_Way):
+    """Gradients of single samples by torch's expanded weights."""
+
+    def __init__(self, net: nn.Module, clip: float) -> None:
+        super().__init__(net, clip)
+        self._plain = net
+        self._last = any(p.dim() == 4 and not p.is_contiguous() for p in net.parameters())
+        self._wrapped = _ContiguousWeights(net.to(memory_format=torch.contiguous_format))
+        self.net = self._wrapped.train()
+
+    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
+        loss.backward()
+
+    def close(self) -> None:
+        self._wrapped.to_standard_module()
+        if self._last:
+            self._plain.to(memory_format=torch.channels_last)
+
+
+_WAYS: dict[ClippingMethod, type[_Way]] = {"ghost": _Ghost, "hooks": _Hooks, "ew": _ExpandedWeights}
+
+
+def unsupported_layers(net: nn.Module, method: ClippingMethod) -> list[str]:
+    """Names (and kinds) of layers whose samples cannot be told apart; batch norm, of which others warn, is left out."""
+    layers = [(name, layer) for name, layer in net.named_modules() if not isinstance(layer, _BatchNorm)]
+    return [f"{name or 'the network'} ({type(layer).__name__})" for name, layer in layers if _refused(layer, method)]
+
+
+def _refused(layer: nn.Module, method: ClippingMethod) -> bool:
+    if any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False)):
+        return True  # statistics of the data would be sent without noise
+    if not is_trained(layer):
+        return False
+    check = ModuleValidator.VALIDATORS.get(type(layer))
+    known = {"ghost": is_ghostly(layer), "hooks": True, "ew": type(layer) in _EXPANDABLE}
+    return bool(check is not None and check(layer)) or not known[method]
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Norms and sums are never rounded to bfloat16: the bound on a sample's influence would not hold."""
+    return torch.autocast(device.type, enabled=False)
