@@ -14,7 +14,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.reports import ClientReport
 from app.results.attack_results import attack_summary
-from app.results.pictures import draw_accuracy
+from app.results.pictures import draw_accuracy, draw_budget
 from app.results.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
 from app.results.run_folder import RunFolder, cannot_write
 from app.results.tracking import RoundLogger
@@ -97,6 +97,7 @@ class RunRecorder(FederatedCallback):
             final["server/train_accuracy"] = members.accuracy
         cost = _total_cost(costs)
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
+        draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         summary = {"final": final, "cost": cost, "clients": clients}

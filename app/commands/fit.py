@@ -236,6 +236,8 @@ def _closing(command: FitCommand) -> str:
         lines.extend(_accuracies(command.model.report))
         lines.extend(f"  privacy            {statement.line()}" for statement in command.model.hooks.statements())
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    if (command.folder.path / "privacy.json").is_file():
+        lines.append("  privacy.json and privacy.png tell what was spent, and on what terms")
     if (command.folder.path / "attacks").is_dir():
         lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")
     if command.tracker is not None and command.tracker._offline:

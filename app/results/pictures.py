@@ -9,6 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from app.privacy.statement import MEANINGLESS
+
 
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Accuracy over the rounds: the server, the clients' mean and worst, and the mean of every capacity.
@@ -36,6 +38,40 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=130)
+
+
+BUDGETS = {
+    "privacy/epsilon": ("epsilon per sample, client that has spent most", "tab:red", "-"),
+    "privacy/epsilon_mean": ("epsilon per sample, mean of the clients", "tab:red", ":"),
+    "dp_fedavg/epsilon": ("epsilon per client", "tab:purple", "-"),
+}
+"""Metrics that are privacy budgets: label, colour and line."""
+
+
+def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bool:
+    """Privacy budget spent over the rounds, and the server's accuracy beside it; returns whether there was a budget.
+
+    Args:
+        records: lines of `metrics.jsonl`.
+        path: picture to write.
+        title: shown above the picture.
+    """
+    if not any(record.get(name) is not None for record in records for name in BUDGETS):
+        return False
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, (label, colour, style) in BUDGETS.items():
+        _line(axes, records, name, label, colour, style)
+    axes.axhline(MEANINGLESS, color="grey", linewidth=0.8, linestyle="--")
+    axes.text(1, MEANINGLESS, " no meaningful guarantee above", va="bottom", fontsize=7, color="grey")
+    axes.set(xlabel="round", ylabel="epsilon spent", title=title, ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    accuracy = axes.twinx()
+    _line(accuracy, records, "server/accuracy", "server's accuracy", "black", "--")
+    accuracy.set(ylabel="accuracy (dashed)", ylim=(0, 1.02))
+    axes.legend(handles=[*axes.get_lines()[:-1], *accuracy.get_lines()], loc="upper left", fontsize=8)
+    figure.savefig(path, dpi=130)
+    return True
 
 
 def _capacity_metrics(records: Sequence[dict[str, Any]]) -> list[str]:

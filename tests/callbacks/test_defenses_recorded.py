@@ -6,6 +6,7 @@ import pytest
 from run_kit import command, exit_code, records, train
 
 from app.federation.hooks import FederatedCallback
+from app.results.pictures import draw_budget
 
 MEMDEFENSE = ("--defenses.mem", "MemDefense")
 
@@ -89,3 +90,12 @@ def test_two_channels_are_refused(tmp_path, capsys):
     names = ("--defenses.a", f"{__name__}.Envelope", "--defenses.b", f"{__name__}.Box")
     assert exit_code("fit", *command(tmp_path, "a", *names)) == 2
     assert "Envelope and Box both replace" in capsys.readouterr().err
+
+
+def test_picture_of_the_budget(tmp_path):
+    """Drawn where there is a budget, from the numbers of the rounds; nothing is drawn where there is none."""
+    records = [{"round": float(n), "server/accuracy": 0.1 * n, "privacy/epsilon": 2.0 * n} for n in (1, 2, 3)]
+    assert draw_budget(records, tmp_path / "a.png", "a")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert not draw_budget([{"round": 1.0, "server/accuracy": 0.5}], tmp_path / "b.png", "b")
+    assert not (tmp_path / "b.png").exists()

@@ -49,6 +49,7 @@ def no_run_name(monkeypatch):
 def no_pictures(monkeypatch):
     """Drawing takes half the time of a tiny run."""
     monkeypatch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
+    monkeypatch.setattr("callbacks.run_recorder.draw_budget", lambda *_: None)
     monkeypatch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
 
 
