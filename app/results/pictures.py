@@ -63,7 +63,8 @@ def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bo
     for name, (label, colour, style) in BUDGETS.items():
         _line(axes, records, name, label, colour, style)
     axes.axhline(MEANINGLESS, color="grey", linewidth=0.8, linestyle="--")
-    axes.text(1, MEANINGLESS, " no meaningful guarantee above", va="bottom", fontsize=7, color="grey")
+    last = max(float(record["round"]) for record in records)
+    axes.text(last, MEANINGLESS, "no meaningful guarantee above", ha="right", va="top", fontsize=7, color="grey")
     axes.set(xlabel="round", ylabel="epsilon spent", title=title, ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     accuracy = axes.twinx()
