@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
@@ -19,6 +18,7 @@ from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.processes import gather
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
+from app.privacy.checks import budget_problems, delta_problems
 from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
 from app.privacy.statement import PrivacyStatement
 from app.privacy.traits import Trait
@@ -83,26 +83,9 @@ class DPFedAvg(FederatedCallback):
                 yield from error.problems
 
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
-        if self.target_epsilon is None and self.noise is None:
-            remedy = "set --defenses.NAME.target_epsilon (a budget) or --defenses.NAME.noise (a multiplier)"
-            yield Problem("DPFedAvg has neither a budget nor noise", "nothing would be private", remedy)
-        for name, value in (("target_epsilon", self.target_epsilon), ("clip", self.clip)):
-            if value is not None and not value > 0:
-                yield Problem(
-                    f"{name} of DPFedAvg is {value}", "no noise fits it", f"set --defenses.NAME.{name} above 0"
-                )
-        if self.noise is not None and self.noise < 0:
-            remedy = "set --defenses.NAME.noise to 0 or more"
-            yield Problem(f"noise of DPFedAvg is {self.noise}", "it is a standard deviation", remedy)
-        if math.isinf(self.clip) and self.noise != 0:
-            remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
-            yield Problem("clip of DPFedAvg is infinite", "no noise hides changes without a bound", remedy)
-        if self.delta is not None and not 0 < self.delta < 1 / clients:
-            yield Problem(
-                f"delta of DPFedAvg is {self.delta}, and there are {clients} clients",
-                "a mechanism that publishes one client at random would have such a delta",
-                f"set --defenses.NAME.delta above 0 and below {1 / clients:.2g}",
-            )
+        yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
+        if self.delta is not None:
+            yield from delta_problems("DPFedAvg", self.delta, clients, f"there are {clients} clients", "client")
         if self.max_samples is not None and self.max_samples < 1:
             remedy = "set --defenses.NAME.max_samples to 1 or more"
             yield Problem(f"max_samples of DPFedAvg is {self.max_samples}", "no client would count", remedy)

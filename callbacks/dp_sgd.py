@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from app.federation.plan import Plan
 from app.federation.processes import gather
 from app.privacy.accounting import AccountantName, Steps, version
 from app.privacy.budgets import Budgets, RoundOfSteps
+from app.privacy.checks import budget_problems, delta_problems
 from app.privacy.noise import NoiseSource
 from app.privacy.per_sample import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
 from app.privacy.statement import PrivacyStatement
@@ -90,24 +90,10 @@ class DPSGD(FederatedCallback):
             yield from self._planning_problems(federation)
 
     def _budget_problems(self, largest: int) -> Iterator[Problem]:
-        if self.target_epsilon is None and self.noise is None:
-            remedy = "set --defenses.NAME.target_epsilon (a budget) or --defenses.NAME.noise (a multiplier)"
-            yield Problem("DPSGD has neither a budget nor noise", "nothing would be private", remedy)
-        for name, value in (("target_epsilon", self.target_epsilon), ("clip", self.clip)):
-            if value is not None and not value > 0:
-                yield Problem(f"{name} of DPSGD is {value}", "no noise fits it", f"set --defenses.NAME.{name} above 0")
-        if self.noise is not None and not self.noise >= 0:
-            remedy = "set --defenses.NAME.noise to 0 or more"
-            yield Problem(f"noise of DPSGD is {self.noise}", "it is a standard deviation", remedy)
-        if math.isinf(self.clip) and self.noise != 0:
-            remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
-            yield Problem("clip of DPSGD is infinite", "no noise hides gradients without a bound", remedy)
-        if self.delta is not None and not 0 < self.delta < 1 / largest:
-            yield Problem(
-                f"delta of DPSGD is {self.delta}, and the largest client has {largest} samples",
-                "a mechanism that publishes one sample at random would have such a delta",
-                f"set --defenses.NAME.delta above 0 and below {1 / largest:.2g}, or leave it out",
-            )
+        yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
+        if self.delta is not None:
+            found = f"the largest client has {largest} samples"
+            yield from delta_problems("DPSGD", self.delta, largest, found, "sample")
 
     def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if self.physical_batch is not None and self.physical_batch < 1:

@@ -15,6 +15,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.processes import gather
 from app.privacy.accounting import analytic_epsilon
+from app.privacy.checks import delta_problems, positive_problems
 from app.privacy.nbafl import Setting, downlink_noise, uplink_noise, weight_clip_noise
 from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
 from app.privacy.statement import PrivacyStatement
@@ -46,7 +47,7 @@ class NbAFL(FederatedCallback):
 
         Args:
             epsilon: budget of the whole run, above 0; nominal with the published sensitivity.
-            delta: in (0, 1), below one over the samples of the smallest client.
+            delta: in (0, 1), below one over the samples of every client.
             clip: Euclidean norm C that a client's weights are scaled down to.
             variant: `theorem` adds noise on the way up and down as NbAFL has it; `weight-clip` is the rule that the
                 code compared in MemDefense really used: on the way up only.
@@ -68,8 +69,7 @@ class NbAFL(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Budgets that mean nothing, and a theorem that gives no number."""
-        smallest = min(federation.roster.sizes)
-        wrong = list(self._setting_problems(federation.rounds, smallest))
+        wrong = list(self._setting_problems(federation.rounds, max(federation.roster.sizes)))
         yield from wrong
         if not wrong:
             try:
@@ -77,16 +77,9 @@ class NbAFL(FederatedCallback):
             except UserError as error:
                 yield from error.problems
 
-    def _setting_problems(self, rounds: int, smallest: int) -> Iterable[Problem]:
-        for name, value in (("epsilon", self.epsilon), ("clip", self.clip)):
-            if not value > 0:
-                yield Problem(f"{name} of NbAFL is {value}", "no noise fits it", f"set --defenses.NAME.{name} above 0")
-        if not 0 < self.delta < 1 / smallest:
-            yield Problem(
-                f"delta of NbAFL is {self.delta}, and the smallest client has {smallest} samples",
-                "a mechanism that publishes one sample at random would have such a delta",
-                f"set --defenses.NAME.delta above 0 and below {1 / smallest:.2g}",
-            )
+    def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
+        yield from positive_problems("NbAFL", epsilon=self.epsilon, clip=self.clip)
+        yield from delta_problems("NbAFL", self.delta, largest, f"the largest client has {largest} samples", "sample")
         if self.exposures is not None and not 1 <= self.exposures <= rounds:
             yield Problem(
                 f"exposures of NbAFL is {self.exposures}",
