@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from app.federation.composition import composition_notes
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.reports import ClientReport
@@ -102,9 +103,9 @@ class RunRecorder(FederatedCallback):
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         summary = {"final": final, "cost": cost, "clients": clients}
         if statements := federation.hooks.statements():
-            privacy = {"budgets": [statement.record() for statement in statements]}
-            self._folder.write_json("privacy.json", privacy)
-            summary["privacy"] = privacy["budgets"]
+            summary["privacy"] = [statement.record() for statement in statements]
+            told = {"budgets": summary["privacy"], "combinations": composition_notes(federation)}
+            self._folder.write_json("privacy.json", told)
         if attacks := attack_summary(self._folder):
             summary["attacks"] = attacks
         self._folder.write_json("summary.json", summary)

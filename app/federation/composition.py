@@ -58,10 +58,8 @@ def _settings(federation: FederatedModule) -> Iterator[Part]:
         ("running statistics", "running-statistics", federation.space.trainable < federation.space.size),
         ("model.local.mask_labels", "label-masks", federation.local.mask_labels),
         ("a server that weighs clients by their loss", "loss-weights", _weighs_by_loss(federation)),
-        ("model.weighting samples", "sample-weights", federation.weighting == "samples"),
         ("model.sampling fixed", "fixed-participation", _fixed(federation)),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
-        ("model.personal", "personal-cells", bool(federation.personal_patterns)),
     ]
     for name, trait, present in settings:
         if present:

@@ -45,7 +45,9 @@ class Roster:
         """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
         generator = torch_generator(self.seed, "participation", round_)
         if self.sampling == "poisson":
-            chosen = torch.nonzero(torch.rand(len(self.sizes), generator=generator) < self.participation).flatten()
+            # with a stated type, because the default one is another while Lightning trains in double precision
+            coins = torch.rand(len(self.sizes), generator=generator, dtype=torch.float64)
+            chosen = torch.nonzero(coins < self.participation).flatten()
         else:
             chosen = torch.randperm(len(self.sizes), generator=generator)[: self.most]
         return tuple(sorted(chosen.tolist(), key=lambda client: (-self.sizes[client], client)))

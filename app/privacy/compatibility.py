@@ -289,7 +289,7 @@ RULES: tuple[Rule, ...] = (
         "pruned-uploads",
         "nominal-dp",
         "{first} before {second}",
-        "the zeros get noise like all cells, so they no longer compress and hardly protect",
+        "the zeros get noise like all cells, so that they do not arrive as zeros",
         "let {second} act first (--defense_order) to see the zeros' own effect",
         ordered=True,
     ),

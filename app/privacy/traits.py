@@ -28,10 +28,8 @@ Trait = Literal[
     "running-statistics",  # clients send statistics of their data
     "label-masks",
     "loss-weights",  # clients count by their loss
-    "sample-weights",  # clients count by their number of samples
     "fixed-participation",  # always equally many clients take part
     "ordered-dropout",  # clients draw narrower networks step by step
-    "personal-cells",  # some cells never leave the client
 ]
 
 

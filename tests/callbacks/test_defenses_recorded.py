@@ -44,6 +44,14 @@ def test_budget_is_recorded_with_everything_it_needs_to_mean_something(tmp_path,
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_what_is_worth_knowing_of_a_combination_stands_beside_the_budget(tmp_path):
+    """Zeroing what is already private is sound, and the record says so."""
+    options = ("--defenses.dp", "DPSGD", "--defenses.dp.noise", "1", *MEMDEFENSE)
+    [note] = load(train(tmp_path, "a", *options, rounds=1), "privacy.json")["combinations"]
+    assert note.startswith("MemDefense after DPSGD: zeroing is post-processing")
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_a_huge_budget_is_called_meaningless(tmp_path, capsys):
     """Above ten there is no meaningful guarantee; without noise there is none at all."""
     train(tmp_path, "a", "--defenses.dp", "DPFedAvg", "--defenses.dp.noise", "0.1", rounds=1)

@@ -42,8 +42,8 @@ def test_refused_combination(tmp_path, pair, words):
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_two_defenses_and_an_attack_in_layers(tmp_path):
-    """Noise on every gradient, then pruning of what is sent: both act, in that order, and the budget is told."""
+def test_three_defenses_in_layers(tmp_path):
+    """Smoothed labels, pruning of what is sent, then noise on it: all act, in that order."""
     layers = ("--config", "heterofl", "--config", "label-smoothing", "--config", "memdefense", "--config", "nbafl")
     folder = train(tmp_path, "a", *layers, rounds=1)
     final = json.loads((folder / "summary.json").read_text())["final"]

@@ -29,6 +29,16 @@ def test_every_client_is_drawn_by_itself():
     assert (drawn.mean(dim=0) - 0.3).abs().max() < 4.5 * (0.21 / rounds) ** 0.5
 
 
+def test_the_plan_does_not_depend_on_the_precision_of_the_run():
+    """Attacks read the plan after the run, when the default type is another than in training."""
+    plans = []
+    for kind in (torch.float32, torch.float64):
+        torch.set_default_dtype(kind)
+        plans.append([roster().participants(number) for number in range(20)])
+    torch.set_default_dtype(torch.float32)
+    assert plans[0] == plans[1]
+
+
 def test_the_extremes():
     """Everybody at a rate of 1; a fixed number stays fixed."""
     assert len(roster(participation=1.0).participants(3)) == 50
@@ -50,7 +60,7 @@ def test_processes_make_equally_many_steps_in_every_round(ranks):
 def test_a_run_trains_whom_the_plan_names():
     """Also in rounds with more blocks than others, and in rounds without anybody."""
     reports = Reports()
-    federation = small_federation(TINY_MLP, local=LOCAL, participation=0.3, sampling="poisson", block_size=2, seed=3)
+    federation = small_federation(TINY_MLP, local=LOCAL, participation=0.3, sampling="poisson", block_size=2)
     with pytest.warns(UserWarning, match="no client sent a usable update"):
         run(federation, Blobs((5, 6, 7, 8, 9)), rounds=8, callbacks=[reports])
     planned = [sorted(federation.roster.participants(number)) for number in range(8)]
