@@ -102,9 +102,11 @@ class RunRecorder(FederatedCallback):
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         summary = {"final": final, "cost": cost, "clients": clients}
-        if statements := federation.hooks.statements():
-            summary["privacy"] = [statement.record() for statement in statements]
-            told = {"budgets": summary["privacy"], "combinations": composition_notes(federation)}
+        budgets = [statement.record() for statement in federation.hooks.statements()]
+        channels = [statement.record() for statement in federation.hooks.channel_statements()]
+        if budgets or channels:
+            told = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
+            summary["privacy"], summary["channels"] = budgets, channels
             self._folder.write_json("privacy.json", told)
         if attacks := attack_summary(self._folder):
             summary["attacks"] = attacks

@@ -54,8 +54,8 @@ class TranscriptRecorder(FederatedCallback):
                 rate = plan.rate(client)
                 if rate not in widths:
                     widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
-                whole = widths[rate] == federation.space.size
-                total += widths[rate] * (4 if whole else 8)
+                index = 0 if widths[rate] == federation.space.size else 4
+                total += widths[rate] * (index + (4 if federation.channel.form == "plain" else 0))
         return total + (2 * len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -71,7 +71,8 @@ class TranscriptRecorder(FederatedCallback):
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Keep the broadcast."""
         if self._recording(plan.round + 1, federation):
-            self._guarded(rank_zero_only(self._transcript.record_broadcast), plan.round + 1, federation.theta)
+            record = rank_zero_only(self._transcript.record_broadcast)
+            self._guarded(record, plan.round + 1, federation.theta, federation.channel.form)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         """Keep the message."""

@@ -70,7 +70,8 @@ def uploaded_models(
     heard: dict[int, list[_Heard]] = {client: [] for client in range(len(_sizes(public))) if only in (None, client)}
     trainable = _trainable(public)
     for round_ in looked_at:
-        scene = _Scene(round_, _plan_of(public)(round_ - 1), view.broadcast(round_), trainable)
+        broadcast = view.broadcast(round_) if view.readable(round_) else None
+        scene = _Scene(round_, _plan_of(public)(round_ - 1), broadcast, trainable)
         for upload in view.uploads(round_):
             if upload.client in heard:
                 heard[upload.client].append(_Heard(scene, upload))
@@ -83,7 +84,7 @@ class _Scene:
 
     round: int
     plan: Plan
-    broadcast: Tensor
+    broadcast: Tensor | None
     trainable: int
 
 
@@ -97,7 +98,7 @@ class _Heard:
     def sighting(self) -> Sighting | NotAvailable:
         """The client's model; cells it did not send are those of the broadcast: all the server knows of them."""
         scene, upload = self.scene, self.upload
-        if upload.payload is None:
+        if upload.payload is None or scene.broadcast is None:
             what = "ciphertext" if upload.form == "ciphertext" else "masked sums"
             return NotAvailable(f"the server sees {what} only, no local model")
         if upload.payload.numel() == 0:

@@ -234,10 +234,12 @@ def _closing(command: FitCommand) -> str:
     lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {command.folder.path}"]
     if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
         lines.extend(_accuracies(command.model.report))
-        lines.extend(f"  privacy            {statement.line()}" for statement in command.model.hooks.statements())
+        hooks = command.model.hooks
+        told = [statement.line() for statement in (*hooks.statements(), *hooks.channel_statements())]
+        lines.extend(f"  privacy            {line}" for line in told)
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
     if (command.folder.path / "privacy.json").is_file():
-        lines.append("  privacy.json and privacy.png tell what was spent, and on what terms")
+        lines.append("  privacy.json tells what was promised or spent, and on what terms")
     if (command.folder.path / "attacks").is_dir():
         lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")
     if command.tracker is not None and command.tracker._offline:

@@ -31,8 +31,8 @@ class LayerAudit:
         differences: entry n is the number of pairs, from the second round on, whose contributors differ by n clients
             (joining plus leaving) from those of the round before; up to the largest n that occurs.
         covered: cells that at least one client trains in at least one round.
-        alone: clients that are the only contributor of some pair, ascending.
-        exposed: clients whose joining or leaving is the only change of some pair, ascending.
+        alone: clients that are the only contributor of some pair, or one of fewer than `k`, ascending.
+        exposed: clients whose joining or leaving is the only change of some pair, or one of fewer than `k`, ascending.
     """
 
     name: str
@@ -141,7 +141,11 @@ class PlanAudit:
 
 
 def audit(
-    plans: Iterable[PlannedRound], space: ParameterSpace, sent: Tensor | None = None, watch: Watch | None = None
+    plans: Iterable[PlannedRound],
+    space: ParameterSpace,
+    sent: Tensor | None = None,
+    watch: Watch | None = None,
+    k: int = 2,
 ) -> PlanAudit:
     """Count the contributors of every cell in every round. Memory does not grow with the number of rounds.
 
@@ -151,12 +155,13 @@ def audit(
         sent: (size) bool, True for cells that clients send; without it, all. Cells that stay on the clients are left
             out of every number.
         watch: is told every round's counts, for those who want a picture.
+        k: clients are named where there are fewer than so many of them, at least 2.
 
     Raises:
         ValueError: without rounds, where rounds do not follow each other, or where an index is not ascending.
     """
     kept = np.ones(space.size, dtype=bool) if sent is None else sent.cpu().numpy()
-    tallies = {name: LayerTally(blocks, kept) for name, blocks in layers(space).items()}
+    tallies = {name: LayerTally(blocks, kept, k) for name, blocks in layers(space).items()}
     rounds: list[int] = []
     register, before = Register(), None
     for plan in plans:
@@ -198,8 +203,8 @@ def _layer(name: str, tally: LayerTally, rounds: int) -> LayerAudit:
         tally.contributors.histogram(less=tally.unsent * rounds),
         tally.differences.histogram(less=tally.unsent * (rounds - 1)),
         tally.covered,
-        tuple(sorted(tally.contributors.singles)),
-        tuple(sorted(tally.differences.singles)),
+        tuple(sorted(tally.contributors.few)),
+        tuple(sorted(tally.differences.few)),
     )
 
 

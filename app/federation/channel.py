@@ -14,6 +14,7 @@ from app.federation.plan import Plan
 from app.federation.processes import precise
 
 UncoveredCells = Literal["keep", "zero"]
+Form = Literal["plain", "masked", "ciphertext"]
 Reduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes."""
 
@@ -69,7 +70,7 @@ class Message:
     round: int
     index: Tensor
     payload: Tensor | None
-    form: Literal["plain", "masked", "ciphertext"]
+    form: Form
     size: int
 
 
@@ -93,17 +94,27 @@ class Aggregate:
 class Channel(ABC):
     """The way from the clients to the server during one round."""
 
+    form: Form = "plain"
+    """What travels. Under `ciphertext` the server cannot read the models it hands out either."""
+
     @abstractmethod
     def open(self, plan: Plan, theta: Tensor) -> None:
         """Start a round from the server's vector `theta`."""
 
     @abstractmethod
-    def send(self, update: Update) -> Message:
-        """Carry one update; returns what the server saw of it."""
+    def send(self, update: Update) -> Message | None:
+        """Carry one update; returns what the server saw of it, None where it did not arrive."""
 
     @abstractmethod
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         """End the round: combine what arrived on all processes."""
+
+    def bytes_down(self, client: int, received: Tensor) -> int:
+        """Bytes of the model that the server sent to a client."""
+        return received.numel() * received.element_size()
+
+    def end(self) -> None:  # noqa: B027  most channels hold nothing
+        """The run is over; let go of workers and secrets."""
 
 
 class PlainChannel(Channel):

@@ -41,6 +41,11 @@ def composition_notes(federation: FederatedModule) -> list[str]:
     return [f"{clash.problem.cause}: {clash.problem.consequence}" for clash in found]
 
 
+def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
+    """What the callbacks of a run do to privacy, all together."""
+    return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
+
+
 def _clashes(federation: FederatedModule) -> Iterator[Clash]:
     return clashes([*_settings(federation), *_callbacks(federation)])
 
@@ -57,7 +62,7 @@ def _settings(federation: FederatedModule) -> Iterator[Part]:
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
         ("running statistics", "running-statistics", federation.space.trainable < federation.space.size),
         ("model.local.mask_labels", "label-masks", federation.local.mask_labels),
-        ("a server that weighs clients by their loss", "loss-weights", _weighs_by_loss(federation)),
+        ("a server that weighs clients by their loss", "loss-weights", weighs_by_loss(federation)),
         ("model.sampling fixed", "fixed-participation", _fixed(federation)),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
     ]
@@ -66,7 +71,8 @@ def _settings(federation: FederatedModule) -> Iterator[Part]:
             yield Part(name, frozenset({trait}))
 
 
-def _weighs_by_loss(federation: FederatedModule) -> bool:
+def weighs_by_loss(federation: FederatedModule) -> bool:
+    """Whether clients count by their loss, which is private."""
     return federation.make_server(federation.net.parameters()).needs_received_loss
 
 

@@ -68,22 +68,29 @@ class Register:
 
 
 class SetSizes:
-    """Sizes of sets of clients, and the clients of sets of one.
+    """Sizes of sets of clients, and the clients of small sets.
 
     Attributes:
-        singles: clients that were seen as the only member of a set.
+        few: clients that were seen in a set of fewer than `k`.
     """
 
-    def __init__(self) -> None:
-        self._sets = np.zeros(2, dtype=np.int64)
-        self.singles: set[int] = set()
+    def __init__(self, k: int) -> None:
+        """Nothing counted yet.
+
+        Args:
+            k: sets of fewer clients are small, at least 2.
+        """
+        self._sets = np.zeros(k, dtype=np.int64)
+        self._k = k
+        self.few: set[int] = set()
 
     def add(self, sets: np.ndarray, register: Register) -> np.ndarray:
         """Count (words, cells) bit masks; returns their sizes (cells), uint16."""
         sizes: np.ndarray = np.bitwise_count(sets).sum(0, dtype=np.uint16)
         found = np.bincount(sizes, minlength=len(self._sets))
-        if found[1]:
-            self.singles |= register.clients(np.bitwise_or.reduce(sets[:, sizes == 1], axis=1))
+        if found[1 : self._k].any():
+            small = (sizes > 0) & (sizes < self._k)
+            self.few |= register.clients(np.bitwise_or.reduce(sets[:, small], axis=1))
         found[: len(self._sets)] += self._sets
         self._sets = found
         return sizes
@@ -105,17 +112,18 @@ class LayerTally:
         differences: sizes of their changes from one round to the next.
     """
 
-    def __init__(self, blocks: Iterable[Block], sent: np.ndarray) -> None:
+    def __init__(self, blocks: Iterable[Block], sent: np.ndarray, k: int) -> None:
         """Nothing counted yet.
 
         Args:
             blocks: the layer's blocks.
             sent: (cells of the server's vector) bool, True for cells that are sent.
+            k: sets of fewer clients are small.
         """
         self._blocks = [block for block in blocks if sent[block.cells].any()]
         self._covered = [np.zeros(block.size, dtype=bool) for block in self._blocks]
         self.cells = sum(int(sent[block.cells].sum()) for block in self._blocks)
-        self.contributors, self.differences = SetSizes(), SetSizes()
+        self.contributors, self.differences = SetSizes(k), SetSizes(k)
 
     @property
     def unsent(self) -> int:

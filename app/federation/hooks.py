@@ -13,6 +13,7 @@ from app.errors import Problem
 from app.federation.channel import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
+from app.privacy.channel_statement import ChannelStatement
 from app.privacy.statement import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -112,6 +113,10 @@ class FederatedCallback(Callback):
         """The privacy budget spent so far, where the defense makes a promise."""
         return None
 
+    def channel_statement(self, federation: FederatedModule) -> ChannelStatement | None:
+        """What is hidden on the way to the server, where the defense replaces the channel."""
+        return None
+
     # ---- the transcript --------------------------------------------------------------------------------------------
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
@@ -172,6 +177,11 @@ class RoundHooks:
     def statements(self) -> list[PrivacyStatement]:
         """The privacy budgets spent so far."""
         made = (callback.statement(self._federation) for callback in self.callbacks)
+        return [statement for statement in made if statement is not None]
+
+    def channel_statements(self) -> list[ChannelStatement]:
+        """What is hidden on the way to the server; at most one, since there is one channel."""
+        made = (callback.channel_statement(self._federation) for callback in self.callbacks)
         return [statement for statement in made if statement is not None]
 
     def vectorisation_obstacles(self) -> list[str]:

@@ -127,8 +127,8 @@ class FederatedModule(LightningModule):
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
         self.roster = self._roster()
-        raise_all([*network_problems(self), *defense_problems(self)])
         self.personal = PersonalCells(self.space.matching(self.personal_patterns))
+        raise_all([*network_problems(self), *defense_problems(self)])
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
@@ -163,7 +163,8 @@ class FederatedModule(LightningModule):
         self._executor = make_executor(self.executor_kind, self._local, workers, obstacles)
 
     def teardown(self, stage: str) -> None:
-        """End the workers."""
+        """End the workers and the channel."""
+        self.channel.end()
         if self._executor is not None:
             self._executor.close()
             self._executor = None

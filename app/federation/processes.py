@@ -39,6 +39,11 @@ def gather(value: T) -> list[T]:
     return [value for value in values if value is not None]
 
 
+def from_first(value: T) -> T:
+    """The first process's value, on all processes."""
+    return gather((value,))[0][0]
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Within it, an operation on the CPU uses one thread.

@@ -46,7 +46,7 @@ class ClientReport:
     evaluate_seconds: float
 
 
-def client_report(trained: TrainedClient, dropped: bool, bytes_up: int) -> ClientReport:
+def client_report(trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
     """Report of one client's task."""
     task, scores = trained.task, trained.scores
     return ClientReport(
@@ -59,7 +59,7 @@ def client_report(trained: TrainedClient, dropped: bool, bytes_up: int) -> Clien
         received_own=scores.received_own.accuracy,
         trained_common=scores.trained_common.accuracy,
         trained_own=scores.trained_own.accuracy,
-        bytes_down=task.received.numel() * task.received.element_size(),
+        bytes_down=bytes_down,
         bytes_up=bytes_up,
         train_seconds=trained.train_seconds,
         evaluate_seconds=trained.evaluate_seconds,

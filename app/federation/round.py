@@ -72,7 +72,8 @@ class Round:
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
         else:
             size = self._send(trained)
-        self.reports.append(client_report(trained, dropped=size is None, bytes_up=size or 0))
+        bytes_down = self._federation.channel.bytes_down(trained.task.client, trained.task.received)
+        self.reports.append(client_report(trained, dropped=size is None, bytes_up=size or 0, bytes_down=bytes_down))
 
     def close(self) -> Aggregate:
         """Combine what arrived on all processes."""
@@ -108,6 +109,8 @@ class Round:
             return None
         with federation.clock.phase("channel"):
             message = federation.channel.send(update)
+        if message is None:  # the channel has told why
+            return None
         federation.hooks.call("on_message", message)
         return message.size
 

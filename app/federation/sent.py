@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,11 +59,30 @@ class SentRound:
 
 def sent_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[SentRound]:
     """Rounds (0-based) of a prepared federation, one after the other."""
-    masked = federation.local.mask_labels
-    rows = federation.label_rows if masked else None
-    owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)] if masked else []
     for round_ in rounds:
-        yield SentRound(federation.plan_of(round_), rows, owned)
+        yield sent_round(federation, federation.plan_of(round_))
+
+
+def sent_round(federation: FederatedModule, plan: Plan) -> SentRound:
+    """A round of a prepared federation."""
+    if not federation.local.mask_labels:
+        return SentRound(plan)
+    owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)]
+    return SentRound(plan, federation.label_rows, owned)
+
+
+def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
+    """Cells that every participant sends (int64, ascending); clients with the same submodel share one array."""
+    found, masked = sent_round(federation, plan), federation.local.mask_labels
+    arrays: dict[Hashable, np.ndarray] = {}
+    indices: dict[int, np.ndarray] = {}
+    for client in plan.participants:
+        key = client if masked else plan.key(client)
+        if key not in arrays:
+            index = found.index(client)
+            arrays[key] = index[federation.personal.shared(index)].cpu().numpy()
+        indices[client] = arrays[key]
+    return indices
 
 
 def sent_cells(federation: FederatedModule) -> Tensor:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from app.errors import UserError
-from app.federation.channel import Message
+from app.federation.channel import Form, Message
 
-Form = Literal["plain", "masked", "ciphertext"]
+SEALED = "sealed"
+"""Marks a round whose models the server holds as ciphertext."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,14 @@ class Transcript:
         """Rounds that were kept, counted from 1."""
         return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
 
-    def record_broadcast(self, round_: int, theta: Tensor) -> None:
-        """Keep the server's vector at the start of a round (counted from 1)."""
+    def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
+        """Keep the server's vector at the start of a round (counted from 1).
+
+        Under `ciphertext` only the clients can read it, and what the round leads to.
+        """
         _save(self._round(round_) / "broadcast.npz", theta=theta)
+        if form == "ciphertext":
+            (self._round(round_) / SEALED).touch()
 
     def record_aggregate(self, round_: int, theta: Tensor) -> None:
         """Keep the server's vector at the end of a round (counted from 1)."""
@@ -90,7 +96,7 @@ class Transcript:
         shutil.rmtree(self._round(round_), ignore_errors=True)
 
     def server_view(self) -> ServerView:
-        """Honest-but-curious server: all broadcasts, every message in the form in which it arrived."""
+        """Honest-but-curious server: all broadcasts it can read, every message in the form in which it arrived."""
         return ServerView(self._folder)
 
     def client_view(self) -> ClientView:
@@ -138,11 +144,41 @@ class ClientView(ExternalView):
 
 
 class ServerView(ClientView):
-    """What the server sees: also every message, in the form in which it arrived."""
+    """What the server sees: also every message, in the form in which it arrived; but no model under encryption."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.__folder = folder
+
+    def readable(self, round_: int) -> bool:
+        """Whether the server holds the models of a round in clear."""
+        return not (self.__folder / f"round-{round_:05d}" / SEALED).exists()
+
+    def broadcast(self, round_: int) -> Tensor:
+        """The server's flat vector at the start of a round.
+
+        Raises:
+            UserError: where the server holds it as ciphertext.
+        """
+        self.__refuse_ciphertext(round_)
+        return super().broadcast(round_)
+
+    def aggregate(self, round_: int) -> Tensor:
+        """The server's flat vector at the end of a round.
+
+        Raises:
+            UserError: where the server holds it as ciphertext.
+        """
+        self.__refuse_ciphertext(round_)
+        return super().aggregate(round_)
+
+    def __refuse_ciphertext(self, round_: int) -> None:
+        if not self.readable(round_):
+            raise UserError.of(
+                f"the server sees ciphertext only in round {round_}",
+                "it holds no model that could be attacked before the final one is released",
+                "attack as a client or from outside",
+            )
 
     def uploads(self, round_: int) -> list[Upload]:
         """Messages of a round, by client.

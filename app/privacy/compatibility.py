@@ -90,6 +90,16 @@ RULES: tuple[Rule, ...] = (
         "keep one of them",
     ),
     Rule(
+        "channel-chosen-cells",
+        "error",
+        "channel",
+        "chosen-cells",
+        "{second} under {first}",
+        "which cells a client sends depends on its data, so sums over them could not be divided by public weights, and "
+        "masks would not cancel",
+        "use a variant that sends all cells: --defenses.NAME.variant zero",
+    ),
+    Rule(
         "sample-dp-batch-norm",
         "error",
         "sample-dp",
@@ -292,6 +302,40 @@ RULES: tuple[Rule, ...] = (
         "the zeros get noise like all cells, so that they do not arrive as zeros",
         "let {second} act first (--defense_order) to see the zeros' own effect",
         ordered=True,
+    ),
+    Rule(
+        "channel-label-masks",
+        "warning",
+        "channel",
+        "label-masks",
+        "{second} under {first}",
+        "the rows that a client sends tell which classes it has, however well their values are hidden",
+        _NO_MASKS,
+    ),
+    Rule(
+        "channel-client-dp",
+        "note",
+        "channel",
+        "client-dp",
+        "{second} over {first}",
+        "single updates are hidden, but the noise is still added to the sum by somebody who must be trusted to do so",
+    ),
+    Rule(
+        "channel-own-noise",
+        "note",
+        "channel",
+        "own-noise",
+        "{second} under {first}",
+        "every client adds all the noise it needs by itself, although only sums come to light: its epsilon holds for the "
+        "single update and does not count that it is hidden",
+    ),
+    Rule(
+        "channel-pruned-uploads",
+        "note",
+        "channel",
+        "pruned-uploads",
+        "{second} under {first}",
+        "zeros are hidden in the sums, so nobody can see which ones they are and refill them client by client",
     ),
     Rule(
         "dp-then-pruning",

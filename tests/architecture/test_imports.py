@@ -15,7 +15,15 @@ PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy"}
 MAY_IMPORT = {
     **dict.fromkeys(BOTTOM, BOTTOM),
     **dict.fromkeys(PURE - BOTTOM, PURE),
-    "app.federation": {"app.federation", "app.models", "app.metrics", "app.privacy", "datamodules", *BOTTOM},
+    "app.federation": {
+        "app.federation",
+        "app.models",
+        "app.metrics",
+        "app.privacy",
+        "app.crypto",
+        "datamodules",
+        *BOTTOM,
+    },
     "app.attacks": {"app.attacks", "app.federation", *PURE},
     "callbacks": {"callbacks", "app.attacks", "app.federation", "app.results", *PURE},
     "app.results": {"app.results", "app.attacks", "app.federation", *PURE},

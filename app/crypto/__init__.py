@@ -1,0 +1,1 @@
+"""Encryption and masking of updates: pure, no Lightning, no torch."""

@@ -1,0 +1,95 @@
+"""The cells of a round, sorted into blocks with the same contributors: what sums over unequal submodels are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_WORD = 62
+"""Submodels per word of a cell's signature."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contributors:
+    """Who contributes to which cells in one round. Public: it follows from the plan.
+
+    Attributes:
+        cells: number of cells of the server's vector.
+        submodels: the distinct index sets (int64, ascending).
+        submodel_of: position in `submodels` of every client that may contribute.
+        block_of: (cells) block of every cell; cells of one block have the same contributors.
+        holds: (submodels, blocks) bool, whether a submodel covers a block.
+    """
+
+    cells: int
+    submodels: tuple[np.ndarray, ...]
+    submodel_of: Mapping[int, int]
+    block_of: np.ndarray
+    holds: np.ndarray
+
+    @classmethod
+    def of(cls, cells: int, indices: Mapping[int, np.ndarray]) -> Contributors:
+        """Sort the cells of a round.
+
+        Args:
+            cells: number of cells of the server's vector.
+            indices: cells of every client (int64, strictly ascending); clients may share one array.
+        """
+        submodels: list[np.ndarray] = []
+        place: dict[int, int] = {}
+        submodel_of: dict[int, int] = {}
+        for client, index in indices.items():
+            if id(index) not in place:
+                place[id(index)] = len(submodels)
+                submodels.append(index)
+            submodel_of[client] = place[id(index)]
+        block_of = _blocks(cells, submodels)
+        holds = np.zeros((len(submodels), int(block_of.max(initial=-1)) + 1), dtype=bool)
+        for row, index in zip(holds, submodels, strict=True):
+            row[block_of[index]] = True
+        return cls(cells, tuple(submodels), submodel_of, block_of, holds)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return self.holds.shape[1]
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """All clients, ascending."""
+        return tuple(sorted(self.submodel_of))
+
+    def index(self, client: int) -> np.ndarray:
+        """Cells of a client."""
+        return self.submodels[self.submodel_of[client]]
+
+    def blocks_of(self, client: int) -> np.ndarray:
+        """Blocks of a client, ascending."""
+        return np.flatnonzero(self.holds[self.submodel_of[client]])
+
+    def sum_over(self, weights: Mapping[int, float]) -> np.ndarray:
+        """(blocks) float64: the clients' weights, added up block by block."""
+        per_submodel = np.zeros(len(self.submodels))
+        for client, weight in weights.items():
+            per_submodel[self.submodel_of[client]] += weight
+        return per_submodel @ self.holds
+
+    def few(self, present: Sequence[int], k: int) -> tuple[int, ...]:
+        """Those of the clients present that contribute to a block with fewer than `k` of them, ascending."""
+        counts = self.sum_over(dict.fromkeys(present, 1.0))
+        small = (counts > 0) & (counts < k)
+        return tuple(client for client in sorted(present) if (self.holds[self.submodel_of[client]] & small).any())
+
+
+def _blocks(cells: int, submodels: Sequence[np.ndarray]) -> np.ndarray:
+    """(cells) int64: cells get the same number where the same submodels cover them; numbers count from 0."""
+    block_of = np.zeros(cells, dtype=np.int64)
+    for start in range(0, len(submodels), _WORD):
+        word = np.zeros(cells, dtype=np.int64)
+        for bit, index in enumerate(submodels[start : start + _WORD]):
+            word[index] |= 1 << bit
+        _, part = np.unique(word, return_inverse=True)
+        _, block_of = np.unique(block_of * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
+    return block_of

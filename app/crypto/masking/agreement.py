@@ -1,0 +1,113 @@
+"""Keys that two clients share without sending them, and messages only the other one can read."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from app.crypto.messages import KeepsSecrets
+
+PUBLIC_BYTES = 32
+"""Length of a public key."""
+
+_NONCE = 12
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """What a client tells everybody at the start of a round.
+
+    Attributes:
+        encryption: key that shares for the client are encrypted with, 32 bytes.
+        masking: key that pairwise masks are agreed with, 32 bytes.
+    """
+
+    encryption: bytes
+    masking: bytes
+
+    def to_bytes(self) -> bytes:
+        """Both keys, 64 bytes."""
+        return self.encryption + self.masking
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PublicKeys:
+        """The keys that `to_bytes` wrote.
+
+        Raises:
+            ValueError: where the length is wrong.
+        """
+        if len(data) != 2 * PUBLIC_BYTES:
+            raise ValueError(f"two public keys have {2 * PUBLIC_BYTES} bytes, not {len(data)}")
+        return cls(data[:PUBLIC_BYTES], data[PUBLIC_BYTES:])
+
+
+class KeyPair(KeepsSecrets):
+    """An X25519 key of one client for one round and one purpose.
+
+    Args:
+        client: its owner.
+        secret: 32 bytes of a key that exists already; a new one by default.
+    """
+
+    def __init__(self, client: int, secret: bytes | None = None) -> None:
+        self.client = client
+        self._key = X25519PrivateKey.generate() if secret is None else X25519PrivateKey.from_private_bytes(secret)
+        self._agreed: dict[bytes, bytes] = {}
+
+    @property
+    def public(self) -> bytes:
+        """What others need in order to agree on a key, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    def secret(self) -> bytes:
+        """The private key, 32 bytes, to be cut into shares."""
+        return self._key.private_bytes_raw()
+
+    def agree(self, public: bytes, purpose: bytes) -> bytes:
+        """A key of 32 bytes that only the owners of both pairs can work out; another one for every purpose.
+
+        Args:
+            public: the other one's public key.
+            purpose: what the key is for, the same bytes on both sides.
+
+        Raises:
+            ValueError: where the public key is not one (a wrong length, or a point that gives the same key to all).
+        """
+        if public not in self._agreed:
+            self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        return HKDF(SHA256(), 32, None, purpose).derive(self._agreed[public])
+
+
+def label(purpose: str, *parts: bytes | int) -> bytes:
+    """Bytes that name a purpose and what it is about; every part comes with its length, so that none run together."""
+    fields = [part if isinstance(part, bytes) else struct.pack(">q", part) for part in parts]
+    return b"".join(struct.pack(">I", len(part)) + part for part in (purpose.encode(), *fields))
+
+
+def seal(key: bytes, text: bytes, about: bytes) -> bytes:
+    """Encrypt a text and bind it to what it is about.
+
+    Args:
+        key: 32 bytes.
+        text: what is to be read by the owner of the key only.
+        about: public bytes that the reader must know as well.
+    """
+    nonce = secrets.token_bytes(_NONCE)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, about)
+
+
+def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
+    """The text, or None where it was changed, sealed with another key or about something else."""
+    if len(sealed) < _NONCE:
+        return None
+    try:
+        return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], about)
+    except InvalidTag:
+        return None

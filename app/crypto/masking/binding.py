@@ -1,0 +1,46 @@
+"""Masks that are bound to the model: they cancel only among clients that received the same values.
+
+A server that sends different models to different clients, to tell their updates apart in the sum, gets noise where the
+clients' cells overlap (after Pasquini et al. 2022; here block by block, so that unequal submodels can overlap).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from app.crypto.contributors import Contributors
+
+
+class BlockDigests:
+    """Digests of the values that somebody received, one for each block of cells with the same contributors."""
+
+    def __init__(self, contributors: Contributors, index: np.ndarray, values: np.ndarray) -> None:
+        """Hash the values.
+
+        Args:
+            contributors: the blocks of the round.
+            index: cells that were received (int64, ascending).
+            values: their values.
+        """
+        self._contributors = contributors
+        blocks = contributors.block_of[index]
+        order = np.argsort(blocks, kind="stable")
+        found, starts = np.unique(blocks[order], return_index=True)
+        ordered, ends = values[order], [*starts[1:], len(order)]
+        self._digests = {
+            int(block): hashlib.sha256(ordered[start:end].tobytes()).digest()
+            for block, start, end in zip(found, starts, ends, strict=False)
+        }
+        self._bindings: dict[tuple[int, int], bytes] = {}
+
+    def binding(self, one: int, other: int) -> bytes:
+        """Digest of what two clients have in common."""
+        submodels = self._contributors.submodel_of
+        pair = (submodels[one], submodels[other])
+        if pair not in self._bindings:
+            common = np.flatnonzero(self._contributors.holds[pair[0]] & self._contributors.holds[pair[1]])
+            text = b"".join(self._digests[block] for block in common.tolist())
+            self._bindings[pair] = hashlib.sha256(text).digest()
+        return self._bindings[pair]

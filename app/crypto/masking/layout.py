@@ -1,0 +1,111 @@
+"""What is public about the vectors of one round: who holds which positions of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+Where = slice | np.ndarray
+"""Positions inside a vector: a slice where one says it, int64 positions elsewhere."""
+
+_ROOM = 1 << 24
+"""Positions that are kept for later; pairs beyond that are worked out each time."""
+
+
+class _Kept:
+    """Overlaps of pairs of arrays, as long as there is room."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[int, int], tuple[Where, Where]] = {}
+        self.room = _ROOM
+
+    def add(self, pair: tuple[int, int], overlap: tuple[Where, Where]) -> None:
+        """Keep an overlap; slices cost nothing."""
+        size = sum(where.size for where in overlap if not isinstance(where, slice))
+        if size <= self.room:
+            self.pairs[pair] = overlap
+            self.room -= size
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Who holds which positions. Pairwise masks cover only what both clients hold, so that unequal submodels cancel.
+
+    A position that a single surviving client holds is not hidden: the sum there is that client's value.
+
+    Attributes:
+        length: number of positions of the sum.
+        word: unsigned integers of 32 or 64 bits that sums are taken in.
+        positions: of every client of the round: where its values lie in the sum (int64, strictly ascending). Clients
+            with the same submodel share one array.
+        threshold: how many clients must survive, in [1, clients]. Above half of the clients, the server cannot play
+            two halves off against each other and learn both secrets of a client.
+    """
+
+    length: int
+    word: np.dtype
+    positions: Mapping[int, np.ndarray]
+    threshold: int
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threshold <= len(self.positions):
+            raise ValueError(f"a threshold of {self.threshold} for {len(self.positions)} clients")
+        for array in {id(array): array for array in self.positions.values()}.values():
+            inside = not array.size or (array[0] >= 0 and array[-1] < self.length)
+            if array.dtype != np.int64 or not inside or (np.diff(array) <= 0).any():
+                raise ValueError(f"positions must be int64, strictly ascending and within [0, {self.length})")
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[int, np.dtype, dict[int, np.ndarray], int]]:
+        """Leave out what was kept for pairs: it is known by the identity of arrays."""
+        return Layout, (self.length, self.word, dict(self.positions), self.threshold)
+
+    @cached_property
+    def points(self) -> dict[int, int]:
+        """Where each client's shares are evaluated: 1, 2, ... in the order of the clients' numbers."""
+        return {client: place for place, client in enumerate(sorted(self.positions), start=1)}
+
+    def size(self, client: int) -> int:
+        """How many values a client has."""
+        return self.positions[client].size
+
+    def place(self, client: int) -> Where:
+        """Where a client's values lie in the sum."""
+        return _compact(self.positions[client])
+
+    def overlap(self, u: int, v: int) -> tuple[Where, Where]:
+        """Where the positions that both clients hold lie inside the vector of `u` and inside the vector of `v`."""
+        first, second = self.positions[u], self.positions[v]
+        if first is second:
+            return slice(0, first.size), slice(0, first.size)
+        if id(first) > id(second):
+            there, here = self.overlap(v, u)
+            return here, there
+        pair = (id(first), id(second))
+        found = self._kept.pairs.get(pair)
+        if found is None:
+            found = self._common(first, second), self._common(second, first)
+            self._kept.add(pair, found)
+        return found
+
+    def _common(self, positions: np.ndarray, others: np.ndarray) -> Where:
+        """Which of the positions are among the others, counted inside the former."""
+        held = np.zeros(self.length, dtype=bool)
+        held[others] = True
+        return _compact(np.flatnonzero(held[positions]))
+
+
+def _compact(positions: np.ndarray) -> Where:
+    """Neighbouring ascending positions as a slice."""
+    if not positions.size:
+        return slice(0, 0)
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == positions.size else positions
+
+
+def extent(where: Where) -> int:
+    """How many positions these are; slices have a start and a stop."""
+    return where.stop - where.start if isinstance(where, slice) else where.size

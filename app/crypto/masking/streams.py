@@ -1,0 +1,112 @@
+"""Pseudo-random integers of a fixed width, and numbers that are added up modulo that width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from app.errors import UserError
+
+KEY_BYTES = 32
+"""Length of a stream's key."""
+
+_CHUNK = 1 << 16
+"""Bytes made at once: they stay in the processor's cache until they are added."""
+
+_BLOCK = 16
+_ZEROS = bytes(_CHUNK)
+
+
+def word_for(largest_sum: int) -> np.dtype:
+    """The narrowest unsigned integers, 32 or 64 bits, that hold every signed sum.
+
+    Args:
+        largest_sum: largest absolute value of a sum, at least 0.
+
+    Raises:
+        UserError: where not even 64 bits hold it.
+    """
+    if largest_sum < 2**31:
+        return np.dtype("<u4")
+    if largest_sum < 2**63:
+        return np.dtype("<u8")
+    raise UserError.of(
+        f"sums of masked values reach {largest_sum:.3g}, more than the {2**63 - 1:.3g} that 64 bits hold",
+        "sums would wrap around and come out as other numbers",
+        "set a smaller --defenses.NAME.bits, or sample fewer clients per round",
+    )
+
+
+def stream(key: bytes, length: int, word: np.dtype) -> np.ndarray:
+    """Uniform integers of the width of `word`; the same for the same key. A key is for one stream only.
+
+    Args:
+        key: 32 secret bytes.
+        length: how many, at least 0.
+        word: unsigned, 32 or 64 bits.
+    """
+    numbers = np.zeros(length, dtype=word)
+    add_stream(numbers, key)
+    return numbers
+
+
+def add_stream(total: np.ndarray, key: bytes, negative: bool = False) -> None:
+    """Add a key's stream to words in place, modulo their width, without storing the stream.
+
+    Args:
+        total: (n) words.
+        key: 32 secret bytes.
+        negative: subtract instead.
+    """
+    change = np.subtract if negative else np.add
+    start = 0
+    for part in _parts(key, total.size, total.dtype):
+        target = total[start : start + part.size]
+        change(target, part, out=target)
+        start += part.size
+
+
+def _parts(key: bytes, length: int, word: np.dtype) -> Iterator[np.ndarray]:
+    """A stream piece by piece, little endian; a piece is overwritten by the next one."""
+    # AES in counter mode is the fastest here: with processor support it is ahead of ChaCha20. A key makes one stream
+    # only, so that the counter may start at zero.
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(_BLOCK))).encryptor()
+    missing = length * word.itemsize
+    buffer = bytearray(min(missing, _CHUNK) + _BLOCK)
+    zeros = memoryview(_ZEROS)
+    while missing:
+        size = min(missing, _CHUNK)
+        encryptor.update_into(zeros[:size], buffer)
+        yield np.frombuffer(buffer, dtype=word.newbyteorder("<"), count=size // word.itemsize)
+        missing -= size
+
+
+def to_words(values: np.ndarray, word: np.dtype) -> np.ndarray:
+    """Signed integers as words in two's complement.
+
+    Args:
+        values: integers that fit into the signed integers of the width of `word`.
+        word: unsigned, 32 or 64 bits.
+
+    Raises:
+        TypeError: where the values are not integers.
+        ValueError: where one does not fit.
+    """
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"values must be integers, not {values.dtype}: masks on floats do not cancel exactly")
+    limits = np.iinfo(_signed(word))
+    if values.size and (values.min() < limits.min or values.max() > limits.max):
+        raise ValueError(f"values reach from {values.min()} to {values.max()}, more than {limits.bits} bits hold")
+    return values.astype(_signed(word)).view(word)
+
+
+def from_words(sums: np.ndarray, word: np.dtype) -> np.ndarray:
+    """Words in two's complement as int64."""
+    return sums.astype(word, copy=False).view(_signed(word)).astype(np.int64)
+
+
+def _signed(word: np.dtype) -> np.dtype:
+    """Signed integers of the same width."""
+    return np.dtype(f"<i{word.itemsize}")

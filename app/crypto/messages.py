@@ -1,0 +1,252 @@
+"""Who said what to whom, in which run of a protocol: signed messages, and what becomes of those that go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn, SupportsIndex
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+SERVER = -1
+"""The server's number among senders and recipients."""
+
+SESSION_BYTES = 16
+"""Length of a session's name."""
+
+HEADER_BYTES = SESSION_BYTES + 8 + 1 + 8 + 8 + 8
+"""Session, round, step, sender, recipient and length of the body, as they would be sent."""
+
+Step = Literal["keys", "shares", "masked", "reveal", "ciphertext"]
+"""What a message is for."""
+
+
+def new_session() -> bytes:
+    """A name that no other round has, in this run or in another."""
+    return secrets.token_bytes(SESSION_BYTES)
+
+
+class KeepsSecrets:
+    """Objects that stay where they are: no copies, no pickles, and nothing but a number in their repr."""
+
+    client: int
+
+    def __repr__(self) -> str:
+        """The class and the client's number."""
+        return f"{type(self).__name__}(client={self.client})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse what `pickle` and `copy` ask for."""
+        raise TypeError(f"{type(self).__name__} holds secrets and is neither copied nor pickled")
+
+
+class RejectedError(Exception):
+    """A message that is not what it should be.
+
+    Attributes:
+        client: whose message it should have been.
+        step: what it should have been for.
+        reason: what is wrong with it, in words.
+    """
+
+    def __init__(self, client: int, step: Step, reason: str) -> None:
+        super().__init__(client, step, reason)
+        self.client, self.step, self.reason = client, step, reason
+
+    def __str__(self) -> str:
+        return f"the {self.step} message of client {self.client} is rejected: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A signed message. The body may hold shares of secrets and is therefore not shown.
+
+    Attributes:
+        session: 16 bytes that name one run of the protocol, fresh in every round.
+        round: number of the round.
+        step: what the message is for.
+        sender: client that signed it.
+        recipient: client it is for, or `SERVER`.
+        body: what is said.
+        signature: Ed25519 over everything above.
+    """
+
+    session: bytes
+    round: int
+    step: Step
+    sender: int
+    recipient: int
+    body: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire: the body, the signature (64) and a header of 49."""
+        return HEADER_BYTES + len(self.body) + len(self.signature)
+
+
+class Identity(KeepsSecrets):
+    """The long-term Ed25519 key of one client.
+
+    Args:
+        client: number of the client, at least 0.
+    """
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self._key = Ed25519PrivateKey.generate()
+
+    @property
+    def public(self) -> bytes:
+        """What others need in order to check signatures, 32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    def seal(self, session: bytes, round_: int, step: Step, recipient: int, body: bytes) -> Envelope:
+        """Sign a message; the fields are those of `Envelope`."""
+        if len(session) != SESSION_BYTES:
+            raise ValueError(f"a session has {SESSION_BYTES} bytes, not {len(session)}")
+        signature = self._key.sign(_signed(session, round_, step, self.client, recipient, body))
+        return Envelope(session, round_, step, self.client, recipient, body, signature)
+
+
+def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int, body: bytes) -> bytes:
+    """What a signature covers: every field with its length, so that no two messages give the same bytes."""
+    numbers = (struct.pack(">q", number) for number in (round_, sender, recipient))
+    fields = (b"rampart message", session, step.encode(), *numbers, hashlib.sha256(body).digest())
+    return b"".join(struct.pack(">I", len(part)) + part for part in fields)
+
+
+class Registry:
+    """The public keys of all clients."""
+
+    def __init__(self) -> None:
+        self._public: dict[int, bytes] = {}
+
+    def enrol(self, client: int, public: bytes) -> None:
+        """Enter a client's public key.
+
+        Raises:
+            ValueError: where another key is entered for the client already.
+        """
+        Ed25519PublicKey.from_public_bytes(public)
+        if self._public.setdefault(client, public) != public:
+            raise ValueError(f"client {client} is enrolled with another key; a key is entered once and never replaced")
+
+    def check(self, envelope: Envelope, session: bytes, round_: int, step: Step) -> None:
+        """Accept a message or say what is wrong with it.
+
+        Args:
+            envelope: the message as it arrived.
+            session: run of the protocol that the receiver is in.
+            round_: round that the receiver is in.
+            step: what the receiver is waiting for.
+
+        Raises:
+            RejectedError: where the sender is unknown, the signature is not the sender's, or the message belongs to
+                another round or step.
+        """
+        client = envelope.sender
+        if client not in self._public:
+            raise RejectedError(client, step, f"nobody is enrolled as client {client}")
+        if not self._genuine(envelope):
+            raise RejectedError(client, step, f"the signature is not that of client {client}")
+        if (envelope.session, envelope.round) != (session, round_):
+            raise RejectedError(client, step, "it belongs to another round (replayed)")
+        if envelope.step != step:
+            raise RejectedError(client, step, f"it is meant for another step ({envelope.step})")
+
+    def _genuine(self, envelope: Envelope) -> bool:
+        """Whether the sender signed exactly this."""
+        key = Ed25519PublicKey.from_public_bytes(self._public[envelope.sender])
+        parts = (envelope.session, envelope.round, envelope.step, envelope.sender, envelope.recipient, envelope.body)
+        try:
+            key.verify(envelope.signature, _signed(*parts))
+        except InvalidSignature:
+            return False
+        return True
+
+
+class Wire:
+    """What lies between sender and receiver. Faults are injected by overriding `carry`."""
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        """What arrives when a message is sent; None where it is lost or its sender has died."""
+        return envelope
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A message that went wrong once.
+
+    Attributes:
+        round: number of the round.
+        client: sender of the message.
+        step: what the message was for.
+        reason: what was wrong, in words.
+        repaired: whether a later attempt succeeded.
+    """
+
+    round: int
+    client: int
+    step: Step
+    reason: str
+    repaired: bool
+
+    def __str__(self) -> str:
+        end = "it arrived when asked for again" if self.repaired else "it never arrived intact"
+        return f"Round {self.round}, {self.step} message of client {self.client}: {self.reason}; {end}."
+
+
+class Post:
+    """Delivers messages: carries, checks and asks again.
+
+    Args:
+        registry: keys that signatures are checked against.
+        wire: what messages travel on.
+        attempts: how often a message is sent at most, the first time included, at least 1.
+    """
+
+    def __init__(self, registry: Registry, wire: Wire, attempts: int = 2) -> None:
+        if attempts < 1:
+            raise ValueError(f"a message is sent at least once, not {attempts} times")
+        self.registry, self.wire, self.attempts = registry, wire, attempts
+        self.incidents: list[Incident] = []
+
+    def deliver(self, envelope: Envelope, session: bytes, round_: int) -> Envelope | None:
+        """What the receiver gets in the end; None where no attempt brought the message intact.
+
+        Args:
+            envelope: the message as its sender sealed it.
+            session: run of the protocol that the receiver is in.
+            round_: round that the receiver is in.
+        """
+        reasons: list[str] = []
+        arrived = None
+        while arrived is None and len(reasons) < self.attempts:
+            try:
+                arrived = self._attempt(envelope, session, round_)
+            except RejectedError as error:
+                reasons.append(error.reason)
+        client, step, repaired = envelope.sender, envelope.step, arrived is not None
+        self.incidents += [Incident(round_, client, step, reason, repaired) for reason in reasons]
+        return arrived
+
+    def take(self) -> list[Incident]:
+        """The incidents since the last call, which are then forgotten."""
+        taken, self.incidents = self.incidents, []
+        return taken
+
+    def _attempt(self, envelope: Envelope, session: bytes, round_: int) -> Envelope:
+        """Send once and check what comes out."""
+        arrived = self.wire.carry(envelope)
+        client, step = envelope.sender, envelope.step
+        if arrived is None:
+            raise RejectedError(client, step, "it did not arrive")
+        self.registry.check(arrived, session, round_, step)
+        if (arrived.sender, arrived.recipient) != (client, envelope.recipient):
+            reason = f"it is from {arrived.sender} to {arrived.recipient}, not from {client} to {envelope.recipient}"
+            raise RejectedError(client, step, reason)
+        return arrived

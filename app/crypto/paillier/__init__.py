@@ -1,0 +1,1 @@
+"""Packed Paillier encryption on `phe` keys."""

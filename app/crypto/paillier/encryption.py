@@ -1,0 +1,225 @@
+"""Encryption with noise that is cheap to make, in this process or in several.
+
+A ciphertext is (1 + P n) noise mod n^2, where the noise is a random n-th power. Where it comes from is the choice
+between speed and caution:
+
+- `full`: r^n for a random r, as Paillier defined it. Needs no assumption but his own, that n-th powers modulo n^2
+  cannot be told from other elements. The conservative choice, and the slow one.
+- `half`: g^s with the key's fixed g = h^n and a random s of half the bits of n. Damgard, Jurik and Nielsen prove it as
+  secure as Paillier's own for keys of the kind that `generate` makes.
+- `short`: g^s with s of twice the key's security bits. Assumes beyond that that discrete logarithms to the base h stay
+  hard for short exponents, in a group whose order only the private key tells: the best known way then takes about the
+  square root of the number of exponents. A common assumption, not a theorem.
+
+`half` and `short` look powers of g up in a table. Neither the look-ups nor gmpy2's arithmetic take constant time: who
+measures a client's caches or its time precisely may learn about the exponents.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import gmpy2
+
+from app.crypto.paillier.keys import PublicKey, security_bits
+from app.crypto.paillier.progress import progress_bar
+from app.errors import UserError
+
+Exponent = Literal["short", "half", "full"]
+"""Where the noise comes from: powers of a fixed element with short or half-length exponents, or r^n."""
+
+_WINDOW = 8  # bits of the exponent per look-up: a byte of the operating system's randomness each
+_FEW = 64  # plaintexts that are encrypted sooner than they are sent to workers
+_CHUNK = 128  # most plaintexts handed out at a time
+
+
+def exponent_bits(bits: int, exponent: Exponent) -> int:
+    """Bits of the random exponent, or of the random base where it is `full`.
+
+    Args:
+        bits: of the modulus.
+        exponent: where the noise comes from.
+    """
+    if exponent == "full":
+        return bits
+    return bits // 2 if exponent == "half" else 2 * security_bits(bits)
+
+
+def check_plaintexts(public: PublicKey, plaintexts: Sequence[int]) -> None:
+    """Refuse what decryption would return reduced modulo n.
+
+    Raises:
+        ValueError: at the first plaintext outside [0, n), naming its position.
+    """
+    for position, plaintext in enumerate(plaintexts):
+        if not 0 <= plaintext < public.n:
+            raise ValueError(f"the plaintext at position {position} is not in [0, n)")
+
+
+class Encryptor:
+    """Encrypts with one key. Making one sets up the table of powers.
+
+    Args:
+        public: whom to encrypt for.
+        exponent: where the noise comes from.
+    """
+
+    def __init__(self, public: PublicKey, exponent: Exponent) -> None:
+        self._public = public
+        self._n, self._square = gmpy2.mpz(public.n), gmpy2.mpz(public.square)
+        self._bytes = exponent_bits(public.bits, exponent) // _WINDOW
+        self._table = [] if exponent == "full" else self._powers(gmpy2.mpz(public.generator))
+
+    def encrypt(self, plaintexts: Sequence[int]) -> list[int]:
+        """Ciphertexts; equal plaintexts get different ones.
+
+        Args:
+            plaintexts: integers in [0, n).
+
+        Raises:
+            ValueError: where a plaintext is outside, naming its position.
+        """
+        check_plaintexts(self._public, plaintexts)
+        noise = self._from_table(len(plaintexts)) if self._table else self._random_powers(len(plaintexts))
+        pairs = zip(plaintexts, noise, strict=True)
+        return [int((1 + plaintext * self._n) * factor % self._square) for plaintext, factor in pairs]
+
+    def _powers(self, base: gmpy2.mpz) -> list[list[gmpy2.mpz]]:
+        """base^(digit 256^place) for every place and digit of an exponent."""
+        table = []
+        for _ in range(self._bytes):
+            row = [gmpy2.mpz(1)]
+            for _ in range(2**_WINDOW):
+                row.append(row[-1] * base % self._square)
+            base = row.pop()
+            table.append(row)
+        return table
+
+    def _from_table(self, count: int) -> Iterator[gmpy2.mpz]:
+        for _ in range(count):
+            noise = gmpy2.mpz(1)
+            for row, digit in zip(self._table, secrets.token_bytes(self._bytes), strict=True):
+                noise = noise * row[digit] % self._square
+            yield noise
+
+    def _random_powers(self, count: int) -> Sequence[gmpy2.mpz]:
+        return gmpy2.powmod_base_list([self._unit() for _ in range(count)], self._n, self._square)
+
+    def _unit(self) -> int:
+        while True:
+            r = 1 + secrets.randbelow(self._public.n - 1)
+            if math.gcd(r, self._public.n) == 1:
+                return r
+
+
+@dataclass(frozen=True, eq=False)
+class Encrypted:
+    """Ciphertexts and their price.
+
+    Attributes:
+        ciphertexts: in the order of the plaintexts.
+        seconds: CPU seconds of encrypting over all workers, without starting them and without their tables.
+    """
+
+    ciphertexts: list[int]
+    seconds: float
+
+
+class EncryptionPool:
+    """Encrypts in this process or in several, which start at the first large job.
+
+    Args:
+        public: whom to encrypt for.
+        exponent: where the noise comes from.
+        workers: processes, at least 1; with 1 everything happens in this one.
+        progress: whether to show a progress bar.
+    """
+
+    def __init__(self, public: PublicKey, exponent: Exponent, workers: int, progress: bool) -> None:
+        self._public, self._exponent = public, exponent
+        self._workers, self._progress = workers, progress
+        self._processes: ProcessPoolExecutor | None = None
+
+    def encrypt(self, plaintexts: Sequence[int]) -> Encrypted:
+        """Encrypt, spread over the workers.
+
+        Args:
+            plaintexts: integers in [0, n).
+
+        Raises:
+            ValueError: where a plaintext is outside, naming its position.
+            UserError: where a worker died.
+        """
+        check_plaintexts(self._public, plaintexts)
+        ciphertexts: list[int] = []
+        seconds = 0.0
+        with progress_bar("encrypting", len(plaintexts), self._progress) as bar:
+            for part in self._parts(plaintexts):
+                ciphertexts += part.ciphertexts
+                seconds += part.seconds
+                bar.update(len(part.ciphertexts))
+        return Encrypted(ciphertexts, seconds)
+
+    def close(self) -> None:
+        """End the processes; the next job would start new ones."""
+        if self._processes is not None:
+            self._processes.shutdown(cancel_futures=True)
+            self._processes = None
+
+    @cached_property
+    def _encryptor(self) -> Encryptor:
+        """This process's own."""
+        return Encryptor(self._public, self._exponent)
+
+    def _parts(self, plaintexts: Sequence[int]) -> Iterator[Encrypted]:
+        size = min(_CHUNK, -(-len(plaintexts) // (4 * self._workers)) or 1)
+        chunks = [plaintexts[start : start + size] for start in range(0, len(plaintexts), size)]
+        if self._workers == 1 or len(plaintexts) < _FEW:
+            yield from (_timed(self._encryptor, chunk) for chunk in chunks)
+            return
+        try:
+            yield from self._started().map(_in_worker, chunks)
+        except BrokenProcessPool as error:
+            self.close()
+            raise UserError.of(
+                f"a process that encrypts ended unexpectedly ({self._workers} were at work)",
+                "the update cannot be encrypted; a script that starts a run outside of "
+                '`if __name__ == "__main__":` or too little memory can be the reason',
+                "set --defenses.NAME.workers 1, which encrypts without further processes",
+            ) from error
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._processes is None:
+            # a fork would copy the locks of this process's threads in whatever state they are
+            context = multiprocessing.get_context("spawn")
+            known = (self._public, self._exponent)
+            self._processes = ProcessPoolExecutor(self._workers, context, _start_worker, known)
+        return self._processes
+
+
+_worker: Encryptor
+"""The encryptor of a worker process."""
+
+
+def _start_worker(public: PublicKey, exponent: Exponent) -> None:
+    global _worker
+    _worker = Encryptor(public, exponent)
+
+
+def _in_worker(plaintexts: Sequence[int]) -> Encrypted:
+    return _timed(_worker, plaintexts)
+
+
+def _timed(encryptor: Encryptor, plaintexts: Sequence[int]) -> Encrypted:
+    started = time.thread_time()
+    ciphertexts = encryptor.encrypt(plaintexts)
+    return Encrypted(ciphertexts, time.thread_time() - started)

@@ -1,0 +1,91 @@
+"""Adding under encryption, and ciphertexts as bytes. Needs the public key alone: this is the server's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gmpy2
+import numpy as np
+
+from app.crypto.paillier.keys import PublicKey
+
+
+class EncryptedSum:
+    """Sums of plaintexts nobody here can read, one per position.
+
+    Args:
+        public: the key all ciphertexts were made with.
+    """
+
+    def __init__(self, public: PublicKey) -> None:
+        self.public = public
+        self._square = gmpy2.mpz(public.square)
+        self._sums: dict[int, gmpy2.mpz] = {}
+
+    def add(self, positions: Sequence[int] | np.ndarray, ciphertexts: Sequence[int]) -> None:
+        """Add a ciphertext to the sum of each position; nothing is added where one of them is refused.
+
+        Args:
+            positions: at least 0, one per ciphertext.
+            ciphertexts: integers in [1, n^2).
+
+        Raises:
+            ValueError: where a number cannot be a ciphertext, naming its position.
+        """
+        places = [int(position) for position in positions]
+        check_ciphertexts(self.public, ciphertexts, places)
+        for position, ciphertext in zip(places, ciphertexts, strict=True):
+            known = self._sums.get(position)
+            new = gmpy2.mpz(ciphertext)
+            self._sums[position] = new if known is None else known * new % self._square
+
+    def merge(self, positions: Sequence[int] | np.ndarray, ciphertexts: Sequence[int]) -> None:
+        """Add sums that were made elsewhere, which is no different from adding ciphertexts."""
+        self.add(positions, ciphertexts)
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions with a sum, ascending."""
+        return sorted(self._sums)
+
+    @property
+    def ciphertexts(self) -> list[int]:
+        """The encrypted sums in the order of `positions`."""
+        return [int(self._sums[position]) for position in self.positions]
+
+
+def check_ciphertexts(public: PublicKey, ciphertexts: Sequence[int], positions: Sequence[int]) -> None:
+    """Refuse numbers outside [1, n^2), where every ciphertext lies.
+
+    Args:
+        public: the key they should belong to.
+        ciphertexts: the numbers.
+        positions: one per number, for the message.
+
+    Raises:
+        ValueError: at the first one outside.
+    """
+    if len(positions) != len(ciphertexts):
+        raise ValueError(f"{len(ciphertexts)} ciphertexts came with {len(positions)} positions")
+    square = public.square
+    for position, ciphertext in zip(positions, ciphertexts, strict=True):
+        if not 0 < ciphertext < square:
+            raise ValueError(f"the number at position {position} is no ciphertext: it is not in [1, n^2)")
+
+
+def to_wire(public: PublicKey, ciphertexts: Sequence[int]) -> bytes:
+    """Ciphertexts as bytes, `public.ciphertext_bytes` each, big-endian."""
+    length = public.ciphertext_bytes
+    return b"".join(ciphertext.to_bytes(length, "big") for ciphertext in ciphertexts)
+
+
+def from_wire(public: PublicKey, data: bytes) -> list[int]:
+    """The inverse of `to_wire`; whether the numbers can be ciphertexts is checked where they are used.
+
+    Raises:
+        ValueError: where the length is no multiple of a ciphertext's.
+    """
+    length = public.ciphertext_bytes
+    if len(data) % length:
+        raise ValueError(f"{len(data)} bytes are no whole number of ciphertexts of {length} bytes")
+    return [int.from_bytes(data[start : start + length], "big") for start in range(0, len(data), length)]

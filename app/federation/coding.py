@@ -1,0 +1,98 @@
+"""What the encrypted and the masked channel must know of a federation, and how they tell what goes wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.crypto.fixed_point import FixedPoint, OutsideRangeError
+from app.crypto.messages import Incident
+from app.errors import Problem, UserError
+from app.federation.channel import Update
+from app.federation.composition import stack_traits, weighs_by_loss
+from app.federation.integer_code import IntegerCode, WeightCode
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+FINE = 2.0**-16
+"""Unit of weights that are no integers."""
+
+
+def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
+    """How the weights of a federation's clients travel.
+
+    Args:
+        federation: prepared.
+        max_weight: largest weight where weights depend on losses; they are secret then.
+    """
+    sizes = federation.roster.sizes
+    if weighs_by_loss(federation):
+        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(max_weight / FINE)), secret=True)
+    if federation.weighting == "uniform":
+        return WeightCode(1.0, dict.fromkeys(range(len(sizes)), 1))
+    if "client-dp" in stack_traits(federation):  # which scales weights down to at most 1
+        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(1 / FINE)))
+    return WeightCode(1.0, dict(enumerate(sizes)))
+
+
+def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: float) -> int:
+    """Bound on the sums of any round: the clients with the largest weights take part.
+
+    Args:
+        federation: prepared.
+        point: precision of a client's change.
+        max_weight: largest weight where weights depend on losses.
+    """
+    weights = sorted(weight_code(federation, max_weight).largest.values(), reverse=True)
+    return point.largest * sum(weights[: federation.roster.most])
+
+
+def point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
+    """What is wrong with a precision."""
+    if not 8 <= point.bits <= 32:
+        consequence = "sums would be useless" if point.bits < 8 else "more digits than a float has would be sent"
+        yield Problem(f"bits of {defense} is {point.bits}", consequence, "set --defenses.NAME.bits between 8 and 32")
+    if not 0 < point.range < float("inf"):
+        remedy = "set --defenses.NAME.range above 0"
+        yield Problem(f"range of {defense} is {point.range}", "no change of a parameter would fit", remedy)
+
+
+def encoded(code: IntegerCode, update: Update, federation: FederatedModule) -> np.ndarray:
+    """A client's integers.
+
+    Raises:
+        UserError: where changes or weights do not fit.
+    """
+    try:
+        return code.encode(update)
+    except OutsideRangeError as error:
+        raise _outside(error, update, federation) from error
+    except ValueError as error:
+        raise UserError.of(
+            f"round {update.round + 1}: {error}",
+            "sums could overflow and come out wrong",
+            "raise --defenses.NAME.max_weight",
+        ) from error
+
+
+def tell_incidents(incidents: Iterable[Incident]) -> None:
+    """Warn of what went wrong on the way."""
+    for told in dict.fromkeys(map(str, incidents)):
+        warnings.warn(told, stacklevel=2)
+
+
+def _outside(error: OutsideRangeError, update: Update, federation: FederatedModule) -> UserError:
+    cells = update.index[error.positions[:1]].tolist()
+    blocks = federation.space.blocks
+    layer = next(block.name for block in blocks if block.cells.start <= cells[0] < block.cells.stop)
+    return UserError.of(
+        f"round {update.round + 1}: {len(error.positions)} parameters of client {update.client} changed by up to "
+        f"{error.largest:g}, the first of them in {layer}",
+        "fixed point does not hold such changes, and sums would come out wrong; the last round's checkpoint is kept",
+        "raise --defenses.NAME.range (with --defenses.NAME.bits, to keep the precision), or cut such changes with "
+        "--defenses.NAME.outside clip",
+    )

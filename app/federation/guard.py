@@ -1,0 +1,132 @@
+"""Whether secure aggregation can hide single clients under a plan: checked before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from tqdm import tqdm
+
+from app.errors import Problem
+from app.federation.audit import PlanAudit, audit
+from app.federation.sent import SentRound, sent_cells, sent_rounds
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+@dataclass(frozen=True)
+class GuardFinding:
+    """Sums of a plan that would give clients away.
+
+    Attributes:
+        kind: `few` contributors to a sum, or a `change` of the contributors from one round to the next by few.
+        layer: dotted name.
+        cells: number of such sums, over all cells and rounds.
+        of: number of all sums that could have been.
+        k: what counts as few: less than that.
+        clients: whom they would give away, ascending.
+    """
+
+    kind: str
+    layer: str
+    cells: int
+    of: int
+    k: int
+    clients: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"client{'s' if len(self.clients) > 1 else ''} {_listed(self.clients)}"
+        if self.kind == "few":
+            fewer = "a single contributor" if self.k == 2 else f"fewer than {self.k} contributors"
+            return f"{self.cells} of {self.of} sums of layer {self.layer} have {fewer}: {who}"
+        by = "a single client" if self.k == 2 else f"fewer than {self.k} clients"
+        return f"the contributors of {self.cells} sums of layer {self.layer} change by {by} between two rounds: {who}"
+
+
+def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
+    """Everything that secure aggregation could not hide in a prepared federation's plan.
+
+    Args:
+        federation: prepared.
+        k: sums over fewer clients, and changes by fewer clients, give them away; at least 2.
+    """
+    rounds = sent_rounds(federation, range(federation.rounds))
+    bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
+    found = audit(_changing(bar), federation.space, sent_cells(federation), k=k)
+    return [*_few(found, k), *_changes(found, k)]
+
+
+def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
+    """What the user is told before any training."""
+    few = [finding for finding in findings if finding.kind == "few"]
+    if few:
+        yield Problem(
+            _lines("sums over few clients", few),
+            f"secure aggregation would reveal what {_whom(few)} sent there",
+            "give every cell more contributors (more clients per width under --model.capacities, or another method: "
+            "`rampart plan` shows who trains what), or accept it with --defenses.NAME.allow_singletons true, which is "
+            "recorded",
+        )
+    changes = [finding for finding in findings if finding.kind == "change"]
+    if changes:
+        bound = "" if model_bound else " and bind masks to the model with --defenses.NAME.model_bound true"
+        yield Problem(
+            _lines("sums whose clients change by few", changes),
+            f"the difference of two sums narrows down what {_whom(changes)} sent; a server that repeats a model "
+            "reads it off",
+            "use a method whose submodels stay the same or change for many clients at once, or add differential privacy"
+            f"{bound}; or accept it with --defenses.NAME.allow_singletons true, which is recorded",
+        )
+
+
+class _Renumbered:
+    """A round of the plan under another number."""
+
+    def __init__(self, sent: SentRound, number: int) -> None:
+        self._sent, self.round = sent, number
+        self.participants = sent.participants
+
+    def index(self, client: int) -> Tensor:
+        """As planned."""
+        return self._sent.index(client)
+
+
+def _changing(rounds: Iterable[SentRound]) -> Iterator[_Renumbered]:
+    """Rounds that differ from the one before: equal ones have the same sums, and no change."""
+    before: Hashable = None
+    number = 0
+    for sent in rounds:
+        now = tuple((client, sent.plan.key(client)) for client in sorted(sent.participants))
+        if now != before:
+            yield _Renumbered(sent, number)
+            number += 1
+        before = now
+
+
+def _few(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
+    for layer in found.layers:
+        if cells := layer.below(k):
+            yield GuardFinding("few", layer.name, cells, layer.pairs, k, layer.alone)
+
+
+def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
+    for layer in found.layers:
+        if cells := layer.changes_below(k):
+            yield GuardFinding("change", layer.name, cells, layer.pairs, k, layer.exposed)
+
+
+def _lines(title: str, findings: list[GuardFinding]) -> str:
+    return "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in findings)])
+
+
+def _whom(findings: list[GuardFinding]) -> str:
+    clients = sorted({client for finding in findings for client in finding.clients})
+    return f"client{'s' if len(clients) > 1 else ''} {_listed(tuple(clients))}"
+
+
+def _listed(clients: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, clients[:8]))
+    return f"{shown} and {len(clients) - 8} more" if len(clients) > 8 else shown

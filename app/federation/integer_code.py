@@ -1,0 +1,154 @@
+"""Updates as integers, and sums of integers as the mean: what the encrypted and the masked channel have in common.
+
+A client sends w (theta_c - theta) in fixed point, with its integer weight w already multiplied in; sums are exact, and
+the division by the weights comes after them, cell by cell. The server knows the weights where they follow from the
+public roster. Where they depend on private losses (q-FFL) they travel with the update, one for every block of cells
+with the same contributors, so that only their sums come to light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.crypto.contributors import Contributors
+from app.crypto.fixed_point import FixedPoint, Outside
+from app.federation.channel import Aggregate, UncoveredCells, Update
+from app.federation.processes import precise
+
+
+@dataclass(frozen=True)
+class WeightCode:
+    """Weights as integers.
+
+    Attributes:
+        unit: weights are whole multiples of it.
+        largest: of every client, as an integer.
+        secret: whether only sums of weights may come to light.
+    """
+
+    unit: float
+    largest: Mapping[int, int]
+    secret: bool = False
+
+    def integer(self, weight: float) -> int:
+        """A weight in units, rounded."""
+        return round(weight / self.unit)
+
+
+class IntegerCode:
+    """The code of one round.
+
+    Attributes:
+        contributors: who contributes to which cells.
+        length: number of integers that are summed.
+        clipped: values of this process's clients that were cut to the range.
+        coded: all values of this process's clients.
+    """
+
+    def __init__(
+        self, contributors: Contributors, point: FixedPoint, weights: WeightCode, theta: Tensor, outside: Outside
+    ) -> None:
+        """Code a round.
+
+        Args:
+            contributors: who contributes to which cells.
+            point: precision of a client's change.
+            weights: how weights are coded.
+            theta: the server's vector.
+            outside: what becomes of changes that the range does not hold.
+        """
+        self.contributors = contributors
+        self._point, self._weights, self._theta, self._outside = point, weights, theta, outside
+        self.length = contributors.cells + (contributors.blocks + 1 if weights.secret else 0)
+        self.clipped = self.coded = 0
+        self._positions: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def largest_sum(self) -> int:
+        """No sum over the clients of the round can exceed it in absolute value."""
+        return self._point.largest * sum(self._weights.largest[client] for client in self.contributors.clients)
+
+    @cached_property
+    def block_of(self) -> np.ndarray:
+        """(length) contributor block of every integer; the sum of the curvatures comes last, in a block of its own."""
+        blocks = self.contributors.blocks
+        own = np.arange(blocks + 1) if self._weights.secret else np.zeros(0, dtype=np.int64)
+        return np.concatenate([self.contributors.block_of, own])
+
+    def positions(self, client: int) -> np.ndarray:
+        """Where a client's integers belong (int64, ascending); one object for all clients with the same submodel."""
+        submodel = self.contributors.submodel_of[client]
+        if submodel not in self._positions:
+            index, cells = self.contributors.submodels[submodel], self.contributors.cells
+            last = [cells + self.contributors.blocks]
+            extra = [*(cells + self.contributors.blocks_of(client)), *last] if self._weights.secret else []
+            self._positions[submodel] = np.concatenate([index, np.array(extra, dtype=np.int64)]) if extra else index
+        return self._positions[submodel]
+
+    def weight(self, update: Update) -> int:
+        """A client's weight in units.
+
+        Raises:
+            ValueError: where it is above what the guard bits were made for.
+        """
+        weight, most = self._weights.integer(update.weight), self._weights.largest[update.client]
+        if not 0 <= weight <= most:
+            raise ValueError(
+                f"weight {update.weight:g} of client {update.client} is not in 0..{most * self._weights.unit:g}"
+            )
+        return weight
+
+    def encode(self, update: Update) -> np.ndarray:
+        """A client's integers (int64), one for each of its positions.
+
+        Raises:
+            ValueError: where the update is not about the planned cells, or its weight or curvature is out of bounds.
+            OutsideRangeError: where changes are outside the range.
+        """
+        index = self.contributors.index(update.client)
+        if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
+            raise ValueError(f"client {update.client} sends other cells than planned")
+        change = (update.vector.double() - update.received.double()).cpu().numpy()
+        weight = self.weight(update)
+        values = self._point.quantise(change, self._outside)
+        self.coded += len(values)
+        self.clipped += int((np.abs(change) >= self._point.range).sum())
+        if not self._weights.secret:
+            return values * weight
+        curvature = self._curvature(update)
+        blocks = len(self.contributors.blocks_of(update.client))
+        return np.concatenate([values * weight, np.full(blocks, weight), [curvature]])
+
+    def _curvature(self, update: Update) -> int:
+        curvature = self._weights.integer(update.curvature)
+        most = self._point.largest * self._weights.largest[update.client]
+        if not 0 <= curvature <= most:
+            raise ValueError(f"curvature {update.curvature:g} of client {update.client} is too large for fixed point")
+        return curvature
+
+    def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
+        """The mean of every cell.
+
+        Args:
+            sums: (length) int64.
+            arrived: weights in units of the clients in the sum; where weights are secret, only whose they are counts.
+            uncovered: what becomes of cells that nobody sent.
+        """
+        cells, blocks = self.contributors.cells, self.contributors.blocks
+        per_block = sums[cells : cells + blocks] if self._weights.secret else self.contributors.sum_over(arrived)
+        curvature = float(sums[-1]) * self._weights.unit if self._weights.secret and len(sums) else 0.0
+        weight = self._tensor(per_block)[torch.from_numpy(self.contributors.block_of).to(self._theta.device)]
+        change = self._tensor(self._point.restore(sums[:cells])) / weight.clamp(min=1)
+        theta = self._theta.to(weight.dtype)
+        fill = theta if uncovered == "keep" or not arrived else torch.zeros_like(theta)
+        mean = torch.where(weight > 0, theta + change, fill)
+        return Aggregate(mean, weight * self._weights.unit, curvature, len(arrived))
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.float64)).to(self._theta.device, precise(self._theta.device))
