@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | attack | plan | list`."""
+"""The command line: `rampart fit | attack | plan | cost | list`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def _attack() -> Callable[[Sequence[str]], int]:
     return attack
 
 
+def _cost() -> Callable[[Sequence[str]], int]:
+    from app.commands.cost import cost
+
+    return cost
+
+
 def _list() -> Callable[[Sequence[str]], int]:
     from app.commands.listing import list_choices
 
@@ -47,6 +53,7 @@ COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
     "attack": Command("attack a finished run from its transcript, without training it again", _attack),
     "plan": Command("show who trains which cells, before any training", _plan),
+    "cost": Command("estimate what encryption and masks would take per round, before any training", _cost),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
 }
 

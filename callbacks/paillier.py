@@ -95,6 +95,7 @@ class Paillier(FederatedCallback):
             workers=self.workers or cores,
             attempts=self.attempts,
             progress=trainer.is_global_zero and trainer.progress_bar_callback is not None,
+            name=self.given_name,
         )
         make = SimulatedPaillierChannel if self.simulate else PaillierChannel
         self._channel = pl_module.channel = make(pl_module, settings)

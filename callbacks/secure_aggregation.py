@@ -104,6 +104,7 @@ class SecureAggregation(FederatedCallback):
             model_bound=self.model_bound,
             least=1 if self.allow_singletons else self.k,
             attempts=self.attempts,
+            name=self.given_name,
         )
         self._channel = pl_module.channel = MaskedChannel(pl_module, settings)
 

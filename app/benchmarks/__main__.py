@@ -1,4 +1,4 @@
-"""`python -m app.benchmarks defenses|federation|shadows [--quick] [--json FILE]`: measure and print tables."""
+"""`python -m app.benchmarks defenses|federation|paillier|shadows [--quick] [--json FILE]`: measure and print tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from app.benchmarks.defenses import defense_tables
 from app.benchmarks.federation import federation_tables
+from app.benchmarks.paillier import paillier_tables
 from app.benchmarks.shadows import shadow_tables
 from app.benchmarks.table import Table
 from app.federation.executors import available_cores
@@ -21,6 +22,7 @@ from app.federation.executors import available_cores
 SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
     "defenses": defense_tables,
     "federation": federation_tables,
+    "paillier": paillier_tables,
     "shadows": shadow_tables,
 }
 

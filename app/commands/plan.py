@@ -7,15 +7,15 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
-from app.commands.fit import FitCommand, quieten
+from app.commands.dry import DryCommand
+from app.commands.fit import quieten
 from app.errors import UserError
 from app.federation.audit import PlanAudit, audit
-from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.sent import sent_cells, sent_rounds
 from app.results.plan_maps import LayerMap, PlanMaps
@@ -37,8 +37,8 @@ class PlanSettings:
     folder: str | None = None
 
 
-class PlanCommand(FitCommand):
-    """Takes the options of a run, but leaves no run behind."""
+class PlanCommand(DryCommand):
+    """Takes the options of a run, and those of the plan."""
 
     program: ClassVar[str] = "rampart plan"
     purpose: ClassVar[str | None] = __doc__
@@ -70,14 +70,6 @@ class PlanCommand(FitCommand):
         """Where the plan is kept."""
         given = self.settings.folder
         return Path(given) if given is not None else Path(self.config.run.root) / "plan"
-
-    def give_home(self, attack: FederatedCallback) -> None:
-        """Nothing is attacked."""
-
-    def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """No recorder, no tracker, and no device: the plan does not depend on where clients are trained."""
-        here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
-        return {**here, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 
 
 def plan(arguments: Sequence[str]) -> int:

@@ -15,8 +15,6 @@ SERVER = -1
 """The server's number among senders and recipients."""
 
 SESSION_BYTES = 16
-"""Length of a session's name."""
-
 HEADER_BYTES = SESSION_BYTES + 8 + 1 + 8 + 8 + 8
 """Session, round, step, sender, recipient and length of the body, as they would be sent."""
 
@@ -108,8 +106,8 @@ class Identity(KeepsSecrets):
         """Sign a message; the fields are those of `Envelope`."""
         if len(session) != SESSION_BYTES:
             raise ValueError(f"a session has {SESSION_BYTES} bytes, not {len(session)}")
-        signature = self._key.sign(_signed(session, round_, step, self.client, recipient, body))
-        return Envelope(session, round_, step, self.client, recipient, body, signature)
+        parts = (session, round_, step, self.client, recipient, body)
+        return Envelope(*parts, self._key.sign(_signed(*parts)))
 
 
 def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int, body: bytes) -> bytes:
@@ -230,8 +228,8 @@ class Post:
                 arrived = self._attempt(envelope, session, round_)
             except RejectedError as error:
                 reasons.append(error.reason)
-        client, step, repaired = envelope.sender, envelope.step, arrived is not None
-        self.incidents += [Incident(round_, client, step, reason, repaired) for reason in reasons]
+        about = round_, envelope.sender, envelope.step
+        self.incidents += [Incident(*about, reason, repaired=arrived is not None) for reason in reasons]
         return arrived
 
     def take(self) -> list[Incident]:

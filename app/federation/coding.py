@@ -14,6 +14,7 @@ from app.errors import Problem, UserError
 from app.federation.channel import Update
 from app.federation.composition import stack_traits, weighs_by_loss
 from app.federation.integer_code import IntegerCode, WeightCode
+from app.federation.parameters import ParameterSpace
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -61,8 +62,14 @@ def point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
         yield Problem(f"range of {defense} is {point.range}", "no change of a parameter would fit", remedy)
 
 
-def encoded(code: IntegerCode, update: Update, federation: FederatedModule) -> np.ndarray:
+def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: str) -> np.ndarray:
     """A client's integers.
+
+    Args:
+        code: of the round.
+        update: what the client sends.
+        space: layout of the server's vector.
+        defense: what the user calls the defense.
 
     Raises:
         UserError: where changes or weights do not fit.
@@ -70,12 +77,12 @@ def encoded(code: IntegerCode, update: Update, federation: FederatedModule) -> n
     try:
         return code.encode(update)
     except OutsideRangeError as error:
-        raise _outside(error, update, federation) from error
+        raise _outside(error, update, space, defense) from error
     except ValueError as error:
         raise UserError.of(
             f"round {update.round + 1}: {error}",
             "sums could overflow and come out wrong",
-            "raise --defenses.NAME.max_weight",
+            f"raise --defenses.{defense}.max_weight",
         ) from error
 
 
@@ -85,14 +92,13 @@ def tell_incidents(incidents: Iterable[Incident]) -> None:
         warnings.warn(told, stacklevel=2)
 
 
-def _outside(error: OutsideRangeError, update: Update, federation: FederatedModule) -> UserError:
-    cells = update.index[error.positions[:1]].tolist()
-    blocks = federation.space.blocks
-    layer = next(block.name for block in blocks if block.cells.start <= cells[0] < block.cells.stop)
+def _outside(error: OutsideRangeError, update: Update, space: ParameterSpace, defense: str) -> UserError:
+    cell = int(update.index[int(error.positions[0])])
+    layer = next(block.name for block in space.blocks if block.cells.start <= cell < block.cells.stop)
     return UserError.of(
         f"round {update.round + 1}: {len(error.positions)} parameters of client {update.client} changed by up to "
         f"{error.largest:g}, the first of them in {layer}",
         "fixed point does not hold such changes, and sums would come out wrong; the last round's checkpoint is kept",
-        "raise --defenses.NAME.range (with --defenses.NAME.bits, to keep the precision), or cut such changes with "
-        "--defenses.NAME.outside clip",
+        f"raise --defenses.{defense}.range (with --defenses.{defense}.bits, to keep the precision), or cut such "
+        f"changes with --defenses.{defense}.outside clip",
     )

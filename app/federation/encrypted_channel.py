@@ -19,7 +19,7 @@ from torch import Tensor
 
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
-from app.crypto.messages import HEADER_BYTES, SERVER, Identity, Post, Registry, Wire
+from app.crypto.messages import HEADER_BYTES, SERVER, Envelope, Identity, Post, Registry, Wire
 from app.crypto.paillier.arrangement import Arrangement
 from app.crypto.paillier.decryption import decrypt
 from app.crypto.paillier.encryption import EncryptionPool, Exponent
@@ -50,6 +50,7 @@ class Encryption:
         workers: processes that encrypt and threads that decrypt.
         attempts: how often a damaged message is asked for before the client is left out.
         progress: whether to show progress bars.
+        name: what the user calls the defense, for messages that name an option.
     """
 
     key_length: KeyLength
@@ -60,6 +61,7 @@ class Encryption:
     workers: int
     attempts: int
     progress: bool
+    name: str
 
 
 @dataclass
@@ -124,7 +126,7 @@ class EncryptedChannel(Channel):
 
     def send(self, update: Update) -> Message | None:
         """Encrypt and add one update."""
-        values = encoded(self._code, update, self._federation)
+        values = encoded(self._code, update, self._federation.space, self._settings.name)
         numbers, dense = self._arrangement.spread(self._code.positions(update.client), values)
         size = self._carry(update.client, numbers, dense)
         if size is None:
@@ -191,6 +193,7 @@ class PaillierChannel(EncryptedChannel):
         self._private: PrivateKey | None = None
         self._pool: EncryptionPool | None = None
         self._known: PublicKey | None = None
+        self._identities: dict[int, Identity] = {}
 
     @property
     def _public(self) -> PublicKey:
@@ -216,20 +219,16 @@ class PaillierChannel(EncryptedChannel):
         self._session = from_first(secrets.token_bytes(16))
         self._round = plan.round + 1
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
-        self._identities = {client: Identity(client) for client in mine if client != NOBODY}
         registry = Registry()
-        for client, identity in self._identities.items():
-            registry.enrol(client, identity.public)
+        for client in mine:
+            if client != NOBODY:
+                registry.enrol(client, self._identities.setdefault(client, Identity(client)).public)
         self._post = Post(registry, self._wire, self._settings.attempts)
         self._sum = EncryptedSum(self._public)
         self._expected: Counter[int] = Counter()
 
     def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int | None:
-        assert self._pool is not None
-        made = self._pool.encrypt(self._packing.pack(dense))
-        self.work.encrypt += made.seconds
-        body = bytes.fromhex(self._public.fingerprint) + to_wire(self._public, made.ciphertexts)
-        sealed = self._identities[client].seal(self._session, self._round, "ciphertext", SERVER, body)
+        sealed = self._sealed(client, dense)
         started = time.perf_counter()
         arrived = self._post.deliver(sealed, self._session, self._round)
         refusal = "" if arrived is None else self._accept(arrived.body, numbers)
@@ -238,6 +237,14 @@ class PaillierChannel(EncryptedChannel):
         if refusal:
             warnings.warn(f"round {self._round}: the update of client {client} is left out: {refusal}.", stacklevel=2)
         return None if arrived is None or refusal else arrived.size
+
+    def _sealed(self, client: int, dense: np.ndarray) -> Envelope:
+        """The client encrypts and signs."""
+        assert self._pool is not None
+        made = self._pool.encrypt(self._packing.pack(dense))
+        self.work.encrypt += made.seconds
+        body = bytes.fromhex(self._public.fingerprint) + to_wire(self._public, made.ciphertexts)
+        return self._identities[client].seal(self._session, self._round, "ciphertext", SERVER, body)
 
     def _accept(self, body: bytes, numbers: np.ndarray) -> str:
         """The server adds a client's ciphertexts; returns why it does not, empty where it does."""
@@ -266,21 +273,23 @@ class PaillierChannel(EncryptedChannel):
 
     def _decrypted(self, private: PrivateKey, total: EncryptedSum, expected: Counter[int]) -> np.ndarray | None:
         """The clients decrypt the sum and see whether it is one."""
-        found = decrypt(private, total.ciphertexts, self._settings.workers, self._settings.progress)
-        self.work.decrypt, self.work.summed = found.seconds, len(found.plaintexts)
         numbers = np.array(total.positions, dtype=np.int64)
         try:
+            found = decrypt(private, total.ciphertexts, self._settings.workers, self._settings.progress)
             opened = self._packing.unpack(found.plaintexts, len(numbers) * self._packing.slots)
-            wrong = [number for number, n in zip(numbers, opened.contributors, strict=True) if n != expected[number]]
+            wrong = int((opened.contributors != [expected[number] for number in numbers.tolist()]).sum())
         except CorruptedError as error:
-            wrong = [numbers[position] for position in error.positions]
+            wrong = len(error.positions)
+        except ValueError:  # not even ciphertexts under this key
+            wrong = len(numbers)
         if wrong:
             warnings.warn(
-                f"round {self._round}: {len(wrong)} of {len(numbers)} encrypted sums are damaged, or belong to another "
-                "key; the round is given up and the server's model stays as it is.",
+                f"round {self._round}: {wrong} of {len(numbers)} encrypted sums are damaged, or belong to another key; "
+                "the round is given up and the server's model stays as it is.",
                 stacklevel=2,
             )
             return None
+        self.work.decrypt, self.work.summed = found.seconds, len(found.plaintexts)
         return self._arrangement.collect(numbers, opened.values)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,9 @@ from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.masking.binding import BlockDigests
 from app.crypto.masking.coordinator import Coordinator
 from app.crypto.masking.layout import Layout
-from app.crypto.masking.participant import AbortedError, Participant
+from app.crypto.masking.participant import Participant
 from app.crypto.masking.streams import word_for
+from app.crypto.masking.threshold import AbortedError, require
 from app.crypto.messages import Envelope, Identity, Post, Registry, Wire, new_session
 from app.federation.channel import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
 from app.federation.coding import encoded, tell_incidents, weight_code
@@ -47,6 +48,7 @@ class Masking:
         model_bound: whether masks cancel only among clients that received the same values.
         least: fewest clients behind a sum that clients will unmask; 1 unmasks any.
         attempts: how often a damaged message is asked for before the client is left out.
+        name: what the user calls the defense, for messages that name an option.
     """
 
     point: FixedPoint
@@ -56,6 +58,7 @@ class Masking:
     model_bound: bool
     least: int
     attempts: int
+    name: str
 
     def needed(self, clients: int) -> int:
         """How many of so many clients must stay to the end; never one alone."""
@@ -85,6 +88,12 @@ class MaskedChannel(Channel):
         self._federation, self._settings, self._wire = federation, settings, wire or Wire()
         self.aborted = self.dropped = self.protocol_bytes = 0
         self.clipped_share = 0.0
+        self._identities: dict[int, Identity] = {}
+        self._participants: dict[int, Participant] = {}
+
+    def end(self) -> None:
+        """Forget the clients' secrets."""
+        self._participants, self._identities = {}, {}
 
     # ---- before local training -------------------------------------------------------------------------------------
 
@@ -94,21 +103,28 @@ class MaskedChannel(Channel):
         self._contributors = Contributors.of(theta.numel(), sent_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
-        positions = {client: self._code.positions(client) for client in plan.participants}
-        threshold = settings.needed(len(positions))
-        self._layout = Layout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
         self._theta, self._round = theta, plan.round + 1
         self._arrived: dict[int, int] = {}
-        self._failure = ""
+        self._participants, self._failure = {}, ""
         self.dropped = self.protocol_bytes = 0
-        self._enrol(plan)
-        self._agree()
+        try:
+            self._enrol(plan)
+            self._agree()
+        except AbortedError as error:
+            self._failure = str(error)
 
     def _enrol(self, plan: Plan) -> None:
         """Everybody's keys for signatures are known before the protocol begins."""
+        clients, threshold = len(plan.participants), self._settings.needed(len(plan.participants))
+        if clients < threshold:
+            raise AbortedError(f"{clients} clients take part, and {threshold} are needed")
+        positions = {client: self._code.positions(client) for client in plan.participants}
+        self._layout = Layout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
         self._session = from_first(new_session())
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
-        identities = {client: Identity(client) for client in mine if client != NOBODY}
+        identities = {
+            client: self._identities.setdefault(client, Identity(client)) for client in mine if client != NOBODY
+        }
         registry = Registry()
         for part in gather({client: identity.public for client, identity in identities.items()}):
             for client, public in part.items():
@@ -124,17 +140,20 @@ class MaskedChannel(Channel):
         """The steps `keys` and `shares`: afterwards it is settled who masks with whom."""
         roster = self._coordinator.register(self._exchange(one.advertise() for one in self._participants.values()))
         self._participants = {client: one for client, one in self._participants.items() if client in roster}
-        try:
-            shares = [share for one in self._participants.values() for share in one.share(roster)]
-        except AbortedError as error:
-            self._failure = str(error)
-            shares = []
+        self._require(roster, "advertised their keys")
+        shares = [share for one in self._participants.values() for share in one.share(roster)]
         relayed = self._coordinator.relay(self._exchange(shares))
+        refused = [error for client, one in self._participants.items() for error in one.receive(relayed[client])]
+        self._coordinator.exclude(error.client for part in gather(refused) for error in part)
         settled = self._coordinator.settled
+        self._require(settled, "shared their secrets")
         self._participants = {client: one for client, one in self._participants.items() if client in settled}
-        for client, one in self._participants.items():
-            one.receive(relayed.get(client, []))
+        for one in self._participants.values():
             one.settle(settled)
+
+    def _require(self, clients: Collection[int], what: str) -> None:
+        """Give the round up on all processes at once, also on one whose clients would not notice."""
+        require(len(clients), self._layout.threshold, what, set(self._layout.positions) - set(clients))
 
     def _exchange(self, messages: Iterable[Envelope]) -> list[Envelope]:
         """Messages of all processes that arrive, with their bytes counted."""
@@ -151,7 +170,7 @@ class MaskedChannel(Channel):
         participant = self._participants.get(update.client)
         if participant is None or self._failure:
             return None
-        values = encoded(self._code, update, self._federation)
+        values = encoded(self._code, update, self._federation.space, self._settings.name)
         sealed = participant.mask(values, self._binding(update))
         arrived = self._post.deliver(sealed, self._session, self._round)
         tell_incidents(self._post.take())
@@ -173,27 +192,30 @@ class MaskedChannel(Channel):
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         """Remove the masks that are left over, or give the round up."""
-        own = (self._coordinator.sum, list(self._arrived))
-        for rank, (part, clients) in enumerate(gather(own)):
-            if rank != self._rank:
-                self._coordinator.merge(part, clients)
-        self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
         counted = gather((self._code.clipped, self._code.coded))
         self.clipped_share = sum(clipped for clipped, _ in counted) / max(1, sum(coded for _, coded in counted))
         try:
+            if self._failure:
+                raise AbortedError(self._failure)
+            self._join()
             sums = self._unmasked()
         except AbortedError as error:
-            self._failure = self._failure or str(error)
-            self._give_up()
+            self._give_up(str(error))
             sums, self._arrived = np.zeros(self._code.length, dtype=np.int64), {}
         return self._code.decode(sums, self._arrived, uncovered)
+
+    def _join(self) -> None:
+        """Add up what has arrived on all processes."""
+        for rank, (part, clients) in enumerate(gather((self._coordinator.sum, list(self._arrived)))):
+            if rank != self._rank:
+                self._coordinator.merge(part, clients)
+        self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
 
     def _unmasked(self) -> np.ndarray:
         survivors = set(self._arrived)
         gone = set(self._coordinator.settled) - survivors
         self.dropped = len(gone)
-        if not survivors:
-            raise AbortedError(self._failure or "no masked update has arrived")
+        self._require(survivors, "sent masked updates")
         few = self._contributors.few(sorted(survivors), self._settings.least)
         if few:
             who = ", ".join(map(str, few[:5])) + (" ..." if len(few) > 5 else "")
@@ -212,11 +234,11 @@ class MaskedChannel(Channel):
         everything = np.arange(self._contributors.cells)
         return BlockDigests(self._contributors, everything, _plain(self._theta)).binding
 
-    def _give_up(self) -> None:
+    def _give_up(self, reason: str) -> None:
         self.aborted += 1
         if self._rank == 0:
             warnings.warn(
-                f"round {self._round}: secure aggregation is given up: {self._failure}. The server learns nothing "
+                f"round {self._round}: secure aggregation is given up: {reason}. The server learns nothing "
                 "and its model stays as it is.",
                 stacklevel=2,
             )

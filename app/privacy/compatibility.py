@@ -326,8 +326,8 @@ RULES: tuple[Rule, ...] = (
         "channel",
         "own-noise",
         "{second} under {first}",
-        "every client adds all the noise it needs by itself, although only sums come to light: its epsilon holds for the "
-        "single update and does not count that it is hidden",
+        "every client adds all the noise it needs by itself, although only sums come to light: its epsilon holds for "
+        "the single update and does not count that it is hidden",
     ),
     Rule(
         "channel-pruned-uploads",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from app.benchmarks.defenses import METHODS, private_steps
 from app.benchmarks.ours import ours
+from app.benchmarks.paillier import CLIENTS, Measured, Subject, client_table, encryption_table, measure, round_table
 from app.benchmarks.raw import raw_sequence, raw_threads
 from app.benchmarks.table import Row, Table
 from app.benchmarks.work import Work
@@ -53,3 +55,31 @@ def test_private_steps_are_measured_beside_a_plain_one():
     assert table.rows[0].ratio == 1
     assert all(row.value > 0 for row in table.rows)
     assert table.rows[1].goal == 2.1
+
+
+def test_cost_of_encryption_is_put_together_from_its_parts():
+    """Ratios, goals and the round follow from the measured parts as their labels say."""
+    goals = {"client_goals": ((2048, (0.05, 0.8, 0.2)),), "round_goals": ((2048, 1.7),)}
+    subject = Subject("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
+    parts = Measured(2048, 512, alone=(0.3, 0.2, 0.4), encrypt=(0.1, 0.2, 9.0), add=1.0, decrypt=4.0, decrypt_cpu=8.0,
+                     phe_encrypt=900.0, phe_decrypt=100.0)  # fmt: skip
+    client = client_table(subject, 2.0, [parts]).rows
+    assert [row.ratio for row in client] == pytest.approx([1, 0.15, 0.1, 2.1, 0.2, 2, 0.5, 500])
+    assert [row.met for row in client] == [None, None, False, False, True, None, None, None]
+    rows = round_table(subject, 2.0, [parts]).rows
+    assert [row.value for row in rows] == pytest.approx([20, 20 + 20 * 0.2 + 1 + 4])
+    assert rows[1].met
+    encryption = encryption_table(subject, 100, [parts]).rows
+    assert [row.ratio for row in encryption] == pytest.approx([3000, 1, 2 / 3])
+    assert encryption[2].remark == "4500 times as fast as phe"
+
+
+def test_encryption_is_measured_on_whole_updates():
+    """The sum is checked while it is measured, and every part takes time."""
+    subject = Subject("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
+    found = measure(1024, np.linspace(-2, 2, 3000, dtype=np.float32), subject)
+    assert len(found.alone) == len(found.encrypt) == 2
+    assert found.bytes == 75 * 256, "40 values of 25 bits in each of the ciphertexts"
+    assert CLIENTS == 20
+    assert found.phe_encrypt > max(found.alone)
+    assert min(found.add, found.decrypt, found.decrypt_cpu, found.phe_decrypt, *found.alone, *found.encrypt) > 0

@@ -29,7 +29,7 @@ def test_views_offer_exactly_what_the_adversary_sees(transcript):
     """Outside: the released model; a client: also the models of the rounds; the server: also messages."""
     assert public(transcript.external_view()) == {"released"}
     assert public(transcript.client_view()) == {"released", "broadcast", "aggregate", "rounds"}
-    assert public(transcript.server_view()) == {"released", "broadcast", "aggregate", "rounds", "uploads"}
+    assert public(transcript.server_view()) == {"released", "broadcast", "aggregate", "rounds", "uploads", "readable"}
     assert not isinstance(transcript.external_view(), ClientView)
     assert not isinstance(transcript.client_view(), ServerView)
     assert isinstance(transcript.server_view(), ExternalView)
@@ -55,6 +55,24 @@ def test_message_without_payload(transcript):
     assert upload.payload is None
     assert upload.index is None
     assert upload.form == "ciphertext"
+
+
+def test_models_under_encryption(tmp_path):
+    """Clients can read them and the server cannot, until the final one is released."""
+    transcript = Transcript(tmp_path)
+    transcript.record_broadcast(1, torch.arange(5.0), "ciphertext")
+    transcript.record_aggregate(1, torch.full((5,), 2.0))
+    transcript.record_broadcast(2, torch.arange(5.0), "masked")
+    transcript.record_released(torch.ones(5))
+    server, client = transcript.server_view(), transcript.client_view()
+    assert (server.readable(1), server.readable(2)) == (False, True)
+    for look in (server.broadcast, server.aggregate):
+        with pytest.raises(UserError, match="the server sees ciphertext only in round 1"):
+            look(1)
+    assert client.broadcast(1).tolist() == [0, 1, 2, 3, 4]
+    assert client.aggregate(1).tolist() == [2] * 5
+    assert server.broadcast(2).tolist() == [0, 1, 2, 3, 4]
+    assert server.released().tolist() == [1] * 5
 
 
 def test_forgotten_round(transcript):

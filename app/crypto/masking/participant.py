@@ -157,7 +157,7 @@ class Participant(KeepsSecrets):
         """Raise where a request for shares cannot be an honest one."""
         if both := alive & gone:
             raise AbortedError(f"the server asks for both secrets of clients {listed(both)}")
-        require(len(alive), self.layout.threshold, "survived")
+        require(len(alive), self.layout.threshold, "survived", gone)
         if self.client not in alive or not self._masked:
             raise AbortedError(f"client {self.client} sent no masked values or is not counted as a survivor")
         if strangers := (alive | gone) - set(self._peers):

@@ -1,0 +1,154 @@
+"""`rampart cost`: estimate what encrypted and masked channels would take per round, before any training."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar, get_args
+
+from lightning.pytorch.cli import LightningArgumentParser
+from tqdm import tqdm
+
+from app.commands.dry import DryCommand
+from app.commands.fit import quieten
+from app.crypto.masking.cost import measure as measure_masks
+from app.crypto.masking.streams import word_for
+from app.crypto.paillier.cost import measure
+from app.crypto.paillier.keys import KeyLength, generate
+from app.errors import UserError
+from app.federation.channel_cost import ChannelCost, RoundCosts
+from app.federation.coding import largest_sum
+from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.module import FederatedModule
+from app.results.run_folder import write_text
+from callbacks.paillier import Paillier
+from callbacks.secure_aggregation import SecureAggregation
+
+SECONDS = ("client s", "server s", "decrypt s", "shared s")
+
+C = TypeVar("C", bound=FederatedCallback)
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """What to estimate.
+
+    Attributes:
+        round: the round to look at, counted from 1; rounds differ where clients or submodels are drawn.
+        json: also write the numbers to this file.
+    """
+
+    round: int = 1
+    json: str | None = None
+
+
+class CostCommand(DryCommand):
+    """Takes the options of a run, and those of the estimate."""
+
+    program: ClassVar[str] = "rampart cost"
+    purpose: ClassVar[str | None] = __doc__
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Options of a run, and of the estimate."""
+        super().add_arguments_to_parser(parser)
+        parser.add_class_arguments(CostSettings, "cost")
+
+    @property
+    def settings(self) -> CostSettings:
+        """What to estimate."""
+        return CostSettings(**vars(self.config.cost))
+
+
+def cost(arguments: Sequence[str]) -> int:
+    """Estimate the costs of the channels; returns the exit code."""
+    quieten()
+    command = CostCommand(arguments)
+    federation = command.prepared()
+    number = command.settings.round
+    if not 1 <= number <= federation.rounds:
+        raise UserError.of(
+            f"round {number} is asked for, and the run has {federation.rounds}",
+            "there is nothing to estimate",
+            f"set --cost.round between 1 and {federation.rounds}",
+        )
+    found = list(_costs(federation, number))
+    clients = found[0].clients
+    print(f"{federation.method.title}: {federation.space.size:,} cells, {clients} clients in round {number}\n")
+    print(_table(found), "", *map(_item, _legend(_paillier(federation))), sep="\n")
+    if command.settings.json is not None:
+        _write(Path(command.settings.json), found)
+    return 0
+
+
+def _costs(federation: FederatedModule, number: int) -> Iterator[ChannelCost]:
+    paillier, masking = _paillier(federation), _chosen(federation, SecureAggregation) or SecureAggregation()
+    plan = federation.plan_of(number - 1)
+    costs = RoundCosts(federation, plan, masking.point, masking.max_weight)
+    yield costs.plain()
+    yield costs.masked(measure_masks(word_for(largest_sum(federation, masking.point, masking.max_weight))))
+    packed = RoundCosts(federation, plan, paillier.point, paillier.max_weight)
+    for bits in tqdm(get_args(KeyLength), "measuring Paillier", unit=" keys", delay=1, leave=False, disable=None):
+        yield packed.paillier(bits, measure(generate(bits), paillier.exponent))
+
+
+def _paillier(federation: FederatedModule) -> Paillier:
+    """As configured, or with its defaults."""
+    return _chosen(federation, Paillier) or Paillier()
+
+
+def _chosen(federation: FederatedModule, kind: type[C]) -> C | None:
+    return next((one for one in federated_callbacks(federation.trainer) if isinstance(one, kind)), None)
+
+
+def _table(found: list[ChannelCost]) -> str:
+    """One row per channel."""
+    rows = [["channel", "up / client", "up / round", "x plain", "down / round", *SECONDS]]
+    for one in found:
+        growth = f"{one.up / max(1, found[0].up):.2f}"
+        sizes = [_bytes(one.up / max(1, one.clients)), _bytes(one.up), growth, _bytes(one.down)]
+        spent = [one.client, one.server, one.decrypt, one.shared_decrypt]
+        rows.append([one.name, *sizes, *(_seconds(value) for value in spent)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _legend(paillier: Paillier) -> Iterator[str]:
+    yield "Seconds are those of one core of this machine, extrapolated from a measured sample; bytes are exact."
+    yield (
+        "client s: an average client masks or encrypts; server s: the server adds up; decrypt s: somebody decrypts the "
+        "whole sum, be it every client for itself or one for all; shared s: each client decrypts an equal part."
+    )
+    yield (
+        f"Paillier: {paillier.point.bits} bits per value, precision {paillier.point.step:.2g}, {paillier.exponent} "
+        "exponents. Secure aggregation: nobody drops out."
+    )
+
+
+def _item(text: str) -> str:
+    return textwrap.fill(text, 110, initial_indent="- ", subsequent_indent="  ")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def _seconds(value: float) -> str:
+    return "-" if value == 0 else f"{value:.3g}"
+
+
+def _write(path: Path, found: list[ChannelCost]) -> None:
+    records = [asdict(one) | {"shared_decrypt": one.shared_decrypt} for one in found]
+    try:
+        write_text(path, json.dumps(records, indent=2) + "\n")
+    except OSError as error:
+        raise UserError.of(
+            f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"
+        ) from error

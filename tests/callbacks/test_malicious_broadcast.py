@@ -1,0 +1,85 @@
+"""A server that sends clients different models, and reads the sum: masks that are bound to the model leave it noise."""
+
+import pytest
+import torch
+from channel_kit import ENCRYPTED, MASKED, MIXED, NET, SIZES, trained
+from federation_kit import Blobs, Recorder, initial, small_federation
+
+from app.federation.hooks import FederatedCallback
+
+COHORT = tuple(client for client, rate in enumerate(MIXED) if rate == 0.5)
+
+
+class TwoModels(FederatedCallback):
+    """One cohort gets another model than the rest, off by a constant in one of its cells."""
+
+    kind = "observer"
+
+    def __init__(self, cohort=COHORT, by=0.01):
+        self.cohort, self.by = cohort, by
+
+    def on_broadcast(self, trainer, federation, client, vector):
+        """The first cell is one that every client holds."""
+        if client in self.cohort:
+            vector[0] += self.by
+
+
+class Indices(FederatedCallback):
+    """Keeps which cells every client trains in the first round."""
+
+    kind = "observer"
+
+    def on_round_start(self, trainer, federation, plan):
+        """The public plan."""
+        self.cells = {client: set(plan.index(client).tolist()) for client in plan.participants}
+
+
+def sums(*callbacks):
+    """Means of the round, per cell, and the cells of every client."""
+    recorder, indices = Recorder(), Indices()
+    trained(*callbacks, recorder, indices)
+    return recorder.aggregates[0][0], indices.cells
+
+
+def test_bound_masks_leave_noise_where_cohorts_overlap():
+    """Every cell of the cohort is also held by somebody else; whoever got the same model still adds up exactly."""
+    garbled, cells = sums(TwoModels(), MASKED())
+    honest, _ = sums(TwoModels(), MASKED(model_bound=False))
+    inside = set().union(*(cells[client] for client in COHORT))
+    outside = set().union(*(own for client, own in cells.items() if client not in COHORT))
+    shared = torch.tensor(sorted(inside & outside))
+    apart = torch.tensor(sorted(outside - inside))
+    assert shared.numel() > 20
+    assert apart.numel() > 20
+    wrong = (garbled - honest).abs()
+    assert (wrong[shared] > 0.01).float().mean() > 0.99, "masks that do not cancel are uniform over hundreds"
+    assert wrong[shared].median() > 10
+    assert wrong[apart].max() == 0
+
+
+def test_ordinary_masks_hand_the_sum_over():
+    """The same attack without binding: the sum of what clients really sent, as over the plain channel."""
+    masked, _ = sums(TwoModels(), MASKED(model_bound=False))
+    start = initial(small_federation(net=NET, capacities=MIXED), Blobs(SIZES))
+    recorder = Recorder()
+    trained(TwoModels(), recorder)
+    plain = recorder.aggregates[0][0]
+    moved = sum(client in COHORT for client in range(len(SIZES))) / len(SIZES) * 0.01
+    # changes are sent, so what was added to the broadcast is not in the masked sum
+    assert (masked - plain)[1:].abs().max() <= 2.0**-22
+    assert float((plain - masked)[0]) == pytest.approx(moved, abs=1e-6)
+    assert not torch.equal(masked, start)
+
+
+def test_one_client_apart_is_one_client_lost():
+    """The least that a server could try: a model of its own for a single client."""
+    garbled, cells = sums(TwoModels([0]), MASKED())
+    honest, _ = sums(MASKED())
+    shared = torch.tensor(sorted(cells[0] & set().union(*(own for client, own in cells.items() if client))))
+    assert ((garbled - honest)[shared].abs() > 0.01).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("make", [MASKED, ENCRYPTED])
+def test_an_honest_broadcast_is_not_disturbed(make):
+    """A callback that could change it, and does not."""
+    assert torch.equal(trained(TwoModels([], 0.0), make()), trained(make()))
