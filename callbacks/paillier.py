@@ -61,10 +61,11 @@ class Paillier(FederatedCallback):
         self.max_weight, self.workers, self.attempts = max_weight, workers, attempts
         self._channel: EncryptedChannel | None = None
         self._numbers: dict[str, float] = {}
+        self._costs: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
         """Replaces the channel by one whose sums the server cannot read."""
-        return frozenset({"channel", "encrypted"})
+        return frozenset({"channel"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
@@ -121,20 +122,26 @@ class Paillier(FederatedCallback):
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """Take the round's costs down."""
         assert self._channel is not None
-        work, packing = self._channel.work, self._channel.packing
+        work, name = self._channel.work, "paillier_simulated" if self.simulate else "paillier"
+        self._costs = {
+            f"{name}/encrypt_seconds": work.encrypt,
+            f"{name}/add_seconds": work.add,
+            f"{name}/decrypt_seconds": work.decrypt,
+            f"{name}/ciphertexts": float(work.sent),
+            f"{name}/ciphertexts_of_the_sum": float(work.summed),
+        }
         self._numbers = {
-            "paillier/encrypt_seconds": work.encrypt,
-            "paillier/add_seconds": work.add,
-            "paillier/decrypt_seconds": work.decrypt,
-            "paillier/ciphertexts": float(work.sent),
-            "paillier/values_per_ciphertext": float(packing.slots),
+            "paillier/values_per_ciphertext": float(self._channel.packing.slots),
             "paillier/clipped": work.clipped / max(1, work.values),
-            "paillier/simulated": float(self.simulate),
         }
 
     def measurements(self) -> dict[str, float]:
-        """CPU seconds of all clients' encryption, of the server's additions and of one decryption of the sum."""
+        """How values were packed, and the share of them that was cut to the range."""
         return self._numbers
+
+    def costs(self) -> dict[str, float]:
+        """CPU seconds of all clients' encryption, of the server's additions and of one decryption of the sum."""
+        return self._costs
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
         """What is hidden, and from whom."""

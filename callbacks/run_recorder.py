@@ -69,10 +69,11 @@ class RunRecorder(FederatedCallback):
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
         metrics = round_metrics(report, pl_module.data.groups, pl_module.widths) | pl_module.hooks.measurements()
+        cost = round_cost(report) | pl_module.hooks.costs()
         with self._writing():
-            self._write(report.round, metrics, round_cost(report), report.clients)
+            self._write(report.round, metrics, cost, report.clients)
         for logger in trainer.loggers:
-            logger.log_metrics(metrics | {f"cost/{k}": v for k, v in round_cost(report).items()}, step=report.round)
+            logger.log_metrics(metrics | {f"cost/{k}": v for k, v in cost.items()}, step=report.round)
 
     @rank_zero_only
     def _write(
@@ -142,4 +143,5 @@ def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
         total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
         total["defend_seconds_per_client_round"] = total["seconds/defend"] / max(1.0, total["clients"])
         total["defend_share"] = total["seconds/defend"] / total["seconds/total"]
+        total["channel_share"] = total["seconds/channel"] / total["seconds/total"]
     return total

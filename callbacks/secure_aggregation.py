@@ -63,7 +63,7 @@ class SecureAggregation(FederatedCallback):
 
     def traits(self) -> frozenset[Trait]:
         """Replaces the channel by one in which the server sees sums only."""
-        return frozenset({"channel", "masked"})
+        return frozenset({"channel"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
@@ -115,14 +115,17 @@ class SecureAggregation(FederatedCallback):
         assert self._channel is not None
         self._numbers = {
             "secagg/dropped": float(self._channel.dropped),
-            "secagg/aborted_rounds": float(self._channel.aborted),
-            "secagg/protocol_bytes": float(self._channel.protocol_bytes),
+            "secagg/given_up": float(self._channel.given_up),
             "secagg/clipped": self._channel.clipped_share,
         }
 
     def measurements(self) -> dict[str, float]:
-        """Clients that dropped out, rounds given up so far, bytes beside the masked updates, share of values cut."""
+        """Clients that dropped out, whether the round was given up, share of values that were cut to the range."""
         return self._numbers
+
+    def costs(self) -> dict[str, float]:
+        """Bytes of keys and shares, beside the masked updates."""
+        return {"secagg/protocol_bytes": float(self._channel.protocol_bytes)} if self._channel is not None else {}
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
         """What is hidden, and what is not."""

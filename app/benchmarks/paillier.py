@@ -34,6 +34,9 @@ from app.models.lenet import LeNet5
 CLIENTS = 20
 WORKERS = 2
 POINT = FixedPoint(bits=20, range=1.0)
+WARM_UP = 15.0
+"""Most seconds to wait for processes."""
+
 FASTER = 3000
 """How many times faster than `phe` alone encryption should be."""
 
@@ -213,10 +216,20 @@ def _encryptions(
         def whole() -> Encrypted:
             return pool.encrypt(packing.pack(POINT.quantise(update, "clip")))
 
-        pool.encrypt([0] * 256)  # starts the processes
+        _warm_up(pool, workers)
         made: list[Encrypted] = []
         seconds = [_seconds(lambda: made.append(whole())) for _ in range(repeats)]
     return seconds, made[-1].ciphertexts
+
+
+def _warm_up(pool: EncryptionPool, workers: int) -> None:
+    """Give jobs until all processes work on them, for at most some seconds: the first to start would do them alone."""
+    deadline = time.perf_counter() + WARM_UP
+    while time.perf_counter() < deadline:
+        started = time.perf_counter()
+        done = pool.encrypt([0] * 1024)
+        if done.seconds > 0.7 * workers * (time.perf_counter() - started):
+            return
 
 
 def _phe(private: PrivateKey, values: Sequence[int], count: int) -> tuple[float, float]:

@@ -109,6 +109,10 @@ class FederatedCallback(Callback):
         """Numbers of the round that has just ended, by name, the same on all processes; they join its metrics."""
         return {}
 
+    def costs(self) -> Mapping[str, float]:
+        """What the round that has just ended took, by name, the same on all processes; sums over rounds make sense."""
+        return {}
+
     def statement(self, federation: FederatedModule) -> PrivacyStatement | None:
         """The privacy budget spent so far, where the defense makes a promise."""
         return None
@@ -173,6 +177,10 @@ class RoundHooks:
     def measurements(self) -> dict[str, float]:
         """What callbacks have measured in the round that has just ended."""
         return {name: value for callback in self.callbacks for name, value in callback.measurements().items()}
+
+    def costs(self) -> dict[str, float]:
+        """What callbacks say the round that has just ended took."""
+        return {name: value for callback in self.callbacks for name, value in callback.costs().items()}
 
     def statements(self) -> list[PrivacyStatement]:
         """The privacy budgets spent so far."""

@@ -69,7 +69,7 @@ class MaskedChannel(Channel):
     """Plays both sides of the protocol; every process has the secrets of the clients that it trains.
 
     Attributes:
-        aborted: rounds that were given up so far.
+        given_up: whether the present round was given up.
         dropped: clients of the present round that fell away after their masks had been agreed on.
         protocol_bytes: bytes of the present round beside the masked updates, over all clients.
         clipped_share: share of the round's values that were cut to the range.
@@ -86,7 +86,8 @@ class MaskedChannel(Channel):
             wire: what messages travel over; tests damage it.
         """
         self._federation, self._settings, self._wire = federation, settings, wire or Wire()
-        self.aborted = self.dropped = self.protocol_bytes = 0
+        self.dropped = self.protocol_bytes = 0
+        self.given_up = False
         self.clipped_share = 0.0
         self._identities: dict[int, Identity] = {}
         self._participants: dict[int, Participant] = {}
@@ -107,6 +108,7 @@ class MaskedChannel(Channel):
         self._arrived: dict[int, int] = {}
         self._participants, self._failure = {}, ""
         self.dropped = self.protocol_bytes = 0
+        self.given_up = False
         try:
             self._enrol(plan)
             self._agree()
@@ -235,7 +237,7 @@ class MaskedChannel(Channel):
         return BlockDigests(self._contributors, everything, _plain(self._theta)).binding
 
     def _give_up(self, reason: str) -> None:
-        self.aborted += 1
+        self.given_up = True
         if self._rank == 0:
             warnings.warn(
                 f"round {self._round}: secure aggregation is given up: {reason}. The server learns nothing "

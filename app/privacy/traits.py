@@ -23,8 +23,6 @@ Trait = Literal[
     "local-adversary",  # trains an attack on the client's private outputs
     "stops-early",  # ends the run by looking at private data
     "channel",  # replaces the way in which updates reach the server
-    "encrypted",  # the server sees ciphertext only, sums included
-    "masked",  # the server sees sums only
     # what the federation does
     "batch-norm",  # samples of a batch influence each other
     "running-statistics",  # clients send statistics of their data

@@ -65,7 +65,7 @@ def test_too_many_die(step):
     with pytest.warns(UserWarning, match="secure aggregation is given up") as told:
         after_one = trained(defense)
     assert torch.equal(after_one, start())
-    assert defense.measurements()["secagg/aborted_rounds"] == 1
+    assert defense.measurements()["secagg/given_up"] == 1
     assert any("threshold 6" in str(warning.message) for warning in told)
     with pytest.warns(UserWarning, match="given up"):
         after_two = trained(over(Dying((0, 1, 2, 3), step), MASKED), rounds=2)

@@ -178,6 +178,20 @@ def test_costs_are_those_of_the_operations(private):
     assert (short.sample, full.sample) == (20, 4)
 
 
+def test_cost_of_adding_is_that_of_multiplying(private, monkeypatch):
+    """A first ciphertext is only stored, so the sums that are measured exist before."""
+    known = []
+
+    class Recorded(EncryptedSum):
+        def add(self, positions, ciphertexts):
+            known.append(self.positions)
+            super().add(positions, ciphertexts)
+
+    monkeypatch.setattr("app.crypto.paillier.cost.EncryptedSum", Recorded)
+    measure(private, "short", sample=3)
+    assert known == [[], [0, 1, 2]]
+
+
 def test_bars_can_be_switched_off():
     """Off means off, also on a terminal."""
     assert progress_bar("encrypting", 3, shown=False).disable is True

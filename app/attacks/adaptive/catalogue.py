@@ -18,7 +18,7 @@ RETRAINED = "retrained"
 
 RETRAINED_WHAT = "shadows are trained through the whole federation, defenses included"
 
-UNSEEN_IN_MODELS: frozenset[Trait] = frozenset({"channel", "encrypted", "masked", "stops-early"})
+UNSEEN_IN_MODELS: frozenset[Trait] = frozenset({"channel", "stops-early"})
 """What leaves no mark on a model of so many rounds, so that there is nothing to adapt to."""
 
 READ_ANYWAY: frozenset[Trait] = frozenset({"kept-cells", "chosen-cells"})
