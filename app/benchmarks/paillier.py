@@ -175,8 +175,7 @@ def bytes_table(subject: Subject, values: int, found: Sequence[Measured]) -> Tab
 
 def client_table(subject: Subject, training: float, found: Sequence[Measured]) -> Table:
     """What a client spends on encryption in a round, beside its training."""
-    reference = "local training"
-    rows = [seconds_row(f"{reference}, one thread", [training], [], training)]
+    rows = [seconds_row("local training, one thread", [training], [], training)]
     for one in found:
         goals = dict(subject.client_goals).get(one.bits, (None, None, None))
         encrypt = median(one.encrypt)
@@ -191,7 +190,7 @@ def client_table(subject: Subject, training: float, found: Sequence[Measured]) -
         ]
         rows += [Row(f"{one.bits} bits, {name}", s, s, cpu, s / training, goal) for name, s, cpu, goal in parts]
     title = f"a client's round, {subject.name}: {subject.work.samples} samples, epochs: {subject.epochs}"
-    return Table(title, "s", reference, tuple(rows))
+    return Table(title, "s", "local training", tuple(rows))
 
 
 def round_table(subject: Subject, training: float, found: Sequence[Measured]) -> Table:

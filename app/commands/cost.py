@@ -117,7 +117,7 @@ def _table(found: list[ChannelCost]) -> str:
 
 
 def _legend(paillier: Paillier) -> Iterator[str]:
-    yield "Seconds are those of one core of this machine, extrapolated from measured samples; bytes follow from the plan."
+    yield "Seconds are of one core of this machine, extrapolated from measured samples; bytes follow from the plan."
     yield (
         "client s: an average client masks or encrypts; server s: the server adds up; decrypt s: somebody decrypts the "
         "whole sum, be it every client for itself or one for all; shared s: each client decrypts an equal part."

@@ -74,8 +74,9 @@ def test_cost_of_encryption_is_put_together_from_its_parts():
     assert encryption[2].remark == "4500 times as fast as phe"
 
 
-def test_encryption_is_measured_on_whole_updates():
+def test_encryption_is_measured_on_whole_updates(monkeypatch):
     """The sum is checked while it is measured, and every part takes time."""
+    monkeypatch.setattr("app.benchmarks.paillier.WARM_UP", 0.0)
     subject = Subject("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
     found = measure(1024, np.linspace(-2, 2, 3000, dtype=np.float32), subject)
     assert len(found.alone) == len(found.encrypt) == 2

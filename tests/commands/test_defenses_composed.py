@@ -10,6 +10,7 @@ from app.errors import UserError
 from app.recipes import shipped_recipes
 
 DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]
+CHANNELS = ["paillier", "paillier-simulated", "secure-aggregation"]
 METHODS = ["fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex"]
 
 REFUSED = {
@@ -50,3 +51,16 @@ def test_three_defenses_in_layers(tmp_path):
     final = json.loads((folder / "summary.json").read_text())["final"]
     assert {"memdefense/zeros", "nbafl/noise_up"} <= set(final)
     assert final["memdefense/zeros"] == 0, "noise is added to the zeros, too"
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("channel", ["secure-aggregation", "paillier-simulated"])
+@pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in CHANNELS])
+def test_defense_under_a_channel(tmp_path, defense, channel):
+    """Updates are defended first and hidden then; the server ends up with a model of the same quality."""
+    layers = ("--config", "heterofl", "--config", defense)
+    hidden = train(tmp_path, "hidden", *layers, "--config", channel, rounds=2)
+    plain = train(tmp_path, "plain", *layers, rounds=2)
+    ends = [json.loads((folder / "summary.json").read_text())["final"] for folder in (hidden, plain)]
+    assert ends[0]["server/loss"] == pytest.approx(ends[1]["server/loss"], abs=0.01)
+    assert json.loads((hidden / "privacy.json").read_text())["channels"]
