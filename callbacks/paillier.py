@@ -14,10 +14,11 @@ from app.crypto.paillier.packing import Packing
 from app.errors import Problem, UserError
 from app.federation.channel import Aggregate
 from app.federation.coding import largest_sum, point_problems
-from app.federation.encrypted_channel import EncryptedChannel, Encryption, PaillierChannel
+from app.federation.encrypted_channel import EncryptedChannel, Encryption
 from app.federation.executors import available_cores
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.paillier_channel import PaillierChannel
 from app.federation.simulated_channel import SimulatedPaillierChannel
 from app.privacy.channel_statement import ChannelStatement
 from app.privacy.traits import Trait
@@ -86,14 +87,15 @@ class Paillier(FederatedCallback):
         """Replace the channel."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
-        cores = max(1, available_cores() // trainer.num_devices)
+        cores = available_cores()
         settings = Encryption(
             key_length=self.key_length,
             exponent=self.exponent,
             point=self.point,
             outside=self.outside,
             max_weight=self.max_weight,
-            workers=self.workers or cores,
+            workers=self.workers or max(1, cores // trainer.num_devices),
+            threads=self.workers or cores,
             attempts=self.attempts,
             progress=trainer.is_global_zero and trainer.progress_bar_callback is not None,
             name=self.given_name,

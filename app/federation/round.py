@@ -44,7 +44,8 @@ class Round:
         self._federation = federation
         self._lr, self._evaluate = lr, evaluate
         self._same_for_all = not federation.personal and not overriding(federation.hooks.callbacks, "on_broadcast")
-        federation.channel.open(plan, theta)
+        with federation.clock.phase("channel"):
+            federation.channel.open(plan, theta)
 
     def task(self, client: int) -> ClientTask:
         """What the server sends to one client."""

@@ -18,8 +18,8 @@ from federation_kit import Blobs, Recorder, initial, small_federation
 
 from app.crypto.paillier.encryption import EncryptionPool
 from app.crypto.paillier.keys import generate
-from app.federation.encrypted_channel import PaillierChannel
 from app.federation.hooks import FederatedCallback
+from app.federation.paillier_channel import PaillierChannel
 from callbacks.secure_aggregation import SecureAggregation
 
 LOST = (1, 4)

@@ -8,7 +8,7 @@ from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, comman
 
 from app.commands.fit import fit
 from app.crypto.paillier.keys import generate
-from app.federation import encrypted_channel
+from app.federation import paillier_channel
 from app.federation.transcript import Transcript
 from app.results.attack_files import AttackFiles
 
@@ -48,7 +48,7 @@ def test_private_key_leaves_no_trace(tmp_path, monkeypatch, capfd):
         made.append(generate(bits))
         return made[-1]
 
-    monkeypatch.setattr(encrypted_channel, "generate", keep)
+    monkeypatch.setattr(paillier_channel, "generate", keep)
     folder = train(tmp_path, "a", *PAILLIER, "--tracking", "offline", rounds=2)
     [key] = made
     written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
