@@ -119,6 +119,11 @@ class Paillier(FederatedCallback):
                 stacklevel=2,
             )
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """End the workers and forget the key also where the run fails."""
+        if self._channel is not None:
+            self._channel.end()
+
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:

@@ -108,6 +108,11 @@ class SecureAggregation(FederatedCallback):
         )
         self._channel = pl_module.channel = MaskedChannel(pl_module, settings)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Forget the clients' secrets also where the run fails."""
+        if self._channel is not None:
+            self._channel.end()
+
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
@@ -140,7 +145,8 @@ class SecureAggregation(FederatedCallback):
         return ChannelStatement(
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
             hides="the server sees sums of updates, never one of them",
-            trusts="fewer clients than the threshold help the server",
+            trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
+            f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
             step=self.point.step,
             accepted=accepted,
             notes=tuple(notes),

@@ -46,13 +46,18 @@ class FixedPoint:
         """Largest absolute value as an integer."""
         return 2 ** (self.bits - 1) - 1
 
-    def quantise(self, values: np.ndarray, outside: Outside = "refuse") -> np.ndarray:
+    def quantise(self, values: np.ndarray, outside: Outside = "refuse", inward: bool = False) -> np.ndarray:
         """Nearest multiples of `step` as int64; ties go to the even one.
+
+        Args:
+            values: real numbers.
+            outside: what becomes of those that the range does not hold.
+            inward: round towards 0 instead, by less than a step, so that no norm of the values grows.
 
         Raises:
             OutsideRangeError: where values lie outside the range and are not to be clipped, or are not finite.
         """
-        scaled = np.rint(values.astype(np.float64) / self.step)
+        scaled = (np.trunc if inward else np.rint)(values.astype(np.float64) / self.step)
         wrong = ~(np.abs(scaled) <= self.largest) if outside == "refuse" else ~np.isfinite(scaled)
         if wrong.any():
             positions = np.flatnonzero(wrong)

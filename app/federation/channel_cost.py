@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from app.federation.coding import weight_code
 from app.federation.encrypted_channel import OVERHEAD
 from app.federation.integer_code import IntegerCode
 from app.federation.plan import Plan
-from app.federation.sent import sent_indices
+from app.federation.sent import received_cells, sent_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -73,6 +74,9 @@ class RoundCosts:
         self._clients = contributors.clients
         self._down = sum(plan.index(client).numel() for client in self._clients) * theta.element_size()
         self._element = theta.element_size()
+        keys = Counter(plan.key(client) for client in self._clients)
+        one = {plan.key(client): client for client in self._clients}
+        self._received = [(received_cells(federation, plan, one[key]), times) for key, times in keys.items()]
 
     def plain(self) -> ChannelCost:
         """Values as they are."""
@@ -100,12 +104,13 @@ class RoundCosts:
                 numbers[submodel] = arrangement.ciphertexts(self._code.positions(client))
         sent = [len(numbers[self._code.contributors.submodel_of[client]]) for client in self._clients]
         summed = len(_union(list(numbers.values())))
-        bytes_ = sum(sent) * key_length // 4
+        got = sum(len(arrangement.ciphertexts(cells)) * times for cells, times in self._received)
+        length = key_length // 4
         return ChannelCost(
             name=f"Paillier, {key_length} bits",
             clients=len(sent),
-            up=bytes_ + len(sent) * OVERHEAD,
-            down=bytes_,
+            up=sum(sent) * length + len(sent) * OVERHEAD,
+            down=got * length,
             client=sum(sent) * cost.encrypt / max(1, len(sent)),
             server=sum(sent) * cost.add,
             decrypt=summed * cost.decrypt,

@@ -33,10 +33,11 @@ def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
     sizes = federation.roster.sizes
     if weighs_by_loss(federation):
         return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(max_weight / FINE)), secret=True)
+    bounded = "client-dp" in stack_traits(federation)
     if federation.weighting == "uniform":
-        return WeightCode(1.0, dict.fromkeys(range(len(sizes)), 1))
-    if "client-dp" in stack_traits(federation):  # which scales weights down to at most 1
-        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(1 / FINE)))
+        return WeightCode(1.0, dict.fromkeys(range(len(sizes)), 1), inward=bounded)
+    if bounded:  # weights are at most 1
+        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(1 / FINE)), inward=True)
     return WeightCode(1.0, dict(enumerate(sizes)))
 
 
@@ -81,8 +82,8 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
     except ValueError as error:
         raise UserError.of(
             f"round {update.round + 1}: {error}",
-            "sums could overflow and come out wrong",
-            f"raise --defenses.{defense}.max_weight",
+            "sums would come out wrong",
+            f"raise --defenses.{defense}.max_weight where weights depend on losses; elsewhere, leave weights alone",
         ) from error
 
 

@@ -6,6 +6,7 @@ What real and simulated encryption have in common. Weights and the submodels' ce
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from app.federation.coding import encoded, weight_code
 from app.federation.integer_code import IntegerCode
 from app.federation.plan import Plan
 from app.federation.processes import gather
-from app.federation.sent import sent_indices
+from app.federation.sent import received_cells, sent_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -115,7 +116,8 @@ class EncryptedChannel(Channel):
         self._packing = Packing.fit(settings.key_length, self._code.largest_sum)
         self._arrangement = Arrangement.of(self._code.block_of, self._packing.slots)
         self._arrived: dict[int, int] = {}
-        self._down: dict[int, int] = {}
+        self._down: dict[Hashable, int] = {}
+        self._plan = plan
         self.work = EncryptionWork()
         self._open(plan)
 
@@ -143,10 +145,11 @@ class EncryptedChannel(Channel):
 
     def bytes_down(self, client: int, received: Tensor) -> int:
         """The client gets its cells encrypted and decrypts them itself, the very first model included."""
-        submodel = self._code.contributors.submodel_of[client]
-        if submodel not in self._down:
-            self._down[submodel] = len(self._arrangement.ciphertexts(self._code.positions(client)))
-        return self._down[submodel] * self._public.ciphertext_bytes
+        key = self._plan.key(client)
+        if key not in self._down:
+            cells = received_cells(self._federation, self._plan, client)
+            self._down[key] = len(self._arrangement.ciphertexts(cells))
+        return self._down[key] * self._public.ciphertext_bytes
 
     @property
     def packing(self) -> Packing:

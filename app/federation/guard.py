@@ -6,12 +6,15 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
+from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.audit import PlanAudit, audit
-from app.federation.sent import SentRound, sent_cells, sent_rounds
+from app.federation.composition import weighs_by_loss
+from app.federation.sent import SentRound, sent_cells, sent_indices, sent_rounds
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -22,9 +25,10 @@ class GuardFinding:
     """Sums of a plan that would give clients away.
 
     Attributes:
-        kind: `few` contributors to a sum, or a `change` of the contributors from one round to the next by few.
-        layer: dotted name.
-        cells: number of such sums, over all cells and rounds.
+        kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
+            secret `weights` in one round whose contributors differ by few.
+        layer: dotted name; empty for weights.
+        cells: number of such sums, over all cells and rounds; of pairs of sums for weights.
         of: number of all sums that could have been.
         k: what counts as few: less than that.
         clients: whom they would give away, ascending.
@@ -43,6 +47,8 @@ class GuardFinding:
             fewer = "a single contributor" if self.k == 2 else f"fewer than {self.k} contributors"
             return f"{self.cells} of {self.of} sums of layer {self.layer} have {fewer}: {who}"
         by = "a single client" if self.k == 2 else f"fewer than {self.k} clients"
+        if self.kind == "weights":
+            return f"{self.cells} of {self.of} pairs of sums of weights differ by {by}: {who}"
         return f"the contributors of {self.cells} sums of layer {self.layer} change by {by} between two rounds: {who}"
 
 
@@ -56,11 +62,13 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
     rounds = sent_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
     found = audit(_changing(bar), federation.space, sent_cells(federation), k=k)
-    return [*_few(found, k), *_changes(found, k)]
+    weights = _weights(federation, k) if weighs_by_loss(federation) else ()
+    return [*_few(found, k), *_changes(found, k), *weights]
 
 
 def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
     """What the user is told before any training."""
+    yield from _weight_problems(findings)
     few = [finding for finding in findings if finding.kind == "few"]
     if few:
         yield Problem(
@@ -82,12 +90,37 @@ def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[
         )
 
 
+def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
+    """Blocks of cells of one round whose contributors differ by few: each block has a sum of weights of its own."""
+    seen = pairs = 0
+    clients: set[int] = set()
+    for sent in _changing(sent_rounds(federation, range(federation.rounds))):
+        contributors = Contributors.of(federation.space.size, sent_indices(federation, sent.plan))
+        order = contributors.clients
+        member = contributors.holds[[contributors.submodel_of[client] for client in order]].astype(np.float32)
+        member = np.unique(member[:, member.any(axis=0)], axis=1)
+        for block in range(member.shape[1]):
+            apart = member[:, block + 1 :] != member[:, block : block + 1]
+            near = apart.sum(axis=0) < k
+            seen += int(near.sum())
+            pairs += near.size
+            clients |= {order[place] for place in np.flatnonzero(apart[:, near].any(axis=1))}
+    if seen:
+        yield GuardFinding("weights", "", seen, pairs, k, tuple(sorted(clients)))
+
+
 class _Renumbered:
-    """A round of the plan under another number."""
+    """A round of the plan under another number.
+
+    Attributes:
+        round: the number.
+        participants: ids of the clients that take part.
+        plan: as planned.
+    """
 
     def __init__(self, sent: SentRound, number: int) -> None:
         self._sent, self.round = sent, number
-        self.participants = sent.participants
+        self.participants, self.plan = sent.participants, sent.plan
 
     def index(self, client: int) -> Tensor:
         """As planned."""
@@ -116,6 +149,17 @@ def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
     for layer in found.layers:
         if cells := layer.changes_below(k):
             yield GuardFinding("change", layer.name, cells, layer.pairs, k, layer.exposed)
+
+
+def _weight_problems(findings: list[GuardFinding]) -> Iterator[Problem]:
+    found = [finding for finding in findings if finding.kind == "weights"]
+    if found:
+        yield Problem(
+            _lines("sums of weights that differ by few clients", found),
+            f"the difference of two sums is the weight, and so the loss, of {_whom(found)}",
+            "give every width several clients (--model.capacities), use a server that does not weigh by losses "
+            "(--model.server FedAvg), or accept it with --defenses.NAME.allow_singletons true, which is recorded",
+        )
 
 
 def _lines(title: str, findings: list[GuardFinding]) -> str:

@@ -8,6 +8,7 @@ with the same contributors, so that only their sums come to light.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,18 +28,28 @@ class WeightCode:
     """Weights as integers.
 
     Attributes:
-        unit: weights are whole multiples of it.
+        unit: weights are rounded to multiples of it; a unit of 1 says that they are whole numbers.
         largest: of every client, as an integer.
         secret: whether only sums of weights may come to light.
+        inward: whether weights and changes are rounded towards 0, so that a bound on a client's influence still holds.
     """
 
     unit: float
     largest: Mapping[int, int]
     secret: bool = False
+    inward: bool = False
 
     def integer(self, weight: float) -> int:
-        """A weight in units, rounded."""
-        return round(weight / self.unit)
+        """A weight in units, at least 1 where there is any, so that sums of weights are not 0.
+
+        Raises:
+            ValueError: where whole numbers are expected and this is none.
+        """
+        units = weight / self.unit
+        if self.unit == 1 and units != round(units):
+            raise ValueError(f"weight {weight:g} is no whole number, as weights by samples and equal weights are")
+        whole = math.floor(units) if self.inward else round(units)
+        return max(whole, 1) if weight > 0 else whole
 
 
 class IntegerCode:
@@ -116,7 +127,7 @@ class IntegerCode:
             raise ValueError(f"client {update.client} sends other cells than planned")
         change = (update.vector.double() - update.received.double()).cpu().numpy()
         weight = self.weight(update)
-        values = self._point.quantise(change, self._outside)
+        values = self._point.quantise(change, self._outside, self._weights.inward)
         self.coded += len(values)
         self.clipped += int((np.abs(change) >= self._point.range).sum())
         if not self._weights.secret:

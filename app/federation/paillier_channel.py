@@ -56,6 +56,7 @@ class PaillierChannel(EncryptedChannel):
         if self._pool is not None:
             self._pool.close()
         self._pool = self._private = self._known = None
+        self._identities = {}
 
     def _start(self) -> None:
         if self._known is not None:

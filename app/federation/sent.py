@@ -85,6 +85,12 @@ def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarra
     return indices
 
 
+def received_cells(federation: FederatedModule, plan: Plan, client: int) -> np.ndarray:
+    """Cells of the server's model that a client gets (int64, ascending): all of its submodel that are not personal."""
+    index = plan.index(client)
+    return index[federation.personal.shared(index)].cpu().numpy()
+
+
 def sent_cells(federation: FederatedModule) -> Tensor:
     """(cells of the server's vector) bool: False for personal cells, which no client ever sends."""
     return federation.personal.shared(torch.arange(federation.space.size))

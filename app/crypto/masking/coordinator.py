@@ -43,6 +43,7 @@ class Coordinator:
         self.arrived: list[int] = []
         self._shared: dict[int, set[int]] = {}
         self._excluded: set[int] = set()
+        self._settled: list[int] | None = None
 
     def register(self, envelopes: Iterable[Envelope]) -> dict[int, PublicKeys]:
         """Collect the keys of the round.
@@ -58,6 +59,7 @@ class Coordinator:
             self._expect(envelope, "keys")
             found[envelope.sender] = _usable(envelope)
         self.roster = dict(sorted(found.items()))
+        self._settled = None
         return self.roster
 
     def relay(self, envelopes: Iterable[Envelope]) -> dict[int, list[Envelope]]:
@@ -67,6 +69,7 @@ class Coordinator:
             RejectedError: where a message is not one of this step, or from or to somebody outside the roster.
         """
         mail: dict[int, list[Envelope]] = {client: [] for client in self.roster}
+        self._settled = None
         for envelope in envelopes:
             self._expect(envelope, "shares")
             if envelope.sender not in self.roster or envelope.recipient not in self.roster:
@@ -78,6 +81,7 @@ class Coordinator:
     def exclude(self, clients: Iterable[int]) -> None:
         """Leave out clients whose shares did not open at a recipient."""
         self._excluded.update(clients)
+        self._settled = None
 
     @property
     def settled(self) -> list[int]:
@@ -85,9 +89,11 @@ class Coordinator:
 
         Nobody goes on where they are fewer than the threshold.
         """
-        others = {client: self.roster.keys() - {client} for client in self.roster if client not in self._excluded}
-        complete = [client for client, needed in others.items() if needed <= self._shared.get(client, set())]
-        return complete if len(complete) >= self.layout.threshold else []
+        if self._settled is None:  # asked for with every message, and takes the square of the number of clients
+            others = {client: self.roster.keys() - {client} for client in self.roster if client not in self._excluded}
+            complete = [client for client, needed in others.items() if needed <= self._shared.get(client, set())]
+            self._settled = complete if len(complete) >= self.layout.threshold else []
+        return self._settled
 
     @property
     def dropped(self) -> list[int]:

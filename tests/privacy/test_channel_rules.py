@@ -1,0 +1,29 @@
+"""What the table says about channels."""
+
+import pytest
+
+from app.privacy.compatibility import clashes
+from app.privacy.traits import Part
+
+FOUND = {
+    "channel": ("two-channels", "error"),
+    "chosen-cells": ("channel-chosen-cells", "error"),
+    "label-masks": ("channel-label-masks", "warning"),
+    "client-dp": ("channel-client-dp", "note"),
+    "own-noise": ("channel-own-noise", "note"),
+    "pruned-uploads": ("channel-pruned-uploads", "note"),
+}
+
+
+@pytest.mark.parametrize("trait", FOUND)
+def test_rules_of_channels(trait):
+    """One rule each, whichever of the two comes first."""
+    channel, other = Part("A", frozenset({"channel"}), 0), Part("B", frozenset({trait}), 1)
+    for parts in ([channel, other], [other, channel]):
+        assert [(clash.rule.code, clash.rule.severity) for clash in clashes(parts)] == [FOUND[trait]]
+
+
+@pytest.mark.parametrize("trait", ["sample-dp", "nominal-dp", "batch-norm", "running-statistics", "stops-early"])
+def test_nothing_to_say(trait):
+    """A channel does not care."""
+    assert not list(clashes([Part("A", frozenset({"channel"})), Part("B", frozenset({trait}))]))
