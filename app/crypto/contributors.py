@@ -74,7 +74,10 @@ class Contributors:
         per_submodel = np.zeros(len(self.submodels))
         for client, weight in weights.items():
             per_submodel[self.submodel_of[client]] += weight
-        return per_submodel @ self.holds
+        total = np.zeros(self.blocks)
+        for weight, held in zip(per_submodel, self.holds, strict=True):  # a product would make floats of all of `holds`
+            total[held] += weight
+        return total
 
     def few(self, present: Sequence[int], k: int) -> tuple[int, ...]:
         """Those of the clients present that contribute to a block with fewer than `k` of them, ascending."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
 
+_BLOCKS = 1 << 14
+"""Blocks of cells that are looked at together; bounds memory."""
+
+
 @dataclass(frozen=True)
 class ChannelCost:
     """One round over one channel.
@@ -120,13 +124,16 @@ class RoundCosts:
     def _words_of_masks(self) -> int:
         """Words that all clients make: one mask of their own, and one for every other client with common cells."""
         contributors = self._code.contributors
-        sizes = np.bincount(contributors.block_of, minlength=contributors.blocks)
-        common = (contributors.holds * sizes) @ contributors.holds.T
+        sizes = np.bincount(contributors.block_of, minlength=contributors.blocks).astype(np.float64)
+        common = np.zeros((len(contributors.submodels),) * 2)
+        for start in range(0, contributors.blocks, _BLOCKS):
+            held = contributors.holds[:, start : start + _BLOCKS].astype(np.float64)
+            common += (held * sizes[start : start + _BLOCKS]) @ held.T
         members = np.bincount(
             [contributors.submodel_of[client] for client in self._clients], minlength=len(contributors.submodels)
         )
         # a client's masks with the others, and the mask of its own in place of the one with itself
-        return int(members @ common @ members)
+        return round(float(members @ common @ members))
 
 
 def _union(numbers: Sequence[np.ndarray]) -> np.ndarray:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
@@ -96,17 +96,23 @@ def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
     clients: set[int] = set()
     for sent in _changing(sent_rounds(federation, range(federation.rounds))):
         contributors = Contributors.of(federation.space.size, sent_indices(federation, sent.plan))
-        order = contributors.clients
-        member = contributors.holds[[contributors.submodel_of[client] for client in order]].astype(np.float32)
-        member = np.unique(member[:, member.any(axis=0)], axis=1)
-        for block in range(member.shape[1]):
-            apart = member[:, block + 1 :] != member[:, block : block + 1]
-            near = apart.sum(axis=0) < k
-            seen += int(near.sum())
-            pairs += near.size
-            clients |= {order[place] for place in np.flatnonzero(apart[:, near].any(axis=1))}
+        sets = _sets(contributors) - {frozenset()}
+        pairs += len(sets) * (len(sets) - 1) // 2
+        for few in chain.from_iterable(combinations(contributors.clients, size) for size in range(1, k)):
+            near = sum(one ^ frozenset(few) in sets for one in sets) // 2  # both ways round
+            seen += near
+            clients |= set(few) if near else set()
     if seen:
         yield GuardFinding("weights", "", seen, pairs, k, tuple(sorted(clients)))
+
+
+def _sets(contributors: Contributors) -> set[frozenset[int]]:
+    """The clients behind the blocks of a round."""
+    members: list[list[int]] = [[] for _ in range(contributors.blocks)]
+    for client in contributors.clients:
+        for block in contributors.blocks_of(client).tolist():
+            members[block].append(client)
+    return set(map(frozenset, members))
 
 
 class _Renumbered:

@@ -75,6 +75,8 @@ class Transcript:
         _save(self._round(round_) / "broadcast.npz", theta=theta)
         if form == "ciphertext":
             (self._round(round_) / SEALED).touch()
+        else:
+            (self._round(round_) / SEALED).unlink(missing_ok=True)
 
     def record_aggregate(self, round_: int, theta: Tensor) -> None:
         """Keep the server's vector at the end of a round (counted from 1)."""

@@ -7,6 +7,7 @@ from federation_kit import Blobs, Recorder, Reports, initial, make_trainer, sgd,
 from test_channel_faults import Tampering, swap_key
 
 from app.crypto.messages import SERVER, Wire
+from app.crypto.paillier.keys import generate
 from app.errors import UserError
 from app.federation import paillier_channel
 from app.federation.aggregation import QFFL
@@ -210,3 +211,20 @@ def test_rows_that_are_not_sent_are_received():
     clients = reports.rounds[0].clients
     assert len({client.bytes_down for client in clients}) == 1
     assert all(client.bytes_up <= client.bytes_down + 121 for client in clients)
+
+
+@pytest.mark.parametrize(("make", "where"), [(ENCRYPTED, "paillier_channel"), (SIMULATED, "simulated_channel")])
+def test_one_key_for_the_whole_run(monkeypatch, make, where):
+    """Made, and measured, before the first round."""
+    made = []
+    monkeypatch.setattr(f"app.federation.{where}.generate", lambda bits: made.append(bits) or generate(bits))
+    trained(make(), rounds=3)
+    assert made == [1024]
+
+
+def test_as_many_ciphertexts_come_down_as_go_up():
+    """In every round, although other clients with other submodels take part."""
+    federation, reports = small_federation(net=NET, capacities=MIXED, participation=0.5), Reports()
+    make_trainer(4, callbacks=[SIMULATED(), reports]).fit(federation, datamodule=Blobs(SIZES))
+    for report in reports.rounds:
+        assert [one.bytes_down for one in report.clients] == [one.bytes_up - 121 for one in report.clients]

@@ -73,6 +73,8 @@ def test_models_under_encryption(tmp_path):
     assert client.aggregate(1).tolist() == [2] * 5
     assert server.broadcast(2).tolist() == [0, 1, 2, 3, 4]
     assert server.released().tolist() == [1] * 5
+    transcript.record_broadcast(1, torch.arange(5.0))
+    assert server.readable(1), "as where a run is repeated without encryption"
 
 
 def test_forgotten_round(transcript):
