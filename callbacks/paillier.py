@@ -13,7 +13,7 @@ from app.crypto.paillier.keys import KeyLength, security_bits
 from app.crypto.paillier.packing import Packing
 from app.errors import Problem, UserError
 from app.federation.channel import Aggregate
-from app.federation.coding import largest_sum, point_problems
+from app.federation.coding import channel_problems, largest_sum
 from app.federation.encrypted_channel import EncryptedChannel, Encryption
 from app.federation.executors import available_cores
 from app.federation.hooks import FederatedCallback
@@ -72,7 +72,7 @@ class Paillier(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Precisions that mean nothing, and numbers that do not fit the key."""
-        wrong = list(point_problems("Paillier", self.point))
+        wrong = list(channel_problems("Paillier", self.point, self.max_weight, self.attempts))
         if self.workers is not None and self.workers < 1:
             remedy = "set --defenses.NAME.workers to 1 or more"
             wrong.append(Problem(f"workers of Paillier is {self.workers}", "nobody would encrypt", remedy))

@@ -10,11 +10,12 @@ from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.masking.streams import word_for
 from app.errors import Problem, UserError
 from app.federation.channel import Aggregate
-from app.federation.coding import largest_sum, point_problems
+from app.federation.coding import channel_problems, largest_sum
 from app.federation.guard import GuardFinding, examine, guard_problems
 from app.federation.hooks import FederatedCallback
 from app.federation.masked_channel import MaskedChannel, Masking
 from app.federation.module import FederatedModule
+from app.federation.plan import Roster
 from app.privacy.channel_statement import ChannelStatement
 from app.privacy.traits import Trait
 
@@ -41,8 +42,8 @@ class SecureAggregation(FederatedCallback):
         """Set up the defense.
 
         Args:
-            k: fewest clients behind every sum, and fewest by which the clients behind a cell may change between rounds;
-                at least 2. A sum of two is an open book for either of them.
+            k: fewest clients behind every sum, and fewest by which the clients behind a cell may change from one
+                planned round to the next; at least 2. A sum of two is an open book for either of them.
             allow_singletons: train although the plan gives clients away; what it gives away is recorded.
             model_bound: masks cancel only among clients that received the same values, so that a server which sends
                 them different models gets noise.
@@ -69,7 +70,8 @@ class SecureAggregation(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Settings that mean nothing, and plans that give clients away."""
-        wrong = [*point_problems("SecureAggregation", self.point), *self._setting_problems()]
+        common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
+        wrong = [*common, *self._setting_problems(federation.roster)]
         yield from wrong
         if wrong:
             return
@@ -81,7 +83,13 @@ class SecureAggregation(FederatedCallback):
         if not self.allow_singletons:
             yield from guard_problems(self._findings, self.model_bound)
 
-    def _setting_problems(self) -> Iterable[Problem]:
+    def _setting_problems(self, roster: Roster) -> Iterable[Problem]:
+        if roster.most < 2:
+            yield Problem(
+                f"{roster.most} of {len(roster.sizes)} clients takes part in a round",
+                "a sum over one client is its update, so every round would be given up",
+                "raise --model.participation",
+            )
         if self.k < 2:
             remedy = "set --defenses.NAME.k to 2 or more"
             yield Problem(f"k of SecureAggregation is {self.k}", "a sum over one client is its update", remedy)
@@ -144,7 +152,7 @@ class SecureAggregation(FederatedCallback):
         accepted = tuple(map(str, self._findings)) if self.allow_singletons else ()
         return ChannelStatement(
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
-            hides="the server sees sums of updates, never one of them",
+            hides="the server sees sums of updates" + (", some of few clients" if accepted else ", never one of them"),
             trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
             f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
             step=self.point.step,

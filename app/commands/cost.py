@@ -107,7 +107,7 @@ def _table(found: list[ChannelCost]) -> str:
     """One row per channel."""
     rows = [["channel", "up / client", "up / round", "x plain", "down / round", *SECONDS]]
     for one in found:
-        growth = f"{one.up / max(1, found[0].up):.2f}"
+        growth = f"{one.up / found[0].up:.2f}" if found[0].up else "-"
         sizes = [_bytes(one.up / max(1, one.clients)), _bytes(one.up), growth, _bytes(one.down)]
         spent = [one.client, one.server, one.decrypt, one.shared_decrypt]
         rows.append([one.name, *sizes, *(_seconds(value) for value in spent)])

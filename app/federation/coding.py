@@ -53,6 +53,17 @@ def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: floa
     return point.largest * sum(weights[: federation.roster.most])
 
 
+def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
+    """What is wrong with settings that both channels have."""
+    yield from point_problems(defense, point)
+    if not max_weight > 0:
+        remedy = "set --defenses.NAME.max_weight above 0"
+        yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
+    if attempts < 1:
+        remedy = "set --defenses.NAME.attempts to 1 or more"
+        yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
+
+
 def point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
     """What is wrong with a precision."""
     if not 8 <= point.bits <= 32:
@@ -83,7 +94,8 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
         raise UserError.of(
             f"round {update.round + 1}: {error}",
             "sums would come out wrong",
-            f"raise --defenses.{defense}.max_weight where weights depend on losses; elsewhere, leave weights alone",
+            f"raise --defenses.{defense}.max_weight where weights depend on losses; elsewhere, take out the callback "
+            "that changes weights or cells of updates",
         ) from error
 
 

@@ -1,4 +1,7 @@
-"""Whether secure aggregation can hide single clients under a plan: checked before any training."""
+"""Whether secure aggregation can hide single clients under a plan: checked before any training.
+
+Sums are compared with those of the round before, as planned: clients that drop out of a round change them, too.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ class GuardFinding:
         kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
             secret `weights` in one round whose contributors differ by few.
         layer: dotted name; empty for weights.
-        cells: number of such sums, over all cells and rounds; of pairs of sums for weights.
+        cells: number of such sums, over all cells and rounds, of which equal ones in a row count once; of pairs of sums
+            for weights.
         of: number of all sums that could have been.
         k: what counts as few: less than that.
         clients: whom they would give away, ascending.
@@ -49,7 +53,8 @@ class GuardFinding:
         by = "a single client" if self.k == 2 else f"fewer than {self.k} clients"
         if self.kind == "weights":
             return f"{self.cells} of {self.of} pairs of sums of weights differ by {by}: {who}"
-        return f"the contributors of {self.cells} sums of layer {self.layer} change by {by} between two rounds: {who}"
+        what = f"the contributors of {self.cells} sums of layer {self.layer}"
+        return f"{what} change by {by} from one round to the next: {who}"
 
 
 def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:

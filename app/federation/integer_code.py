@@ -3,7 +3,7 @@
 A client sends w (theta_c - theta) in fixed point, with its integer weight w already multiplied in; sums are exact, and
 the division by the weights comes after them, cell by cell. The server knows the weights where they follow from the
 public roster. Where they depend on private losses (q-FFL) they travel with the update, one for every block of cells
-with the same contributors, so that only their sums come to light.
+with the same contributors: a sum of weights per block comes to light, and what follows from these sums.
 """
 
 from __future__ import annotations
@@ -125,11 +125,12 @@ class IntegerCode:
         index = self.contributors.index(update.client)
         if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
             raise ValueError(f"client {update.client} sends other cells than planned")
-        change = (update.vector.double() - update.received.double()).cpu().numpy()
+        change = (update.vector.cpu().double() - update.received.cpu().double()).numpy()
         weight = self.weight(update)
         values = self._point.quantise(change, self._outside, self._weights.inward)
         self.coded += len(values)
-        self.clipped += int((np.abs(change) >= self._point.range).sum())
+        largest = (self._point.largest + (1 if self._weights.inward else 0.5)) * self._point.step
+        self.clipped += int((np.abs(change) >= largest).sum())
         if not self._weights.secret:
             return values * weight
         curvature = self._curvature(update)

@@ -146,7 +146,10 @@ class MaskedChannel(Channel):
         shares = [share for one in self._participants.values() for share in one.share(roster)]
         relayed = self._coordinator.relay(self._exchange(shares))
         refused = [error for client, one in self._participants.items() for error in one.receive(relayed[client])]
-        self._coordinator.exclude(error.client for part in gather(refused) for error in part)
+        told = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]
+        self._coordinator.exclude(client for client, _ in told)
+        for text in dict.fromkeys(text for _, text in told):
+            warnings.warn(f"round {self._round}: {text}", stacklevel=2)
         settled = self._coordinator.settled
         self._require(settled, "shared their secrets")
         self._participants = {client: one for client, one in self._participants.items() if client in settled}
@@ -240,8 +243,8 @@ class MaskedChannel(Channel):
         self.given_up = True
         if self._rank == 0:
             warnings.warn(
-                f"round {self._round}: secure aggregation is given up: {reason}. The server learns nothing "
-                "and its model stays as it is.",
+                f"round {self._round}: secure aggregation is given up: {reason}. Nothing is unmasked and no client's "
+                "update is used.",
                 stacklevel=2,
             )
 

@@ -137,7 +137,7 @@ class PaillierChannel(EncryptedChannel):
         if wrong:
             warnings.warn(
                 f"round {self._round}: {wrong} of {len(numbers)} encrypted sums are damaged, or belong to another key; "
-                "the round is given up and the server's model stays as it is.",
+                "the round is given up and no client's update is used.",
                 stacklevel=2,
             )
             return None

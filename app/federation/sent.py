@@ -77,7 +77,9 @@ def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarra
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
     for client in plan.participants:
-        key = client if masked else plan.key(client)
+        # clients of one submodel who have the same classes send the same rows
+        owned = tuple(federation.data.owned_classes(client).tolist()) if masked else ()
+        key = (plan.key(client), owned)
         if key not in arrays:
             index = found.index(client)
             arrays[key] = index[federation.personal.shared(index)].cpu().numpy()

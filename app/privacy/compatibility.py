@@ -314,11 +314,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "channel-client-dp",
-        "note",
+        "warning",
         "channel",
         "client-dp",
         "{second} over {first}",
-        "single updates are hidden, but the noise is still added to the sum by somebody who must be trusted to do so",
+        "the noise is added to the sum once it can be read, so whoever reads sums (the server under masks, all clients "
+        "under encryption) sees it without noise, and epsilon holds against everybody else only",
+        "trust them, or let clients add noise themselves with DPSGD",
     ),
     Rule(
         "channel-own-noise",

@@ -162,6 +162,17 @@ def test_settings_that_mean_nothing():
     assert [problem.cause.split(" of ")[0] for problem in error.value.problems] == ["k", "threshold"]
     with pytest.raises(UserError, match="workers of Paillier is 0"):
         trained(Paillier(workers=0))
+    for make in (Paillier, SecureAggregation):
+        with pytest.raises(UserError) as error:
+            trained(make(attempts=0, max_weight=-1.0), capacities=[1.0])
+        assert [problem.cause.split(" of ")[0] for problem in error.value.problems] == ["max_weight", "attempts"]
+
+
+def test_one_client_a_round_has_nobody_to_hide_behind():
+    """Refused with the option that changes it, also where singletons are allowed."""
+    with pytest.raises(UserError, match="1 of 8 clients takes part in a round") as error:
+        trained(MASKED(), participation=0.125)
+    assert error.value.problems[0].remedy == "raise --model.participation"
 
 
 def test_two_channels_are_one_too_many():

@@ -52,7 +52,7 @@ def test_bound_masks_leave_noise_where_cohorts_overlap():
     assert shared.numel() > 20
     assert apart.numel() > 20
     wrong = (garbled - honest).abs()
-    assert (wrong[shared] > 0.01).float().mean() > 0.99, "masks that do not cancel are uniform over hundreds"
+    assert (wrong[shared] > 0.01).float().mean() > 0.9, "masks that do not cancel are uniform over hundreds"
     assert wrong[shared].median() > 10
     assert wrong[apart].max() == 0
 
@@ -76,7 +76,7 @@ def test_one_client_apart_is_one_client_lost():
     garbled, cells = sums(TwoModels([0]), MASKED())
     honest, _ = sums(MASKED())
     shared = torch.tensor(sorted(cells[0] & set().union(*(own for client, own in cells.items() if client))))
-    assert ((garbled - honest)[shared].abs() > 0.01).float().mean() > 0.99
+    assert ((garbled - honest)[shared].abs() > 0.01).float().mean() > 0.9
 
 
 @pytest.mark.parametrize("make", [MASKED, ENCRYPTED])

@@ -17,7 +17,7 @@ REFUSED = {
     ("dp-sgd", "fjord"): "draws narrower networks step by step",
     ("dp-sgd", "qffl"): "by their loss",
     ("dp-fedavg", "qffl"): "by their loss",
-    ("secure-aggregation", "fdropout"): "change by a single client between two rounds",
+    ("secure-aggregation", "fdropout"): "change by a single client from one round to the next",
 }
 """Pairs that would not protect what they promise to protect."""
 

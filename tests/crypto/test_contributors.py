@@ -113,6 +113,19 @@ def test_bindings_agree_exactly_where_common_values_do(indices, data):
         assert server.binding(other, one) == mine.binding(one, other)
 
 
+def test_very_many_blocks_are_hashed_pair_by_pair(monkeypatch):
+    """With the same outcome: equal bindings exactly where common values are equal, on the server's side, too."""
+    monkeypatch.setattr("app.crypto.masking.binding.MANY", 0)
+    indices = {0: np.array([0, 1, 3]), 1: np.array([1, 2, 3])}
+    found, theta = Contributors.of(4, indices), np.arange(4.0)
+    mine, theirs = (BlockDigests(found, index, theta[index]) for index in indices.values())
+    assert mine.binding(0, 1) == theirs.binding(1, 0) == BlockDigests(found, np.arange(4), theta).binding(0, 1)
+    theta[2] += 1
+    assert BlockDigests(found, indices[1], theta[indices[1]]).binding(1, 0) == mine.binding(0, 1)
+    theta[3] += 1
+    assert BlockDigests(found, indices[1], theta[indices[1]]).binding(1, 0) != mine.binding(0, 1)
+
+
 def test_binding_is_a_digest_of_digests():
     """So that a client hashes its values once, however many others there are."""
     found = Contributors.of(3, {0: np.array([0, 1]), 1: np.array([1, 2])})

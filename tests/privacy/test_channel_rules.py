@@ -9,7 +9,7 @@ FOUND = {
     "channel": ("two-channels", "error"),
     "chosen-cells": ("channel-chosen-cells", "error"),
     "label-masks": ("channel-label-masks", "warning"),
-    "client-dp": ("channel-client-dp", "note"),
+    "client-dp": ("channel-client-dp", "warning"),
     "own-noise": ("channel-own-noise", "note"),
     "pruned-uploads": ("channel-pruned-uploads", "note"),
 }

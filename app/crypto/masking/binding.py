@@ -12,6 +12,9 @@ import numpy as np
 
 from app.crypto.contributors import Contributors
 
+MANY = 20_000
+"""More blocks than that are hashed pair by pair: a digest of each would take longer than the values."""
+
 
 class BlockDigests:
     """Digests of the values that somebody received, one for each block of cells with the same contributors."""
@@ -24,8 +27,12 @@ class BlockDigests:
             index: cells that were received (int64, ascending).
             values: their values.
         """
-        self._contributors = contributors
-        blocks = contributors.block_of[index]
+        self._contributors, self._values = contributors, values
+        self._blocks = blocks = contributors.block_of[index]
+        self._digests: dict[int, bytes] = {}
+        self._bindings: dict[tuple[int, int], bytes] = {}
+        if contributors.blocks > MANY:
+            return
         order = np.argsort(blocks, kind="stable")
         found, starts = np.unique(blocks[order], return_index=True)
         ordered, ends = values[order], [*starts[1:], len(order)]
@@ -33,14 +40,16 @@ class BlockDigests:
             int(block): hashlib.sha256(ordered[start:end].tobytes()).digest()
             for block, start, end in zip(found, starts, ends, strict=False)
         }
-        self._bindings: dict[tuple[int, int], bytes] = {}
 
     def binding(self, one: int, other: int) -> bytes:
         """Digest of what two clients have in common."""
         submodels = self._contributors.submodel_of
         pair = (submodels[one], submodels[other])
         if pair not in self._bindings:
-            common = np.flatnonzero(self._contributors.holds[pair[0]] & self._contributors.holds[pair[1]])
-            text = b"".join(self._digests[block] for block in common.tolist())
+            common = self._contributors.holds[pair[0]] & self._contributors.holds[pair[1]]
+            if self._contributors.blocks > MANY:
+                text = self._values[common[self._blocks]].tobytes()
+            else:
+                text = b"".join(self._digests[block] for block in np.flatnonzero(common).tolist())
             self._bindings[pair] = hashlib.sha256(text).digest()
         return self._bindings[pair]
