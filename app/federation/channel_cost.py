@@ -1,4 +1,8 @@
-"""What a round costs on its way to the server, before anything is trained: bytes exactly, seconds from samples."""
+"""What a round costs on its way to the server, before anything is trained: bytes from the plan, seconds from samples.
+
+Bytes are those of the run for the plain and the encrypted channel; secure aggregation's keys and shares are counted per
+pair of clients of a small round.
+"""
 
 from __future__ import annotations
 

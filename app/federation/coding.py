@@ -55,7 +55,7 @@ def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: floa
 
 def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
     """What is wrong with settings that both channels have."""
-    yield from point_problems(defense, point)
+    yield from _point_problems(defense, point)
     if not max_weight > 0:
         remedy = "set --defenses.NAME.max_weight above 0"
         yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
@@ -64,8 +64,7 @@ def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempt
         yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
 
 
-def point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
-    """What is wrong with a precision."""
+def _point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
     if not 8 <= point.bits <= 32:
         consequence = "sums would be useless" if point.bits < 8 else "more digits than a float has would be sent"
         yield Problem(f"bits of {defense} is {point.bits}", consequence, "set --defenses.NAME.bits between 8 and 32")

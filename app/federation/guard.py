@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 from tqdm import tqdm
@@ -21,6 +21,33 @@ from app.federation.sent import SentRound, sent_cells, sent_indices, sent_rounds
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
+
+
+Kind = Literal["few", "change", "weights"]
+
+_TEXTS: dict[Kind, tuple[str, str, str]] = {
+    "few": (
+        "sums over few clients",
+        "secure aggregation would reveal what {whom} sent there",
+        "give every cell more contributors (more clients per width under --model.capacities, or another method: "
+        "`rampart plan` shows who trains what)",
+    ),
+    "change": (
+        "sums whose clients change by few",
+        "the difference of two sums narrows down what {whom} sent; a server that repeats a model reads it off",
+        "use a method whose submodels stay the same or change for many clients at once, or add differential privacy"
+        "{bound}",
+    ),
+    "weights": (
+        "sums of weights that differ by few clients",
+        "the difference of two sums is the weight, and so the loss, of {whom}",
+        "give every width several clients (--model.capacities), or use a server that does not weigh by losses "
+        "(--model.server FedAvg)",
+    ),
+}
+"""What was found, what it leads to and ways out, for every kind of finding."""
+
+_ACCEPT = "; or accept it with --defenses.NAME.allow_singletons true, which is recorded"
 
 
 @dataclass(frozen=True)
@@ -38,7 +65,7 @@ class GuardFinding:
         clients: whom they would give away, ascending.
     """
 
-    kind: str
+    kind: Kind
     layer: str
     cells: int
     of: int
@@ -72,27 +99,13 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
 
 
 def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
-    """What the user is told before any training."""
-    yield from _weight_problems(findings)
-    few = [finding for finding in findings if finding.kind == "few"]
-    if few:
-        yield Problem(
-            _lines("sums over few clients", few),
-            f"secure aggregation would reveal what {_whom(few)} sent there",
-            "give every cell more contributors (more clients per width under --model.capacities, or another method: "
-            "`rampart plan` shows who trains what), or accept it with --defenses.NAME.allow_singletons true, which is "
-            "recorded",
-        )
-    changes = [finding for finding in findings if finding.kind == "change"]
-    if changes:
-        bound = "" if model_bound else " and bind masks to the model with --defenses.NAME.model_bound true"
-        yield Problem(
-            _lines("sums whose clients change by few", changes),
-            f"the difference of two sums narrows down what {_whom(changes)} sent; a server that repeats a model "
-            "reads it off",
-            "use a method whose submodels stay the same or change for many clients at once, or add differential privacy"
-            f"{bound}; or accept it with --defenses.NAME.allow_singletons true, which is recorded",
-        )
+    """What the user is told before any training, one problem per kind of finding."""
+    bound = "" if model_bound else " and bind masks to the model with --defenses.NAME.model_bound true"
+    for kind, (title, consequence, remedy) in _TEXTS.items():
+        found = [finding for finding in findings if finding.kind == kind]
+        if found:
+            cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in found)])
+            yield Problem(cause, consequence.format(whom=_whom(found)), remedy.format(bound=bound) + _ACCEPT)
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
@@ -160,21 +173,6 @@ def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
     for layer in found.layers:
         if cells := layer.changes_below(k):
             yield GuardFinding("change", layer.name, cells, layer.pairs, k, layer.exposed)
-
-
-def _weight_problems(findings: list[GuardFinding]) -> Iterator[Problem]:
-    found = [finding for finding in findings if finding.kind == "weights"]
-    if found:
-        yield Problem(
-            _lines("sums of weights that differ by few clients", found),
-            f"the difference of two sums is the weight, and so the loss, of {_whom(found)}",
-            "give every width several clients (--model.capacities), use a server that does not weigh by losses "
-            "(--model.server FedAvg), or accept it with --defenses.NAME.allow_singletons true, which is recorded",
-        )
-
-
-def _lines(title: str, findings: list[GuardFinding]) -> str:
-    return "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in findings)])
 
 
 def _whom(findings: list[GuardFinding]) -> str:

@@ -44,7 +44,7 @@ class Masking:
         point: precision of a client's change.
         outside: what becomes of changes that the range does not hold.
         max_weight: largest weight of a client where weights depend on losses.
-        threshold: share of a round's clients that must stay to the end, in (0, 1].
+        threshold: share of a round's clients that must stay to the end, in (0.5, 1].
         model_bound: whether masks cancel only among clients that received the same values.
         least: fewest clients behind a sum that clients will unmask; 1 unmasks any.
         attempts: how often a damaged message is asked for before the client is left out.
@@ -230,7 +230,7 @@ class MaskedChannel(Channel):
             )
         mine = [one for client, one in self._participants.items() if client in survivors]
         reveals = self._exchange(one.reveal(survivors, gone) for one in mine)
-        return self._coordinator.unmask(reveals, self._known_bindings())
+        return self._coordinator.unmask(reveals, self._known_bindings() if gone else None)
 
     def _known_bindings(self) -> Callable[[int, int], bytes] | None:
         """What the server can work out of clients that dropped out: it knows what it sent."""

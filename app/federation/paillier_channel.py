@@ -118,7 +118,7 @@ class PaillierChannel(EncryptedChannel):
         started = time.perf_counter()
         total, expected = EncryptedSum(self._public), Counter[int]()
         for positions, wire, counted in parts:
-            total.merge(positions, from_wire(self._public, wire))
+            total.add(positions, from_wire(self._public, wire))
             expected.update(counted)
         self.work.add += time.perf_counter() - started
         return from_first(self._decrypted(self._private, total, expected))

@@ -41,7 +41,7 @@ def test_positions_are_summed_apart(private, encryptor):
         first.add(*order[0])
         for part in order[1:]:
             second.add(*part)
-        first.merge(second.positions, second.ciphertexts)
+        first.add(second.positions, second.ciphertexts)
         made.append(first)
     assert all(one.positions == [0, 5, 9] for one in made)
     assert len({tuple(one.ciphertexts) for one in made}) == 1

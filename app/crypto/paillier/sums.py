@@ -23,7 +23,7 @@ class EncryptedSum:
         self._sums: dict[int, gmpy2.mpz] = {}
 
     def add(self, positions: Sequence[int] | np.ndarray, ciphertexts: Sequence[int]) -> None:
-        """Add a ciphertext to the sum of each position; nothing is added where one of them is refused.
+        """Add a ciphertext, or a sum made elsewhere, to each position; nothing is added where one of them is refused.
 
         Args:
             positions: at least 0, one per ciphertext.
@@ -38,10 +38,6 @@ class EncryptedSum:
             known = self._sums.get(position)
             new = gmpy2.mpz(ciphertext)
             self._sums[position] = new if known is None else known * new % self._square
-
-    def merge(self, positions: Sequence[int] | np.ndarray, ciphertexts: Sequence[int]) -> None:
-        """Add sums that were made elsewhere, which is no different from adding ciphertexts."""
-        self.add(positions, ciphertexts)
 
     @property
     def positions(self) -> list[int]:
