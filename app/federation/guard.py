@@ -30,24 +30,24 @@ _TEXTS: dict[Kind, tuple[str, str, str]] = {
         "sums over few clients",
         "secure aggregation would reveal what {whom} sent there",
         "give every cell more contributors (more clients per width under --model.capacities, or another method: "
-        "`rampart plan` shows who trains what)",
+        "`rampart plan` shows who trains what); or {accept}",
     ),
     "change": (
         "sums whose clients change by few",
         "the difference of two sums narrows down what {whom} sent; a server that repeats a model reads it off",
-        "use a method whose submodels stay the same or change for many clients at once, or add differential privacy"
-        "{bound}",
+        "use a method whose submodels stay the same or change for many clients at once; or {accept}, best together "
+        "with differential privacy{bound}",
     ),
     "weights": (
         "sums of weights that differ by few clients",
         "the difference of two sums is the weight, and so the loss, of {whom}",
         "give every width several clients (--model.capacities), or use a server that does not weigh by losses "
-        "(--model.server FedAvg)",
+        "(--model.server FedAvg); or {accept}",
     ),
 }
 """What was found, what it leads to and ways out, for every kind of finding."""
 
-_ACCEPT = "; or accept it with --defenses.NAME.allow_singletons true, which is recorded"
+_ACCEPT = "accept it with --defenses.NAME.allow_singletons true, which is recorded"
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
 
 def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
     """What the user is told before any training, one problem per kind of finding."""
-    bound = "" if model_bound else " and bind masks to the model with --defenses.NAME.model_bound true"
+    bound = "" if model_bound else " and with masks bound to the model (--defenses.NAME.model_bound true)"
     for kind, (title, consequence, remedy) in _TEXTS.items():
         found = [finding for finding in findings if finding.kind == kind]
         if found:
             cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in found)])
-            yield Problem(cause, consequence.format(whom=_whom(found)), remedy.format(bound=bound) + _ACCEPT)
+            yield Problem(cause, consequence.format(whom=_whom(found)), remedy.format(accept=_ACCEPT, bound=bound))
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
