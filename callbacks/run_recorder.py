@@ -16,6 +16,7 @@ from app.federation.module import FederatedModule
 from app.federation.reports import ClientReport
 from app.results.attack_results import attack_summary
 from app.results.pictures import draw_accuracy, draw_budget
+from app.results.reconstruction_results import reconstruction_summary
 from app.results.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
 from app.results.run_folder import RunFolder, cannot_write
 from app.results.tracking import RoundLogger
@@ -111,6 +112,8 @@ class RunRecorder(FederatedCallback):
             self._folder.write_json("privacy.json", told)
         if attacks := attack_summary(self._folder):
             summary["attacks"] = attacks
+        if reconstructed := reconstruction_summary(self._folder):
+            summary["reconstruction"] = reconstructed
         self._folder.write_json("summary.json", summary)
         for logger in trainer.loggers:
             if isinstance(logger, RoundLogger):

@@ -31,8 +31,11 @@ from app.metrics.spread import Spread
 from app.recipes import CODES, shipped_recipes
 from app.results.attack_results import AttackResults
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
+from app.results.reconstruction_results import ReconstructionResults
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
+from callbacks.image_reconstruction import ImageReconstruction
+from callbacks.malicious_server import MaliciousServer
 from callbacks.membership_inference import AttackHome, MembershipInference
 from callbacks.progress import FederationProgress
 from callbacks.run_recorder import RunRecorder
@@ -162,6 +165,8 @@ class FitCommand(LightningCLI):
             results = AttackResults(self.folder, self.tracker)
             cache = self.folder.path.parent / ".cache" / "shadows"
             attack.home = AttackHome(results, cache, ShadowFederations(self))
+        if isinstance(attack, (MaliciousServer, ImageReconstruction)):
+            attack.results = ReconstructionResults(self.folder, self.tracker)
 
     def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""
@@ -240,8 +245,10 @@ def _closing(command: FitCommand) -> str:
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
     if (command.folder.path / "privacy.json").is_file():
         lines.append("  privacy.json tells what was promised or spent, and on what terms")
-    if (command.folder.path / "attacks").is_dir():
+    if (command.folder.path / "attacks" / "leakage.png").is_file():
         lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")
+    if (command.folder.path / "attacks" / "reconstruction").is_dir():
+        lines.append("  attacks/reconstruction/ holds images that came back, beside the originals, with their scores")
     if command.tracker is not None and command.tracker._offline:
         lines.append(f"  to upload it to Weights & Biases: wandb sync {command.folder.path}/wandb/offline-run-*")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ import app.models
 import callbacks
 import datamodules
 from app.attacks.membership.catalogue import ATTACKS
+from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.federation.aggregation import ServerOptimizer
 from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
@@ -41,7 +42,7 @@ def _defenses() -> list[Entry]:
 
 
 def _attacks() -> list[Entry]:
-    return [(name, _first_line(kind)) for name, kind in ATTACKS.items()]
+    return [(name, _first_line(kind)) for name, kind in {**ATTACKS, **ACTIVE, **PASSIVE}.items()]
 
 
 def _recipes(kind: str | None = None) -> list[Entry]:

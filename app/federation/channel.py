@@ -15,6 +15,7 @@ from app.federation.processes import precise
 
 UncoveredCells = Literal["keep", "zero"]
 Form = Literal["plain", "masked", "ciphertext"]
+Carries = Literal["values", "changes"]
 Reduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes."""
 
@@ -96,6 +97,9 @@ class Channel(ABC):
 
     form: Form = "plain"
     """What travels. Under `ciphertext` the server cannot read the models it hands out either."""
+
+    carries: Carries = "values"
+    """Whether the mean is one of the clients' values, or the server's vector plus the mean of their changes."""
 
     @abstractmethod
     def open(self, plan: Plan, theta: Tensor) -> None:

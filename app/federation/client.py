@@ -32,6 +32,9 @@ class ClientModule(LightningModule):
         client: id of the client at hand.
         round: 0-based round.
         samples: its number of training samples.
+        received: the flat vector of its submodel, as sent by the server.
+        index: cells of the server's vector that `received` holds (int64, ascending); None outside a federation.
+        refusal: why the client does not train in this round; callbacks may set it in `on_client_start`.
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
         draw: images (augmented) and labels of the samples at given positions of the client's training set.
@@ -69,6 +72,9 @@ class ClientModule(LightningModule):
         self.client = -1
         self.round = 0
         self.samples = 0
+        self.received: Tensor | None = None
+        self.index: Tensor | None = None
+        self.refusal = ""
         self.lr = 0.0
         self.optimizer: Optimizer | None = None
         self.batches: Iterable[Batch] = ()

@@ -95,6 +95,7 @@ class EncryptedChannel(Channel):
     """
 
     form = "ciphertext"
+    carries = "changes"
 
     def __init__(self, federation: FederatedModule, settings: Encryption) -> None:
         """Carry the updates of a federation.

@@ -73,7 +73,8 @@ class FederatedCallback(Callback):
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         """Submodel loaded, local training about to start.
 
-        May replace `client.net`, `client.optimizer`, `client.batches` and `client.take_step`.
+        May replace `client.net`, `client.optimizer`, `client.batches` and `client.take_step`; with `client.refusal`,
+        a reason, the client stays out of the round.
         """
 
     def client_loss(

@@ -21,6 +21,7 @@ class LocalTraining:
         epochs: passes over the client's training set per round, at least 1.
         steps: optimiser steps per round instead of whole epochs.
         batch_size: samples per step; the last batch of an epoch may be smaller.
+        shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
         lr_schedule: torch learning-rate scheduler by class path, stepped once per round.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
@@ -33,6 +34,7 @@ class LocalTraining:
     epochs: int = 1
     steps: int | None = None
     batch_size: int = 128
+    shuffle: bool = True
     optimizer: OptimizerCallable = Adam
     lr_schedule: LRSchedulerCallable | None = None
     proximal: float = 0.0
@@ -83,7 +85,7 @@ class LocalTraining:
         return rates
 
     def batches(self, samples: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
-        """Positions (int64) of every batch of one round: each epoch a new permutation.
+        """Positions (int64) of every batch of one round: each epoch a new permutation, where samples are shuffled.
 
         Args:
             samples: size of the client's training set.
@@ -93,7 +95,8 @@ class LocalTraining:
         limit = self.steps if self.steps is not None else self.epochs * self.steps_per_epoch(samples, least)
         done = 0
         while done < limit:
-            for batch in self._epoch(torch.randperm(samples, generator=generator), least):
+            order = torch.randperm(samples, generator=generator) if self.shuffle else torch.arange(samples)
+            for batch in self._epoch(order, least):
                 yield batch
                 done += 1
                 if done == limit:

@@ -76,6 +76,7 @@ class MaskedChannel(Channel):
     """
 
     form = "masked"
+    carries = "changes"
 
     def __init__(self, federation: FederatedModule, settings: Masking, wire: Wire | None = None) -> None:
         """Carry the updates of a federation.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class ClientReport:
         capacity: width rate of its submodel.
         samples: training samples.
         loss: mean training loss over the local steps.
-        dropped: whether the update was thrown away because it was not finite.
+        dropped: whether no update of the client was used: it was not finite, got lost, or the client refused to train.
         received_common: accuracy of the model received, on the common test set.
         received_own: accuracy of the model received, on the client's own test set.
         trained_common: accuracy after local training, on the common test set.
@@ -29,6 +29,7 @@ class ClientReport:
         bytes_up: bytes the client sent to the server.
         train_seconds: seconds of local training.
         evaluate_seconds: seconds of evaluation.
+        refusal: why the client refused to train; empty where it did not.
     """
 
     client: int
@@ -44,6 +45,7 @@ class ClientReport:
     bytes_up: int
     train_seconds: float
     evaluate_seconds: float
+    refusal: str = ""
 
 
 def client_report(trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
@@ -63,7 +65,16 @@ def client_report(trained: TrainedClient, dropped: bool, bytes_up: int, bytes_do
         bytes_up=bytes_up,
         train_seconds=trained.train_seconds,
         evaluate_seconds=trained.evaluate_seconds,
+        refusal=trained.refusal,
     )
+
+
+def listed(clients: Sequence[int], most: int = 10) -> str:
+    """Clients by number for a message, such as `client 3` or `clients 3, 5, 8`; of more than `most` the first ones."""
+    names = ", ".join(map(str, clients[:most]))
+    if len(clients) > most:
+        return f"clients {names} ... ({len(clients)} in all)"
+    return f"client {names}" if len(clients) == 1 else f"clients {names}"
 
 
 @dataclass(frozen=True)

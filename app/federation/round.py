@@ -13,7 +13,7 @@ from app.federation.channel import Aggregate, Update
 from app.federation.hooks import overriding
 from app.federation.plan import Plan
 from app.federation.processes import gather
-from app.federation.reports import ClientReport, client_report
+from app.federation.reports import ClientReport, client_report, listed
 from app.federation.tasks import ClientTask, TrainedClient
 
 if TYPE_CHECKING:
@@ -64,12 +64,15 @@ class Round:
             test=federation.data.test_indices(client),
             evaluate=self._evaluate,
             owned=federation.data.owned_classes(client) if federation.local.mask_labels else None,
+            index=index,
         )
 
     def accept(self, trained: TrainedClient) -> None:
-        """Take one client's result: drop it where it is not finite, else defend it and send it."""
+        """Take one client's result: drop it where it refused or is not finite, else defend it and send it."""
         size = None
-        if not (math.isfinite(trained.loss) and _is_finite(trained.vector)):
+        if trained.refusal:
+            pass  # all refusals are told at the end of the round
+        elif not (math.isfinite(trained.loss) and _is_finite(trained.vector)):
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
         else:
             size = self._send(trained)
@@ -85,12 +88,23 @@ class Round:
             federation.hooks.call("on_server_update", aggregate)
         federation.personal.synchronise()
         self.reports = sorted((report for part in gather(self.reports) for report in part), key=lambda r: r.client)
+        self._warn_refused()
         if aggregate.updates == 0:
             warnings.warn(
                 f"round {self.plan.round + 1}: no client sent a usable update; the server's model stays as it is.",
                 stacklevel=2,
             )
         return aggregate
+
+    def _warn_refused(self) -> None:
+        """One warning for all clients that refuse for the same reason; only the first process speaks."""
+        reasons: dict[str, list[int]] = {}
+        for report in self.reports if self._federation.global_rank == 0 else ():
+            if report.refusal:
+                reasons.setdefault(report.refusal, []).append(report.client)
+        for reason, clients in reasons.items():
+            verb = "refuses" if len(clients) == 1 else "refuse"
+            warnings.warn(f"round {self.plan.round + 1}: {listed(clients)} {verb} to train: {reason}", stacklevel=2)
 
     def _warn_dropped(self, trained: TrainedClient, reason: str, remedy: str) -> None:
         warnings.warn(

@@ -25,6 +25,7 @@ class ClientTask:
         test: sample ids of the client's own test set.
         evaluate: whether to evaluate the received and the trained model.
         owned: whether the client has samples of each class (bool, classes), where logits are masked; else None.
+        index: cells of the server's vector that `received` holds; None for a model that belongs to no server.
     """
 
     client: int
@@ -37,6 +38,7 @@ class ClientTask:
     test: Tensor
     evaluate: bool
     owned: Tensor | None = None
+    index: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class TrainedClient:
         scores: evaluation, empty unless asked for.
         train_seconds: seconds spent in local training by this worker.
         evaluate_seconds: seconds spent in evaluation by this worker.
+        refusal: why the client did not train; empty where it did.
     """
 
     task: ClientTask
@@ -70,3 +73,4 @@ class TrainedClient:
     scores: ClientScores
     train_seconds: float
     evaluate_seconds: float
+    refusal: str = ""

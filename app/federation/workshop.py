@@ -129,16 +129,17 @@ class Workshop:
             evaluated = time.perf_counter()
             loss = self._fit(task, client)
             trained = time.perf_counter()
-            scores = self.evaluate_trained(task, client, received)
+            scores = ClientScores() if client.refusal else self.evaluate_trained(task, client, received)
             vector = self._flat[task.capacity].read()
         finished = time.perf_counter()
-        evaluate_seconds = evaluated - started + finished - trained
-        return TrainedClient(task, vector, loss, received_loss, scores, trained - evaluated, evaluate_seconds)
+        seconds = trained - evaluated, evaluated - started + finished - trained
+        return TrainedClient(task, vector, loss, received_loss, scores, *seconds, client.refusal)
 
     def client_for(self, task: ClientTask) -> ClientModule:
         """The module of the task's width, holding the received model."""
         client = self.module(task.capacity)
         client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
+        client.received, client.index, client.refusal = task.received, task.index, ""
         if task.owned is not None:
             client.owned.copy_(task.owned)
         self._flat[task.capacity].write(task.received)
@@ -228,7 +229,7 @@ class Workshop:
         for hook in self.context.start_hooks:
             hook(client)
         try:
-            return client.fit()
+            return float("nan") if client.refusal else client.fit()
         finally:
             for hook in self.context.end_hooks:
                 hook(client)

@@ -22,6 +22,7 @@ Trait = Literal[
     "mixes-samples",  # one gradient depends on several samples
     "local-adversary",  # trains an attack on the client's private outputs
     "stops-early",  # ends the run by looking at private data
+    "refuses-by-data",  # clients stay out of a round by looking at private data
     "channel",  # replaces the way in which updates reach the server
     # what the federation does
     "batch-norm",  # samples of a batch influence each other

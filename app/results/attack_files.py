@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,10 +20,8 @@ from app.metrics.leakage import KnownThreshold, Leakage, TprAtFpr
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.vulnerability import ClientRow
+from app.results.result_files import replace_all, restored, result_path, unreadable
 from app.results.run_folder import finite
-
-UNSAFE = re.compile(r'[/\\:*?"<>|\x00-\x1f]|^\.|^$')
-"""What makes a name unfit for a file on some system, or hides the file."""
 
 ARRAYS = ("scores", "members", "samples", "clients")
 
@@ -117,7 +113,7 @@ class AttackFiles:
         contents[text] = (json.dumps(finite(plain), indent=2) + "\n").encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _replace_all(contents)
+            replace_all(contents)
             if arrays not in contents:
                 arrays.unlink(missing_ok=True)
         except OSError as error:
@@ -138,7 +134,7 @@ class AttackFiles:
             remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
             raise UserError.of(cause, "there is nothing to draw or to compare", remedy) from error
         except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
 
     def scores_by_label(self) -> dict[str, MembershipScores]:
         """Scores of all results that have some, by label."""
@@ -157,13 +153,7 @@ class AttackFiles:
         }
 
     def _path(self, label: str, kind: str) -> Path:
-        if UNSAFE.search(label):
-            raise UserError.of(
-                f"a result is called {label!r}",
-                "no file can have that name in every system, and it could land in another folder",
-                "name attacks, targets and protocols without slashes and special signs, and with no dot in front",
-            )
-        return self.folder / f"{label}.{kind}"
+        return result_path(self.folder, label, kind)
 
 
 def tpr_at(leakage: Leakage, target: float) -> TprAtFpr | None:
@@ -203,49 +193,12 @@ def _packed(scores: MembershipScores) -> bytes:
     return file.getvalue()
 
 
-def _replace_all(contents: Mapping[Path, bytes]) -> None:
-    """Write several files; the old ones are replaced only when all new ones are on the disk."""
-    parts = {path: path.with_name(path.name + ".part") for path in contents}
-    try:
-        for path, content in contents.items():
-            parts[path].write_bytes(content)
-        for path, part in parts.items():
-            part.replace(path)
-    except OSError:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-        raise
-
-
 def _read(path: Path) -> AttackRecord:
     try:
-        record: AttackRecord = _restored(AttackRecord, json.loads(path.read_text()))
+        record: AttackRecord = restored(AttackRecord, json.loads(path.read_text()), _mended)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return record
-
-
-def _restored(kind: Any, value: Any) -> Any:
-    """A value of the declared type from plain data; the way back from `asdict`, with null for numbers without a value.
-
-    Fields that have a default may be absent: they are younger than the file.
-
-    Args:
-        kind: a dataclass, a tuple of declared types, a union with NotAvailable or None, or a plain type.
-        value: what JSON holds.
-    """
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        known = {name: _restored(hint, value[name]) for name, hint in hints.items() if name in value}
-        return _mended(kind(**known))  # type: ignore[operator]
-    options = get_args(kind)
-    if get_origin(kind) is tuple:
-        kinds = options[:1] * len(value) if options[-1] is Ellipsis else options
-        return tuple(map(_restored, kinds, value))
-    if isinstance(kind, UnionType):
-        other = next(option for option in options if option is not NotAvailable)
-        return None if value is None else _restored(NotAvailable if set(value) == {"reason"} else other, value)
-    return float("nan" if value is None else value) if kind is float else value
 
 
 def _mended(value: Any) -> Any:
@@ -254,11 +207,3 @@ def _mended(value: Any) -> Any:
         return value
     nobody = value.true_positives + value.false_positives == 0
     return replace(value, threshold=math.inf if nobody else -math.inf)
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError.of(
-        f"{path} cannot be read: {type(error).__name__}: {error}",
-        "the results of this run cannot be shown together",
-        "delete that file, then repeat the attack",
-    )

@@ -72,6 +72,31 @@ class RoundLogger(WandbLogger):
         self.experiment.log(logged)
 
     @rank_zero_only
+    def log_reconstructions(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        summary: Mapping[str, float],
+        pictures: Mapping[str, Path],
+    ) -> None:
+        """Log what reconstructions found: a table of results, entries of the summary, and pictures.
+
+        Args:
+            columns: names of the table's columns.
+            rows: one per result, with None where there is no value.
+            summary: numbers by name.
+            pictures: image files by label.
+        """
+        import wandb
+
+        self.experiment.summary.update(dict(summary))
+        logged: dict[str, Any] = {
+            "attacks/reconstructions": wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        }
+        logged |= {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in pictures.items()}
+        self.experiment.log(logged)
+
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         """End the run, so that a later one in the same process gets a run of its own."""
         super().finalize(status)

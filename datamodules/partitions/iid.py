@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.errors import Problem
 from app.seeding import numpy_generator
 from datamodules.partitions.base import Partition
 
@@ -14,15 +15,37 @@ class Iid(Partition):
     Args:
         clients: number of clients, at least 1.
         seed: seed of this partition alone; None takes the seed of the run.
+        samples: samples per client, the rest is used by nobody; None deals the whole pool.
     """
 
-    def __init__(self, clients: int = 10, seed: int | None = None) -> None:
+    def __init__(self, clients: int = 10, seed: int | None = None, samples: int | None = None) -> None:
         super().__init__(clients, seed)
+        self.samples = samples
+
+    def problems(self) -> list[Problem]:
+        """Settings of the base, and the number of samples."""
+        found = super().problems()
+        if self.samples is not None and self.samples < 1:
+            remedy = "set --data.partition.samples to 1 or more"
+            found.append(Problem(f"partition.samples is {self.samples}", "clients would be empty", remedy))
+        return found
+
+    def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
+        """Too few samples for the clients."""
+        found = super().misfits(labels, owners)
+        if self.samples is not None and self.clients is not None and self.samples * self.clients > len(labels):
+            cause = f"{self.clients} clients x {self.samples} samples, but {len(labels)} samples in all"
+            remedy = "lower --data.partition.samples or the number of clients"
+            found.append(Problem(cause, "some clients would be empty", remedy))
+        return found
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """Cut one permutation into equal pieces."""
         assert self.clients is not None
-        return np.array_split(numpy_generator(seed, "partition").permutation(len(labels)), self.clients)
+        order = numpy_generator(seed, "partition").permutation(len(labels))
+        if self.samples is not None:
+            order = order[: self.clients * self.samples]
+        return np.array_split(order, self.clients)
 
 
 class Centralised(Partition):

@@ -33,13 +33,7 @@ class BlockDigests:
         self._bindings: dict[tuple[int, int], bytes] = {}
         if contributors.blocks > MANY:
             return
-        order = np.argsort(blocks, kind="stable")
-        found, starts = np.unique(blocks[order], return_index=True)
-        ordered, ends = values[order], [*starts[1:], len(order)]
-        self._digests = {
-            int(block): hashlib.sha256(ordered[start:end].tobytes()).digest()
-            for block, start, end in zip(found, starts, ends, strict=False)
-        }
+        self._digests = block_digests(blocks, values)
 
     def binding(self, one: int, other: int) -> bytes:
         """Digest of what two clients have in common."""
@@ -53,3 +47,19 @@ class BlockDigests:
                 text = b"".join(self._digests[block] for block in np.flatnonzero(common).tolist())
             self._bindings[pair] = hashlib.sha256(text).digest()
         return self._bindings[pair]
+
+
+def block_digests(blocks: np.ndarray, values: np.ndarray) -> dict[int, bytes]:
+    """SHA-256 of the values of every block, in the order of the cells.
+
+    Args:
+        blocks: block of every value (int64).
+        values: in the order of their cells.
+    """
+    order = np.argsort(blocks, kind="stable")
+    found, starts = np.unique(blocks[order], return_index=True)
+    ordered, ends = values[order], [*starts[1:], len(order)]
+    return {
+        int(block): hashlib.sha256(ordered[start:end].tobytes()).digest()
+        for block, start, end in zip(found, starts, ends, strict=False)
+    }

@@ -1,0 +1,178 @@
+"""What a malicious server's attack is: what it sends to whom, and what it makes of the sums.
+
+An attack never meets a client: it says what to send, and it is given the sums of the rounds with the public plan.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from app.attacks.public import Public
+from app.attacks.reconstruction.base import ReconstructionAttack
+from app.attacks.reconstruction.dense_layer import DenseLayer, first_dense, trapped
+from app.attacks.reconstruction.isolation import IsolatedUpdate
+from app.attacks.reconstruction.sums import Observation
+from app.attacks.reconstruction.trap_weights import TrapWeights
+from app.errors import Problem, UserError
+from app.federation.parameters import ParameterSpace
+from app.federation.plan import Plan
+from app.federation.submodels import SubmodelMethod
+from app.metrics.membership import NotAvailable
+from app.seeding import torch_generator
+
+DEFAULT_TRAPS = TrapWeights(output="loud")
+"""Traps whose gradient drowns what other clients still change."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What a malicious server knows when it starts to act.
+
+    Attributes:
+        public: the network, the training recipe and data of its own.
+        space: layout of its vector.
+        theta: its vector when it starts to act.
+        first: 0-based round in which it starts to act.
+        baited: whether attacked clients get trap weights; else the honest model, from which images are read otherwise.
+        models: models of the server's size that an attack has made up, by name.
+    """
+
+    public: Public
+    space: ParameterSpace
+    theta: Tensor
+    first: int
+    baited: bool = True
+    models: dict[str, Tensor] = field(default_factory=dict)
+
+    def plan(self, stage: int) -> Plan:
+        """The plan of a stage of the attack, 0 for its first round."""
+        assert self.public.plan_of is not None
+        return self.public.plan_of(self.first + stage)
+
+    def own_inputs(self, most: int) -> Tensor:
+        """(n, values) at most so many images of the attacker's own, as the network sees them."""
+        ids = torch.from_numpy(self.public.auxiliary[:most])
+        return self.public.store.batch(ids)[0].flatten(1).cpu()
+
+    @property
+    def dense(self) -> DenseLayer | str:
+        """The first layer, or why no image can be read from it."""
+        shape = self.public.store.shape
+        return first_dense(self.space, shape.channels * shape.height * shape.width)
+
+    def trapped(self, traps: TrapWeights, index: Tensor, *key: int) -> Tensor:
+        """A client's cells with trap weights, the same for the same key; the honest ones without bait."""
+        layer = self.dense
+        if not self.baited or not isinstance(layer, DenseLayer):
+            return self.theta.cpu()[index.cpu()]
+        draw = torch_generator(self.public.seed, "traps", self.first, *key)
+        return trapped(layer, self.space, traps, index.cpu(), self.theta.cpu(), draw)
+
+
+class ActiveAttack(ReconstructionAttack):
+    """An attack by a server that deviates from the protocol. One file per attack.
+
+    Attributes:
+        target: width rate of the attacked clients, None for the attack's usual choice.
+        traps: trap weights that the attacked clients get.
+    """
+
+    rounds: ClassVar[int]
+    """Rounds it takes."""
+
+    sees: ClassVar[str]
+    """What it reads, in words."""
+
+    def __init__(self, target: float | None, traps: TrapWeights) -> None:
+        self.target, self.traps = target, traps
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with its settings."""
+        yield from self.traps.problems()
+
+    @abstractmethod
+    def usual_target(self, rates: Sequence[float]) -> float:
+        """Width rate to attack, of the distinct rates of a round, widest first."""
+
+    def targets(self, plan: Plan) -> tuple[int, ...]:
+        """The attacked clients of a round, ascending; none where no participant has the width."""
+        rates = {client: plan.rate(client) for client in plan.participants}
+        wanted = self.usual_target(sorted(set(rates.values()), reverse=True)) if self.target is None else self.target
+        return tuple(sorted(client for client, rate in rates.items() if abs(rate - wanted) < 1e-9))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it watches honest rounds to choose when to act."""
+        return False
+
+    def ready(self, honest: Observation, theta: Tensor) -> bool:
+        """Whether to act from the next round on, after an honest round; asked only where it waits."""
+        return True
+
+    def deviation(self, method: SubmodelMethod, before: Plan, after: Plan) -> SubmodelMethod | None:
+        """The method that the server really uses while it acts; None for the announced one.
+
+        Args:
+            method: what was announced.
+            before: the round before the attack's last one, as announced.
+            after: the attack's last round, as announced.
+        """
+        return None
+
+    @abstractmethod
+    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """What a client gets in a stage of the attack, 0 for its first round."""
+
+    def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """What the server takes a client's cells for when it works with the sum; what it sent, unless it forgets."""
+        return self.sends(scene, stage, client, index)
+
+    @abstractmethod
+    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
+
+    def prepare(self, scene: Scene) -> None:
+        """Choose what depends on the federation: the traps' scale, where it is to be calibrated.
+
+        Raises:
+            UserError: where the attacker has too few images of its own for that.
+        """
+        if self.traps.scale is not None or not isinstance(scene.dense, DenseLayer):
+            return
+        plan = scene.plan(self.rounds - 1)
+        batch = max(1, sum(plan.roster.sizes[client] for client in self.targets(plan)))
+        images = scene.own_inputs(max(256, 4 * batch))
+        if len(images) < batch:
+            raise UserError.of(
+                f"traps are to be calibrated for {batch} images, and the attacker owns {len(images)}",
+                "the share of images that a row fires for cannot be told",
+                "give the attacker more data (--data.holdout.shadow), or set the traps' scale",
+            )
+        draw = torch_generator(scene.public.seed, "calibration", scene.first)
+        self.traps = self.traps.calibrated(images, batch, min(scene.dense.rows, 512), draw)
+
+    def isolated(self, scene: Scene, stage: int, seen: Observation, cells: Tensor, change: Tensor) -> IsolatedUpdate:
+        """An update at the cells of a mask (bool), with what the attacked clients were sent in that stage.
+
+        Args:
+            scene: what the server knows.
+            stage: in which the clients made the change.
+            seen: that round.
+            cells: (cells) bool, where the change is that of the attacked clients.
+            change: (cells) float64.
+        """
+        clients = tuple(client for client in self.targets(seen.plan) if client in seen.clients)
+        weight = torch.zeros_like(change)
+        for client in clients:
+            weight[seen.clients[client]] += seen.weights[client]
+        widest = max(clients, key=seen.plan.rate)
+        own = seen.plan.index(widest).cpu()
+        index = torch.nonzero(cells).flatten()
+        model = self.sends(scene, stage, widest, own)
+        return IsolatedUpdate(clients, scene.first + stage, index, change[index], weight[index], own, model)

@@ -1,0 +1,123 @@
+"""The Rolling-Model attack: two rounds of which one contains the attacked cohort and the other does not.
+
+Haldankar et al. 2024, section 5.2. Where the contributors of a cell are the same in two rounds but for the attacked
+clients, and all others do the same twice, the difference of the two sums is the attacked clients' change. Others do the
+same twice if they get the same model twice, or if they get a model in which no gradient reaches the first layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from app.attacks.reconstruction.isolation import IsolatedUpdate
+from app.attacks.reconstruction.malicious import DEFAULT_TRAPS, ActiveAttack, Scene
+from app.attacks.reconstruction.moved_window import MovedWindow
+from app.attacks.reconstruction.sums import Observation
+from app.attacks.reconstruction.trap_weights import TrapWeights
+from app.errors import Problem
+from app.federation.plan import Plan
+from app.federation.submodels import SubmodelMethod
+from app.metrics.membership import NotAvailable
+from app.seeding import torch_generator
+
+
+class RollingModel(ActiveAttack):
+    """Subtracts the sums of two rounds, of which the attacked cohort contributes to one only.
+
+    Takes two rounds. The error is what the other clients do differently in the second one.
+    """
+
+    name = "rolling-model"
+    rounds = 2
+    sees = "the sums of two rounds"
+
+    def __init__(
+        self,
+        target: float | None = None,
+        scope: Literal["update", "node"] = "update",
+        others: Literal["constant", "frozen"] = "constant",
+        fill: float = 0.25,
+        noise: float = 0.0,
+        noised: Literal["everything", "first-layer"] = "everything",
+        own_noise: Literal["subtracted", "forgotten"] = "subtracted",
+        traps: TrapWeights = DEFAULT_TRAPS,
+    ) -> None:
+        """Set up the attack.
+
+        Args:
+            target: width rate of the attacked clients; without one, the narrowest cohort.
+            scope: `update` moves the attacked clients' window so that the whole of their first layer is new in the
+                second round; `node` keeps to the plan and reads the neurons that happen to enter.
+            others: all other clients get a constant model, in which no gradient reaches the first layer; or the honest
+                one, frozen for both rounds.
+            fill: value of the constant model.
+            noise: uniform noise on the constant model in the second round, as a share of `fill`, so that clients do
+                not see the same model twice; 0 for none.
+            noised: which tensors get noise; noise behind the first layer lets gradients through again.
+            own_noise: the server knows the noise that it sent, and subtracts it; or forgets it, as published.
+            traps: trap weights that the attacked clients get.
+        """
+        super().__init__(target, traps)
+        self.scope, self.others, self.fill = scope, others, fill
+        self.noise, self.noised, self.own_noise = noise, noised, own_noise
+
+    def problems(self) -> Iterator[Problem]:
+        """Of the traps, and of the noise."""
+        yield from super().problems()
+        if self.noise < 0:
+            yield Problem(f"noise is {self.noise}", "it is a share of the weights' size", "set it to 0 or more")
+        if self.noise and self.others == "frozen":
+            remedy = "set others to constant, or noise to 0"
+            yield Problem("noise on a frozen model", "it would no longer be the honest one", remedy)
+
+    def usual_target(self, rates: Sequence[float]) -> float:
+        """The narrowest cohort, as in the paper."""
+        return rates[-1]
+
+    def deviation(self, method: SubmodelMethod, before: Plan, after: Plan) -> SubmodelMethod | None:
+        """A moved window in the second round, where the whole update is wanted."""
+        return None if self.scope == "node" else MovedWindow(method, before, after, self.targets(after))
+
+    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
+        if stage == 1 and client in self.targets(scene.plan(stage)):
+            return scene.trapped(self.traps, index)
+        honest = scene.theta.cpu()[index.cpu()]
+        if self.others == "frozen":
+            return honest
+        constant = torch.full_like(honest, self.fill)
+        return constant + self._noise(scene)[index.cpu()] if stage == 1 and self.noise else constant
+
+    def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """What was sent; without the noise where it is forgotten."""
+        sent = self.sends(scene, stage, client, index)
+        attacked = client in self.targets(scene.plan(stage))
+        forgets = self.noise and self.own_noise == "forgotten" and stage == 1 and not attacked
+        return torch.full_like(sent, self.fill) if forgets else sent
+
+    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        """The difference of the sums on cells that the attacked clients enter and nobody else enters or leaves."""
+        before, after = seen
+        attacked = self.targets(after.plan)
+        cells = (before.holders(attacked) == 0) & (after.holders(attacked) == len(attacked))
+        for client in {*before.clients, *after.clients} - set(attacked):
+            cells &= before.holders([client]) == after.holders([client])
+        if not cells.any():
+            return NotAvailable(
+                "no cell has the attacked clients in the second round alone and all others in both or in neither"
+            )
+        return self.isolated(scene, 1, after, cells, after.change - before.change)
+
+    def _noise(self, scene: Scene) -> Tensor:
+        """(cells) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
+        draw = torch_generator(scene.public.seed, "cover noise", scene.first)
+        noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta.cpu()) * 2 - 1
+        first = scene.space.blocks[0].name.rpartition(".")[0] + "."
+        for block in scene.space.blocks:
+            silent = self.noised == "first-layer" and not block.name.startswith(first)
+            noise[block.cells] *= 0.0 if silent or block.start >= scene.space.trainable else self.noise * abs(self.fill)
+        return noise

@@ -1,0 +1,102 @@
+"""Trap weights: nearly every weighted sum is negative, so that a ReLU fires for few images (Boenisch et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from app.errors import Problem
+
+SCALES = (0.80, 0.85, 0.88, 0.90, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
+"""Scales that the calibration tries."""
+
+
+@dataclass(frozen=True)
+class TrapWeights:
+    """How the weights of a manipulated layer are drawn: half of them negative, the others a little smaller in size.
+
+    Attributes:
+        layout: `row` deals the signs over the inputs of every neuron, as Boenisch et al. do; `column` over the neurons
+            of every input, as the public code of the attacks on unequal models does.
+        sigma: standard deviation of the normal distribution whose magnitudes are taken, above 0.
+        scale: positive weights are so much smaller than the negative ones, in (0, 1]; None chooses the scale that
+            makes most neurons fire for exactly one image, on images of the attacker's own.
+        bias: biases are 0, or drawn like one more weight.
+        output: the layers behind stay as they are in the model (`kept`); are drawn like traps, too (`trap`, the public
+            code), which saturates the softmax; or are `loud`: large weights without a pattern behind small traps, so
+            that the gradient drowns what other clients still change and no image is predicted with certainty.
+        loudness: standard deviation of loud weights, above 0; their traps are so much smaller.
+    """
+
+    layout: Literal["row", "column"] = "row"
+    sigma: float = 0.5
+    scale: float | None = 0.95
+    bias: Literal["zero", "trap"] = "zero"
+    output: Literal["kept", "trap", "loud"] = "kept"
+    loudness: float = 30.0
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with these settings."""
+        if self.sigma <= 0:
+            yield Problem(f"traps.sigma is {self.sigma}", "no weight could be drawn", "set traps.sigma above 0")
+        if self.loudness <= 0:
+            yield Problem(f"traps.loudness is {self.loudness}", "nothing would be learnt", "set traps.loudness above 0")
+        if self.scale is not None and not 0 < self.scale <= 1:
+            remedy = "set traps.scale in (0, 1], or to null to have it calibrated"
+            yield Problem(f"traps.scale is {self.scale}", "neurons would fire for all images or for none", remedy)
+
+    def matrix(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
+        """(rows, columns) float32 trap weights: row for row, or column for column."""
+        if self.layout == "row":
+            return self._lines(rows, columns, generator)
+        return self._lines(columns, rows, generator).T.contiguous()
+
+    def vector(self, length: int, generator: torch.Generator) -> Tensor:
+        """(length) float32 biases."""
+        return torch.zeros(length) if self.bias == "zero" else self._lines(1, length, generator)[0]
+
+    def behind(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor | None:
+        """Parameters of a later layer (float32), a matrix or a vector; None where they stay as they are."""
+        if self.output == "kept":
+            return None
+        if self.output == "loud":
+            return _normal(*shape, generator=generator) * self.loudness if len(shape) == 2 else torch.zeros(shape)
+        return self.matrix(shape[0], shape[1], generator) if len(shape) == 2 else self.vector(shape[0], generator)
+
+    def _lines(self, lines: int, length: int, generator: torch.Generator) -> Tensor:
+        """Every line: negative magnitudes, and as many of the same magnitudes made positive and smaller, shuffled."""
+        assert self.scale is not None, "calibrate first"
+        size = self.sigma / self.loudness**2 if self.output == "loud" else self.sigma
+        negative = -(_normal(lines, (length + 1) // 2, generator=generator) * size).abs()
+        values = torch.cat([negative, -self.scale * negative[:, : length // 2]], dim=1)
+        order = torch.rand(lines, length, generator=generator, dtype=torch.float32).argsort(dim=1)
+        return values.gather(1, order)
+
+    def calibrated(self, inputs: Tensor, batch: int, rows: int, generator: torch.Generator) -> TrapWeights:
+        """The same traps with the scale under which most rows fire for exactly one image of a batch.
+
+        Args:
+            inputs: (n, columns) images of the attacker's own as the network sees them, n at least `batch`.
+            batch: images that the attacked clients have together.
+            rows: rows to try every scale on.
+            generator: where weights and batches are drawn from.
+        """
+        drawn = torch.stack([torch.randperm(len(inputs), generator=generator)[:batch] for _ in range(8)])
+        best = max(SCALES, key=lambda scale: replace(self, scale=scale)._alone(inputs[drawn], rows, generator))
+        return replace(self, scale=best)
+
+    def _alone(self, batches: Tensor, rows: int, generator: torch.Generator) -> float:
+        """Share of the images (batches, batch, columns) that some row fires for alone."""
+        weights = self.matrix(rows, batches.shape[-1], generator).to(batches)
+        fires = batches @ weights.T + self.vector(rows, generator).to(batches) > 0
+        alone = fires & (fires.sum(dim=1, keepdim=True) == 1)
+        return float(alone.any(dim=2).float().mean())
+
+
+def _normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers in a stated type: the default type is another one while Lightning trains in double."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float32)

@@ -1,0 +1,147 @@
+"""`rampart attack RUN --attacks rolling-model`: bring training images of a finished run back.
+
+Attacks that only look read the transcript. A malicious server's attack needs clients that answer: the last rounds of
+the run are played again, with all its defenses, by a server that deviates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
+from app.attacks.reconstruction.findings import ReconstructionFinding
+from app.attacks.reconstruction.malicious import ActiveAttack
+from app.attacks.reconstruction.passive import PassiveAttack
+from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
+from app.commands.finished import AttackCommand, exit_code, finished_run
+from app.commands.fit import FitParser
+from app.federation.hooks import FederatedCallback
+from app.federation.transcript import Transcript
+from app.results.reconstruction_results import ReconstructionResults
+from app.results.run_folder import RunFolder
+from callbacks.image_reconstruction import ImageReconstruction
+from callbacks.malicious_server import MaliciousServer, Score
+
+
+class ReconstructionOptions:
+    """Attacks that bring training images back, and how they are judged."""
+
+    def __init__(
+        self,
+        attacks: list[str | ActiveAttack | PassiveAttack],
+        reading: Reading = DEFAULT_READING,
+        score: Score = "matched",
+        insist: bool = False,
+    ) -> None:
+        """Choose the attacks.
+
+        Args:
+            attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args.
+            reading: how a malicious server reads images from an update once it is isolated.
+            score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
+            insist: let a malicious server attack also where nothing can come of it; the result is labelled.
+        """
+        self.attacks = [make_reconstruction(attack) for attack in attacks]
+        self.reading, self.score, self.insist = reading, score, insist
+
+
+def wants_reconstruction(arguments: Sequence[str]) -> bool:
+    """Whether the attacks that are asked for bring images back, rather than tell members from others."""
+    wanted = False
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--attacks":
+            text = value if equals else " ".join(arguments[place + 1 : place + 2])
+            wanted = any(map(_reconstructs, re.findall(r"[\w.-]+", text)))
+    return wanted
+
+
+def _reconstructs(name: str) -> bool:
+    module, _, kind = name.rpartition(".")
+    known = {**ACTIVE, **PASSIVE}
+    if name in known or kind in {attack.__name__ for attack in known.values()}:
+        return True
+    try:
+        found = getattr(importlib.import_module(module), kind, None) if module else None
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, (ActiveAttack, PassiveAttack))
+
+
+def reconstruct(arguments: Sequence[str]) -> int:
+    """Bring images of a finished run back; returns the exit code: 1 where an attack broke down."""
+    parser = reconstruction_parser()
+    options = parser.parse_args(list(arguments))
+    folder = finished_run(Path(options.run))
+    values = {key: value for key, value in vars(parser.instantiate_classes(options)).items() if key != "run"}
+    chosen = ReconstructionOptions(**values)
+    command = AttackCommand(folder)
+    results = ReconstructionResults(folder, command.tracker)
+    found = []
+    for attack in chosen.attacks:
+        if isinstance(attack, ActiveAttack):
+            found.append(_replayed(folder, attack, chosen))
+    if looking := [attack for attack in chosen.attacks if isinstance(attack, PassiveAttack)]:
+        found.extend(_looked(command, folder, looking))
+    for finding in found:
+        results.add(finding)
+    results.conclude(found)
+    if command.tracker is not None:
+        command.tracker.finalize("success")
+    print(f"results are in {folder.path / 'attacks' / 'reconstruction'}: images (*.png, *.npz) and scores (*.json)")
+    return exit_code([finding.conditions.label for finding in found if finding.failed])
+
+
+def reconstruction_parser() -> ArgumentParser:
+    """The options of the command."""
+    parser = FitParser(
+        prog="rampart attack",
+        description=__doc__,
+        usage="rampart attack RUN --attacks NAME,NAME [--OPTION VALUE ...]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    parser.add_class_arguments(ReconstructionOptions, None)
+    return parser
+
+
+def _looked(command: AttackCommand, folder: RunFolder, attacks: list[PassiveAttack]) -> list[ReconstructionFinding]:
+    federation = command.prepared()
+    rounds = len(folder.read_lines("metrics.jsonl"))
+    print(f"looking at {folder.path}, trained for {rounds} rounds", flush=True)
+    return ImageReconstruction(list(attacks)).run(federation, Transcript(folder.path / "transcript"), rounds)
+
+
+def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOptions) -> ReconstructionFinding:
+    """Play the last rounds of a run again, from the model that they started from, with a malicious server."""
+    rounds = len(folder.read_lines("metrics.jsonl"))
+    first = max(1, rounds - attack.rounds + 1)
+    command = AttackCommand(folder)
+    server = MaliciousServer(attack, first, options.reading, options.score, options.insist)
+    trainer = command.trainer
+    others = [one for one in trainer.callbacks if not _observes(one)]  # type: ignore[attr-defined]
+    trainer.callbacks = [*others, server]  # type: ignore[attr-defined]
+    trainer.limit_val_batches = 0
+    trainer.fit_loop.max_epochs = rounds
+    federation = command.prepared()
+    federation.evaluation = replace(federation.evaluation, clients=False)
+    transcript = Transcript(folder.path / "transcript")
+    if not transcript.server_view().readable(first):
+        return server.unavailable(federation, "the server adds ciphertexts and cannot read the sum")
+    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
+    for count in ("ready", "started", "processed", "completed"):  # what Lightning sets where a run is resumed
+        setattr(trainer.fit_loop.epoch_progress.current, count, first - 1)
+    played = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
+    print(f"playing {played} of {folder.path} again with a malicious server: {attack.name}", flush=True)
+    trainer.fit(federation, datamodule=command.datamodule)
+    return server.run(federation)[0]
+
+
+def _observes(callback: object) -> bool:
+    return isinstance(callback, FederatedCallback) and callback.kind == "observer"

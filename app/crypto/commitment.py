@@ -1,0 +1,77 @@
+"""A server's commitment to one model for all clients of a round, although each of them receives other cells of it.
+
+The server publishes a digest of every block of cells with the same holders, and a root over all digests. A client's
+cells are a union of whole blocks, so it can check its own; clients that saw the same root were shown the same digests,
+and so received the same values wherever their submodels overlap.
+
+Nothing is hidden: a block of one cell can be guessed from its digest, and nothing says that the model is an honest one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.crypto.contributors import Contributors
+from app.crypto.masking.binding import block_digests
+
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the server publishes at the start of a round.
+
+    Attributes:
+        round: 0-based round.
+        digests: SHA-256 of the values of every block.
+        root: of all digests and the round.
+    """
+
+    round: int
+    digests: tuple[bytes, ...]
+    root: bytes
+
+    @classmethod
+    def to(cls, round_: int, holders: Contributors, model: np.ndarray) -> Commitment:
+        """Commit to a model.
+
+        Args:
+            round_: 0-based round.
+            holders: who receives which cells.
+            model: values of all cells.
+        """
+        found = block_digests(holders.block_of, model)
+        digests = tuple(found[block] for block in range(holders.blocks))
+        return cls(round_, digests, root_of(round_, digests))
+
+    @property
+    def size(self) -> int:
+        """Bytes that every client downloads: the digests and the root."""
+        return DIGEST_BYTES * (len(self.digests) + 1)
+
+    def shown(self, root: bytes, round_: int) -> bool:
+        """Whether these are the digests of this round behind the root that all clients have seen."""
+        return self.round == round_ and root == self.root == root_of(round_, self.digests)
+
+    def holds(self, holders: Contributors, client: int, values: np.ndarray) -> bool:
+        """Whether a client has received values of the committed model.
+
+        Args:
+            holders: who receives which cells, as everybody works it out from the plan.
+            client: client id.
+            values: what it has received of its cells.
+        """
+        index = holders.index(client)
+        if len(index) != len(values) or len(self.digests) != holders.blocks:
+            return False
+        own = block_digests(holders.block_of[index], values)
+        return all(self.digests[block] == digest for block, digest in own.items())
+
+
+def root_of(round_: int, digests: Sequence[bytes]) -> bytes:
+    """Digest of all digests of a round."""
+    return hashlib.sha256(b"".join([round_.to_bytes(8, "big"), len(digests).to_bytes(8, "big"), *digests])).digest()

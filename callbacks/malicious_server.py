@@ -1,0 +1,274 @@
+"""Plays a server that deviates from the protocol to get training images back, on a real federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from app.attacks.public import Public
+from app.attacks.reconstruction.catalogue import make_active
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.isolation import IsolatedUpdate
+from app.attacks.reconstruction.judging import assess, legacy_details, trained_on
+from app.attacks.reconstruction.malicious import ActiveAttack, Scene
+from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
+from app.attacks.reconstruction.sums import Observation, Sent, observe
+from app.errors import Problem
+from app.federation.channel import Aggregate, Message, Update
+from app.federation.composition import weighs_by_loss
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.federation.processes import gather
+from app.federation.sent import sent_indices
+from app.federation.tapped_channel import TappedChannel
+from app.federation.transcript import Transcript
+from app.metrics.membership import NotAvailable
+from app.results.reconstruction_results import ReconstructionResults
+from callbacks.image_reconstruction import timed
+from callbacks.membership_inference import public_knowledge
+
+Score = Literal["matched", "legacy"]
+
+
+class MaliciousServer(FederatedCallback):
+    """A server that sends manipulated models and reads training images out of the sums that come back.
+
+    It hears what the server hears: the sums of the rounds, in the form in which the channel hands them over, and the
+    public plan. Its own model stays as if its rounds had not been.
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(
+        self,
+        attack: str | ActiveAttack = "rolling-model",
+        round: int | None = None,
+        reading: Reading = DEFAULT_READING,
+        score: Score = "matched",
+        insist: bool = False,
+        label: str | None = None,
+    ) -> None:
+        """Set up an attack.
+
+        Args:
+            attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
+            round: round in which it starts, counted from 1; without one, as late as the attack still fits, or when
+                the attack itself says so.
+            reading: how images are read from an update once it is isolated.
+            score: `legacy` adds the scores of the published evaluation, which compares with the images of whichever
+                client happened to be trained last, and takes the best row for each measure by itself.
+            insist: attack also where nothing can come of it, to see what does; the result is labelled.
+            label: what the result is called; without one, the attack's name.
+        """
+        self.attack, self.round = make_active(attack), round
+        self.reading, self.score, self.insist = reading, score, insist
+        self.label = label or self.attack.name
+        self.results: ReconstructionResults | None = None
+        self._first: int | None = None
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        """Of the attack, and rounds that do not fit."""
+        yield from self.attack.problems()
+        latest = federation.rounds - self.attack.rounds + 1
+        if self.round is not None and not 1 <= self.round <= latest:
+            yield Problem(
+                f"{self.attack.name} is to start in round {self.round} of {federation.rounds}",
+                f"it takes {self.attack.rounds} rounds",
+                f"set --attacks.NAME.round to 1..{latest}" if latest > 0 else "train more rounds: --trainer.max_epochs",
+            )
+        elif latest < 1:
+            remedy = f"train at least {self.attack.rounds} rounds: --trainer.max_epochs"
+            yield Problem(f"{self.attack.name} takes {self.attack.rounds} rounds", "the run is shorter", remedy)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Listen to the channel, and run another method than the announced one where the attack wants that."""
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.prepare()
+        pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._hear(pl_module, aggregate))
+        self._seen: list[Observation] = []
+        self._isolated: IsolatedUpdate | NotAvailable | None = None
+        self._true_changes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._error = float("nan")
+        self._scene: Scene | None = None
+        latest = pl_module.rounds - self.attack.rounds
+        self._first = None if self.attack.waits and latest > 0 else latest
+        if self.round is not None:
+            self._first = self.round - 1
+        self._obstacle = self._why_not(pl_module)
+        if self._first is not None and not self._silent:
+            last = self._first + self.attack.rounds - 1
+            plans = (pl_module.plan_of(max(last - 1, 0)), pl_module.plan_of(last))
+            pl_module.method = self.attack.deviation(pl_module.method, *plans) or pl_module.method
+
+    @property
+    def _silent(self) -> bool:
+        """Whether the server stays honest, since nothing could come of the attack."""
+        return self._obstacle is not None and not self.insist
+
+    def _why_not(self, federation: FederatedModule) -> str | None:
+        """Why the result would mean nothing; None where it would."""
+        if federation.channel.form == "ciphertext":
+            return "the server adds ciphertexts and cannot read the sum; a client that helps the server could"
+        if weighs_by_loss(federation):
+            return "clients count by their losses, which the server does not know"
+        return self.reading.obstacle(federation.local, federation.space, federation.data.shape)
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Take up the attack when its first round comes."""
+        self._arrived: set[int] = set()
+        if self._first == plan.round and not self._silent:
+            public = public_knowledge(federation, plan.round + self.attack.rounds)
+            theta = federation.theta.detach().cpu().clone()
+            self._scene = Scene(public, federation.space, theta, plan.round, self.reading.baited)
+            self.attack.prepare(self._scene)
+
+    def _stage(self, round_: int) -> int | None:
+        """0 in the first round of the attack, None in honest rounds."""
+        if self._scene is None or not 0 <= round_ - self._scene.first < self.attack.rounds:
+            return None
+        return round_ - self._scene.first
+
+    def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
+        """Send what the attack wants the client to get; cells that clients keep to themselves stay theirs."""
+        stage = self._stage(federation.plan.round)
+        if stage is not None and self._scene is not None:
+            index = federation.plan.index(client)
+            sent = self.attack.sends(self._scene, stage, client, index).to(vector)
+            vector.copy_(torch.where(federation.personal.shared(index), sent, vector))
+
+    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        """For the evaluation, not for the attack: what the attacked clients really did."""
+        if self._stage(update.round) == self.attack.rounds - 1 and update.client in self._targets(federation):
+            change = (update.vector.double() - update.received.double()).cpu()
+            self._true_changes[update.client] = (update.index.cpu(), change)
+
+    def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
+        """The server knows who has sent something."""
+        self._arrived.add(message.client)
+
+    def _hear(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """The sum of a round, on every process."""
+        stage = self._stage(federation.plan.round)
+        waiting = self._first is None and not self._silent
+        if stage is None and not waiting:
+            return
+        heard = observe(
+            federation.plan, aggregate, federation.theta, self._sent(federation, stage), federation.channel.carries
+        )
+        if stage is None:
+            last = federation.plan.round + 1 >= federation.rounds - self.attack.rounds
+            if last or self.attack.ready(heard, federation.theta):
+                self._first = federation.plan.round + 1
+            return
+        self._seen.append(heard)
+        if stage == self.attack.rounds - 1:
+            self._conclude_round(federation, aggregate)
+
+    def _conclude_round(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+        assert self._scene is not None
+        if aggregate.updates == 0:
+            self._isolated = NotAvailable("no update reached the server in the round of the attack")
+            return
+        if not set(self._targets(federation)) & set(self._seen[-1].clients):
+            self._isolated = NotAvailable("none of the attacked clients sent anything in the round of the attack")
+            return
+        self._isolated = self.attack.isolate(self._scene, self._seen)
+        true = {client: change for part in gather(self._true_changes) for client, change in part.items()}
+        if isinstance(self._isolated, IsolatedUpdate):
+            weights = self._seen[-1].weights
+            total = torch.zeros(federation.space.size, dtype=torch.float64)
+            for client, (index, change) in true.items():
+                total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
+            self._error = self._isolated.relative_error(total, self.reading.reads(federation.space))
+
+    def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
+        """What the server sent to those whose updates arrived, and how much they count."""
+        plan, cells = federation.plan, sent_indices(federation, federation.plan)
+        everybody = {client for part in gather(self._arrived) for client in part}
+        for client in sorted(everybody):
+            index, own = plan.index(client).cpu(), torch.from_numpy(cells[client])
+            if stage is None or self._scene is None:
+                vector = federation.theta.cpu()[index]
+            else:
+                vector = self.attack.believes(self._scene, stage, client, index)
+            weight = float(plan.roster.sizes[client]) if federation.weighting == "samples" else 1.0
+            yield Sent(client, own, vector[torch.searchsorted(index, own)], weight)
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Cover the tracks: the manipulated rounds leave the model as it was."""
+        if self._stage(federation.plan.round) is not None:
+            aggregate.mean.copy_(federation.theta)
+
+    def _targets(self, federation: FederatedModule) -> tuple[int, ...]:
+        return self.attack.targets(federation.plan)
+
+    # ---- the result ------------------------------------------------------------------------------------------------
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+        """Read the images and judge them."""
+        self.run(federation)
+
+    def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
+        """Read images from what was isolated during the run, and set them beside the truth."""
+        found = list(timed(self._findings(federation)))
+        if self.results is not None:
+            for finding in found:
+                self.results.add(finding)
+            self.results.conclude(found)
+        return found
+
+    def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
+        """The result of an attack that nothing could come of."""
+        return ReconstructionFinding(self._conditions(federation), NotAvailable(reason))
+
+    def _findings(self, federation: FederatedModule) -> Iterator[ReconstructionFinding]:
+        """The result; a second one where the defenses call for a smarter reading."""
+        if self._silent:
+            yield self.unavailable(federation, str(self._obstacle))
+        elif not isinstance(self._isolated, IsolatedUpdate):
+            yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
+        else:
+            public = public_knowledge(federation, self._last(federation) + 1)
+            yield self._judged(federation, public, self._conditions(federation), self._isolated)
+            if "pruned-uploads" in public.traits:
+                conditions = self._conditions(federation).adapted("refilled", "zeroed cells taken for unmoved")
+                yield self._judged(federation, public, conditions, self._isolated.refilled())
+
+    def _judged(
+        self, federation: FederatedModule, public: Public, conditions: Conditions, update: IsolatedUpdate
+    ) -> ReconstructionFinding:
+        members, round_ = federation.data.membership, self._last(federation)
+        truth = trained_on(members, public, conditions.clients, round_)
+        candidates = self.reading.candidates(update, public, federation.space, truth.labels)
+        details = {"isolation_error": self._error, "isolated_cells": float(len(update.index))}
+        if self.score == "legacy":
+            participants = federation.plan_of(round_).participants
+            details |= legacy_details(members, public, participants, round_, conditions.clients, candidates)
+        return ReconstructionFinding(conditions, *assess(candidates, truth, public), details)
+
+    def _last(self, federation: FederatedModule) -> int:
+        """0-based last round of the attack."""
+        first = self._first if self._first is not None else federation.rounds - self.attack.rounds
+        return first + self.attack.rounds - 1
+
+    def _conditions(self, federation: FederatedModule) -> Conditions:
+        round_, attack = self._last(federation), self.attack
+        clients = attack.targets(federation.plan_of(round_))
+        notes = tuple(self._notes(federation))
+        return Conditions(attack.name, self.label, "malicious server", attack.sees, round_ + 1, clients, notes)
+
+    def _notes(self, federation: FederatedModule) -> Iterator[str]:
+        if self._obstacle is not None and self.insist:
+            yield f"insisted on although {self._obstacle}"
+        if self.score == "legacy":
+            yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"

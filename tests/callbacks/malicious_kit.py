@@ -1,0 +1,63 @@
+"""Federations small enough that a malicious server's arithmetic can be checked to the last digits."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from federation_kit import Shares, make_trainer, sgd, small_federation
+
+from app.federation.local import LocalTraining
+from app.federation.submodels import FedRolex, Prefix
+from app.models import MLP
+from callbacks.malicious_server import MaliciousServer
+from datamodules import FederatedDataModule, Holdout, RawData
+
+HIDDEN = 400
+SIDE = 8
+CLASSES = 10
+COHORTS = [1.0, 0.5, 0.25]
+
+
+class Noise(FederatedDataModule):
+    """Images of uniform noise, of which no two are alike."""
+
+    def __init__(self, sizes=(4, 4, 4), augment=None):
+        super().__init__(Shares(sizes), Holdout(0.0, 0.0, 0.0), augment)
+        self.pool = sum(sizes)
+
+    def load(self) -> RawData:
+        """Pixels in 0..1, so that rows of trap weights see no negative values."""
+        draw = np.random.default_rng(3)
+        count = self.pool + 30
+        images = torch.from_numpy(draw.random((count, SIDE, SIDE, 1))).float()
+        labels = torch.from_numpy(draw.integers(0, CLASSES, count))
+        names = tuple(map(str, range(CLASSES)))
+        pool, tests = (images[: self.pool], labels[: self.pool]), (images[self.pool :], labels[self.pool :])
+        return RawData(*pool, *tests, names, (0.0,), (1.0,))
+
+
+def attacked(
+    attack,
+    sizes=(4, 4, 4),
+    capacities=COHORTS,
+    method=None,
+    rounds=2,
+    optimizer=None,
+    callbacks=(),
+    server=None,
+    precision="64-true",
+    hidden=HIDDEN,
+    local=None,
+    data=None,
+    **settings,
+):
+    """Train under a malicious server; returns it, its results and the federation."""
+    local = local or LocalTraining(batch_size=1000, optimizer=optimizer or sgd(0.05))
+    method = method if method is not None else (FedRolex() if attack.rounds == 2 else Prefix())
+    federation = small_federation(
+        partial(MLP, hidden=(hidden,)), capacities=capacities, method=method, local=local, **settings
+    )
+    server = server or MaliciousServer(attack)
+    trainer = make_trainer(rounds, precision, callbacks=[*callbacks, server], limit_val_batches=0)
+    trainer.fit(federation, datamodule=data or Noise(sizes))
+    return server, server.run(federation), federation
