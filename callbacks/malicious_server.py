@@ -71,6 +71,7 @@ class MaliciousServer(FederatedCallback):
         self.label = label or self.attack.name
         self.results: ReconstructionResults | None = None
         self._first: int | None = None
+        self._obstacle: str | None = None
 
     # ---- before the first round ------------------------------------------------------------------------------------
 

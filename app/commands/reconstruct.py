@@ -6,6 +6,7 @@ the run are played again, with all its defenses, by a server that deviates.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
 from app.attacks.reconstruction.findings import ReconstructionFinding
 from app.attacks.reconstruction.malicious import ActiveAttack
@@ -21,6 +23,7 @@ from app.attacks.reconstruction.passive import PassiveAttack
 from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
 from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser
+from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript
 from app.results.reconstruction_results import ReconstructionResults
@@ -47,6 +50,12 @@ class ReconstructionOptions:
             score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
             insist: let a malicious server attack also where nothing can come of it; the result is labelled.
         """
+        if mixed := [attack for attack in attacks if isinstance(attack, str) and attack in ATTACKS]:
+            raise UserError.of(
+                f"{', '.join(mixed)} infers membership, and other attacks of the list bring images back",
+                "the two have options of their own",
+                "run `rampart attack` once for each kind",
+            )
         self.attacks = [make_reconstruction(attack) for attack in attacks]
         self.reading, self.score, self.insist = reading, score, insist
 
@@ -67,6 +76,10 @@ def _reconstructs(name: str) -> bool:
     known = {**ACTIVE, **PASSIVE}
     if name in known or kind in {attack.__name__ for attack in known.values()}:
         return True
+    if name not in ATTACKS and difflib.get_close_matches(name, [*known, *ATTACKS], n=1)[:1] in [
+        [near] for near in known
+    ]:
+        return True  # a slip, which the catalogue of reconstructions explains best
     try:
         found = getattr(importlib.import_module(module), kind, None) if module else None
     except ImportError:
@@ -86,7 +99,7 @@ def reconstruct(arguments: Sequence[str]) -> int:
     found = []
     for attack in chosen.attacks:
         if isinstance(attack, ActiveAttack):
-            found.append(_replayed(folder, attack, chosen))
+            found.extend(_replayed(folder, attack, chosen))
     if looking := [attack for attack in chosen.attacks if isinstance(attack, PassiveAttack)]:
         found.extend(_looked(command, folder, looking))
     for finding in found:
@@ -118,7 +131,7 @@ def _looked(command: AttackCommand, folder: RunFolder, attacks: list[PassiveAtta
     return ImageReconstruction(list(attacks)).run(federation, Transcript(folder.path / "transcript"), rounds)
 
 
-def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOptions) -> ReconstructionFinding:
+def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOptions) -> list[ReconstructionFinding]:
     """Play the last rounds of a run again, from the model that they started from, with a malicious server."""
     rounds = len(folder.read_lines("metrics.jsonl"))
     first = max(1, rounds - attack.rounds + 1)
@@ -133,14 +146,14 @@ def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOp
     federation.evaluation = replace(federation.evaluation, clients=False)
     transcript = Transcript(folder.path / "transcript")
     if not transcript.server_view().readable(first):
-        return server.unavailable(federation, "the server adds ciphertexts and cannot read the sum")
+        return [server.unavailable(federation, "the server adds ciphertexts and cannot read the sum")]
     federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
     for count in ("ready", "started", "processed", "completed"):  # what Lightning sets where a run is resumed
         setattr(trainer.fit_loop.epoch_progress.current, count, first - 1)
     played = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"playing {played} of {folder.path} again with a malicious server: {attack.name}", flush=True)
     trainer.fit(federation, datamodule=command.datamodule)
-    return server.run(federation)[0]
+    return server.run(federation)
 
 
 def _observes(callback: object) -> bool:

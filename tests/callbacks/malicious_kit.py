@@ -49,6 +49,7 @@ def attacked(
     hidden=HIDDEN,
     local=None,
     data=None,
+    trainer=None,
     **settings,
 ):
     """Train under a malicious server; returns it, its results and the federation."""
@@ -58,6 +59,8 @@ def attacked(
         partial(MLP, hidden=(hidden,)), capacities=capacities, method=method, local=local, **settings
     )
     server = server or MaliciousServer(attack)
-    trainer = make_trainer(rounds, precision, callbacks=[*callbacks, server], limit_val_batches=0)
-    trainer.fit(federation, datamodule=data or Noise(sizes))
+    options = {"limit_val_batches": 0, **(trainer or {})}
+    make_trainer(rounds, precision, callbacks=[*callbacks, server], **options).fit(
+        federation, datamodule=data or Noise(sizes)
+    )
     return server, server.run(federation), federation

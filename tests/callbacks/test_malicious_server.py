@@ -1,12 +1,17 @@
 """A malicious server on real federations: what it isolates, what comes back, and what it leaves behind."""
 
+import json
+import os
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from channel_kit import SIMULATED
 from federation_kit import Recorder, make_trainer, run, sgd, small_federation
 from malicious_kit import COHORTS, HIDDEN, Noise, attacked
+from malicious_script import outcome
+from process_kit import on_two_processes
 from torch.optim import Adam
 
 from app.attacks.reconstruction.convergence_rate import ConvergenceRate
@@ -22,7 +27,7 @@ from app.metrics.reconstruction import Reconstruction
 from app.models import CNN, MLP
 from callbacks.malicious_server import MaliciousServer
 from callbacks.secure_aggregation import SecureAggregation
-from datamodules import CropFlip
+from datamodules import MNIST, CropFlip, Holdout, Iid
 
 MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
 
@@ -289,3 +294,27 @@ def test_isolated_update_can_be_refilled():
     cells = torch.arange(3)
     update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), cells, sent)
     assert update.refilled().change.tolist() == [0.0, 0.5, 0.0]
+
+
+def test_two_processes_find_what_one_finds(tmp_path):
+    """Clients are trained in two processes; the sums, and so the images, are the same."""
+    on_two_processes(Path(__file__).with_name("malicious_script.py"), tmp_path)
+    two, one = json.loads((tmp_path / "2.json").read_text()), outcome(1)
+    assert (one["world"], two["world"]) == (1, 2)
+    assert two["keys"] == one["keys"]
+    assert two["recovered"] == one["recovered"] >= 5
+    torch.testing.assert_close(torch.tensor(two["change"]), torch.tensor(one["change"]), rtol=1e-9, atol=1e-12)
+    assert two["error"] <= 1e-10
+
+
+@pytest.mark.real_data
+def test_published_network_on_mnist():
+    """784-5000-10, cohorts 1, 1/2 and 1/4, five images: all come back, far above what could be guessed."""
+    root = os.environ.get("RAMPART_DATA")
+    if not root:
+        pytest.skip("RAMPART_DATA names no folder with real datasets")
+    data = MNIST(root=root, partition=Iid(3, samples=5), holdout=Holdout(0.0, 0.2, 0.1))
+    _, found, _ = attacked(RollingModel(), data=data, hidden=5000, precision="32-true", optimizer=sgd(0.01))
+    result = only(found)
+    assert result.oracle.recovered == result.blind.recovered == 5
+    assert result.strongest_null.similarity.pearson_mean < 0.9

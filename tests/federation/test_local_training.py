@@ -135,3 +135,10 @@ def test_memory_layout_does_not_matter(channels_last):
     reference = run(small_federation(nets, local=local()), Blobs((5, 9), PICTURES))
     result = run(small_federation(nets, local=local(channels_last=channels_last)), Blobs((5, 9), PICTURES))
     torch.testing.assert_close(result, reference, rtol=0, atol=1e-12)
+
+
+def test_without_shuffling_every_epoch_is_the_same():
+    """Batches in the order of the samples, whatever the generator."""
+    fixed = LocalTraining(batch_size=2, epochs=2, shuffle=False)
+    batches = [batch.tolist() for batch in fixed.batches(5, torch.Generator().manual_seed(3))]
+    assert batches == [[0, 1], [2, 3], [4]] * 2
