@@ -184,11 +184,15 @@ class DPSGD(FederatedCallback):
             client.batches = _poisson_batches(client, steps, coins)
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Take the network back and note what the client has spent, whatever becomes of its update."""
+        """Take the network back and note what the client has spent, whatever becomes of its update.
+
+        A client that refused to train has taken no step.
+        """
         private = self._running.pop(client.client)
         private.close()
         client.net, client.take_step = private.plain, client.plain_step
-        self._taken.append((client.client, self.budgets.steps(client.client)))
+        if not client.refusal:
+            self._taken.append((client.client, self.budgets.steps(client.client)))
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """Enter what all processes' clients have spent."""

@@ -127,7 +127,11 @@ class MaliciousServer(FederatedCallback):
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Take up the attack when its first round comes."""
         self._arrived: set[int] = set()
-        if self._first == plan.round and not self._silent:
+        self._take_up(federation, plan)
+
+    def _take_up(self, federation: FederatedModule, plan: Plan) -> None:
+        """Set the scene once; defenses may ask what the server announces before it hears that the round begins."""
+        if self._first == plan.round and not self._silent and self._scene is None:
             public = public_knowledge(federation, plan.round + self.attack.rounds)
             theta = federation.theta.detach().cpu().clone()
             self._scene = Scene(public, federation.space, theta, plan.round, self.reading.baited)
@@ -138,6 +142,12 @@ class MaliciousServer(FederatedCallback):
         if self._scene is None or not 0 <= round_ - self._scene.first < self.attack.rounds:
             return None
         return round_ - self._scene.first
+
+    def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
+        """What the server would commit to in a round of the attack."""
+        self._take_up(federation, plan)
+        stage = self._stage(plan.round)
+        return None if stage is None or self._scene is None else self.attack.announces(self._scene, stage)
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
         """Send what the attack wants the client to get; cells that clients keep to themselves stay theirs."""

@@ -121,7 +121,7 @@ class Tripwire(FederatedCallback):
         self._seen, self._heard, self._alarms, self._expected = {}, {}, {}, {}
         if self.commitment:
             self._holders = Contributors.of(federation.space.size, self._received_indices(federation, plan))
-            self._published = Commitment.to(plan.round, self._holders, _plain(federation.theta))
+            self._published = Commitment.to(plan.round, self._holders, _plain(federation.hooks.announced(plan)))
             self._digest_bytes = float(self._published.size * len(plan.participants))
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:

@@ -67,6 +67,10 @@ class FederatedCallback(Callback):
         """Whether a client of the plan stays out of the present round, because its privacy budget is spent, say."""
         return False
 
+    def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
+        """The model that the server claims to send to everybody in a round, where it is not the one it has."""
+        return None
+
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
         """The server is about to send `vector` (the client's cells) to one client; edit it in place."""
 
@@ -174,6 +178,11 @@ class RoundHooks:
     def withdrawn(self, client: int) -> bool:
         """Whether some callback keeps a client out of the present round."""
         return any(callback.withdraws(self._federation, client) for callback in self.callbacks)
+
+    def announced(self, plan: Plan) -> Tensor:
+        """The model that the server claims to send to everybody in a round: its own, or what a dishonest one says."""
+        claims = (callback.announces(self._federation, plan) for callback in self.callbacks)
+        return next((claim for claim in claims if claim is not None), self._federation.theta)
 
     def measurements(self) -> dict[str, float]:
         """What callbacks have measured in the round that has just ended."""

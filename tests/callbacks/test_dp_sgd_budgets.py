@@ -86,6 +86,25 @@ def test_a_dropped_update_is_paid_for():
     assert dict(defense.statement(federation).clients)[1] == by_hand(1, 1, 1.5)
 
 
+class Refusing(FederatedCallback):
+    """One client refuses the first round."""
+
+    def on_client_start(self, trainer, federation, client):
+        """Before or after the defense has taken the network over."""
+        if client.client == 1 and client.round == 0:
+            client.refusal = "it does not like the model"
+
+
+@pytest.mark.filterwarnings("ignore:round 1")
+def test_a_round_that_a_client_refuses_costs_it_nothing():
+    """It has taken no step on its data."""
+    for order in ([DPSGD(noise=1.5), Refusing()], [Refusing(), DPSGD(noise=1.5)]):
+        federation = small_federation(local=LOCAL)
+        run(federation, Blobs(SIZES), 2, order)
+        said = next(one for one in order if isinstance(one, DPSGD)).statement(federation)
+        assert said.clients == tuple((client, by_hand(client, 1 if client == 1 else 2, 1.5)) for client in range(3))
+
+
 @pytest.mark.parametrize("capacities", [None, [1.0, 0.5, 0.5]])
 def test_noise_is_calibrated_to_the_plan(capacities):
     """At the end of the planned rounds the dearest client has nearly spent its budget, and nobody stayed out."""

@@ -27,6 +27,7 @@ from app.metrics.reconstruction import Reconstruction
 from app.models import CNN, MLP
 from callbacks.malicious_server import MaliciousServer
 from callbacks.secure_aggregation import SecureAggregation
+from callbacks.tripwire import Tripwire
 from datamodules import MNIST, CropFlip, Holdout, Iid
 
 MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
@@ -294,6 +295,22 @@ def test_isolated_update_can_be_refilled():
     cells = torch.arange(3)
     update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), cells, sent)
     assert update.refilled().change.tolist() == [0.0, 0.5, 0.0]
+
+
+def test_tripwire_keeps_inconsistent_servers_out():
+    """Whoever got something else than the server committed to refuses; the attacked clients send nothing."""
+    _, rolled, _ = attacked(RollingModel(others="frozen"), method=Prefix(), callbacks=(Tripwire(),))
+    _, converged, _ = attacked(ConvergenceRate(), rounds=2, callbacks=(Tripwire(),))
+    assert "no update reached the server" in rolled[0].result.reason, "all others see the same model twice"
+    assert "none of the attacked clients" in converged[0].result.reason
+
+
+def test_tripwire_does_not_notice_one_model_for_all():
+    """A server that commits to its traps is consistent; nothing but noise on the updates would help."""
+    tripwire = Tripwire()
+    _, found, _ = attacked(TrapServer(), (1,) * 6, [1.0, 1.0, *[0.5] * 4], rounds=1, callbacks=(tripwire,))
+    assert tripwire.measurements()["tripwire/alarms"] == 0
+    assert only(found).oracle.recovered >= 4
 
 
 def test_two_processes_find_what_one_finds(tmp_path):

@@ -68,7 +68,7 @@ class ConvergenceRate(ActiveAttack):
         """Trap weights for the attacked cohort, the honest model for all others."""
         if client in self.targets(scene.plan(stage)):
             return scene.trapped(self.traps, index)
-        return scene.theta.cpu()[index.cpu()]
+        return scene.theta[index.cpu()]
 
     def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round on the cells that the attacked clients and richer ones train."""

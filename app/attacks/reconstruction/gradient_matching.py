@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import cross_entropy, interpolate, one_hot
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Adam
 from torch.optim.lr_scheduler import MultiStepLR
@@ -23,6 +24,9 @@ from app.models.layers import SeededDropout
 
 DECAY = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the steps after which the learning rate falls to a tenth, as in the published attack."""
+
+FLATTEST = 1e-6
+"""Smallest root mean square that a map is taken to have, so that an empty one gives no infinite slopes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,11 @@ class GradientMatching:
 
     The distance is 1 less the cosine of the two gradients over the cells that were read, plus `tv` times the mean
     absolute difference of neighbouring pixels. Only the direction counts, so that the learning rate need not be known.
+
+    Two things are added for convolutional networks. Every step also moves blocks of pixels together, since the layout
+    of an image is otherwise hardly found. And the derivative by the pixels sees that a ReLU may open or shut and that a
+    max-pool may choose another pixel, which the true second derivative, being 0 almost everywhere, does not; the
+    distance itself stays exact.
     """
 
     def __init__(
@@ -76,9 +85,11 @@ class GradientMatching:
         steps: int = 1000,
         restarts: int = 1,
         lr: float = 0.1,
-        tv: float = 1e-4,
+        tv: float = 1e-2,
         labels: Literal["inferred", "known"] = "inferred",
         signed: bool = True,
+        scales: int = 3,
+        blur: float = 0.3,
     ) -> None:
         """Settings of the search.
 
@@ -89,10 +100,13 @@ class GradientMatching:
             tv: weight of the total variation, 0 or more.
             labels: whether labels are read from the gradient, or given to the attacker.
             signed: follow the signs of the derivatives by the pixels instead of their values.
+            scales: halvings of the image whose pixels are moved as well, 0 or more; 0 moves single pixels alone.
+            blur: width of the opening of a ReLU and of the choice of a max-pool in the derivative by the pixels, as a
+                share of the root mean square of what comes in, 0 or more; 0 takes the true derivative.
         """
         self.steps, self.restarts, self.lr, self.tv = steps, restarts, lr, tv
-        self.labels, self.signed = labels, signed
-        raise_all(search_problems(steps, restarts, lr, tv=tv))
+        self.labels, self.signed, self.scales, self.blur = labels, signed, scales, blur
+        raise_all(search_problems(steps, restarts, lr, tv=tv, scales=scales, blur=blur))
 
     def images(
         self,
@@ -128,7 +142,8 @@ class GradientMatching:
         target = _Target(net, readable, known, sought)
         box, size = Box.of(low, high, like), (count, shape.channels, shape.height, shape.width)
         best: tuple[float, Tensor] | None = None
-        with as_clients_train(net), search_bar("gradient matching", self.steps * self.restarts, progress) as bar:
+        bar = search_bar("gradient matching", self.steps * self.restarts, progress)
+        with as_clients_train(net), blurred_kinks(net, self.blur), bar:
             for _ in range(self.restarts):
                 images = noise(size, like, generator)
                 distance = self._search(target, images, box, bar)
@@ -149,19 +164,49 @@ class GradientMatching:
         """Improve the images in place; returns their distance."""
         box.project_(images)
         images.requires_grad_()
-        optimizer = Adam([images], lr=self.lr)
+        moves = _Moves(images, self.scales)
+        optimizer = Adam(moves.parts, lr=self.lr)
         schedule = MultiStepLR(optimizer, [max(1, int(share * self.steps)) for share in DECAY])
         for _ in range(self.steps):
             objective = target.distance(images) + self.tv * total_variation(images).mean()
             (slope,) = torch.autograd.grad(objective, images)
-            images.grad = slope.sign() if self.signed else slope
+            moves.point(slope, self.signed)
             optimizer.step()
             schedule.step()
+            moves.apply()
             box.project_(images)
             bar.update()
         distance = float(target.distance(images).detach())
         images.requires_grad_(False).grad = None
         return distance
+
+
+class _Moves:
+    """Images and coarser grids over them, whose values are added to the images after every step."""
+
+    def __init__(self, images: Tensor, scales: int) -> None:
+        self._images = images
+        sides = [[side >> scale for side in images.shape[2:]] for scale in range(1, scales + 1)]
+        self._grids = [images.new_zeros((*images.shape[:2], *side), requires_grad=True) for side in sides if all(side)]
+        self.parts = [images, *self._grids]
+
+    def point(self, slope: Tensor, signed: bool) -> None:
+        """Set the gradient of the images and of every grid, from that of the images."""
+        slopes = [slope]
+        for grid in self._grids:
+            slopes += torch.autograd.grad(self._spread(grid), grid, slope)
+        for part, value in zip(self.parts, slopes, strict=True):
+            part.grad = value.sign() if signed else value
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Move what the grids have gathered to the images."""
+        for grid in self._grids:
+            self._images += self._spread(grid)
+            grid.zero_()
+
+    def _spread(self, grid: Tensor) -> Tensor:
+        return interpolate(grid, self._images.shape[2:], mode="bilinear", align_corners=False)
 
 
 class _Target:
@@ -218,6 +263,130 @@ def as_clients_train(net: nn.Module) -> Iterator[None]:
     finally:
         for layer, training in modes.items():
             layer.training = training
+
+
+class _Opening(torch.autograd.Function):
+    """1 where a value is above 0; its derivative is that of a logistic curve."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.blur = blur
+        return (values > 0).to(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        (values,) = ctx.saved_tensors
+        width = _width(values, ctx.blur)
+        open_ = torch.sigmoid(values / width)
+        return slope * open_ * (1 - open_) / width, None
+
+
+class _Choice(torch.autograd.Function):
+    """1 at the largest value along the last axis, else 0; its derivative is that of a softmax."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.blur = blur
+        return one_hot(values.max(dim=-1).indices, values.shape[-1]).to(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        (values,) = ctx.saved_tensors
+        width = _width(values, ctx.blur)
+        shares = torch.softmax(values / width, dim=-1)
+        return shares * (slope - (slope * shares).sum(dim=-1, keepdim=True)) / width, None
+
+
+class _Relu(torch.autograd.Function):
+    """ReLU, whose second derivative is that of the opening."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.blur = blur
+        return values.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        return slope * _Opening.apply(ctx.saved_tensors[0], ctx.blur), None
+
+
+class _Largest(torch.autograd.Function):
+    """Largest value along the last axis, whose second derivative is that of the choice."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.blur = blur
+        return values.max(dim=-1).values
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        return slope.unsqueeze(-1) * _Choice.apply(ctx.saved_tensors[0], ctx.blur), None
+
+
+def _width(values: Tensor, blur: float) -> Tensor:
+    return blur * values.square().mean().sqrt().clamp(min=FLATTEST)
+
+
+class _BlurredRelu(nn.Module):
+    def __init__(self, blur: float) -> None:
+        super().__init__()
+        self._blur = blur
+
+    def forward(self, values: Tensor) -> Tensor:
+        return _Relu.apply(values, self._blur)
+
+
+class _BlurredPool(nn.Module):
+    def __init__(self, pool: nn.MaxPool2d, blur: float) -> None:
+        super().__init__()
+        self._blur, self._side, self._stride = blur, _pair(pool.kernel_size), _pair(pool.stride)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        windows = maps.unfold(2, self._side[0], self._stride[0]).unfold(3, self._side[1], self._stride[1])
+        return _Largest.apply(windows.flatten(-2), self._blur)
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _blurred(layer: nn.Module, blur: float) -> nn.Module | None:
+    """What stands in for a layer with kinks; None for all others."""
+    if isinstance(layer, nn.ReLU):
+        return _BlurredRelu(blur)
+    if isinstance(layer, nn.MaxPool2d):
+        plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+        return _BlurredPool(layer, blur) if plain and not layer.ceil_mode and not layer.return_indices else None
+    return None
+
+
+@contextmanager
+def blurred_kinks(net: nn.Module, blur: float) -> Iterator[None]:
+    """Within it ReLU and max-pool have a second derivative; values and first derivatives are what they were.
+
+    Args:
+        net: network whose layers are replaced; on leaving, it has its own again. Pools with padding, dilation or
+            rounding up keep the true derivative.
+        blur: width as a share of the root mean square of what comes in, 0 or more; 0 replaces nothing.
+    """
+    swapped = []
+    for parent in list(net.modules()):
+        for name, layer in list(parent.named_children()):
+            stand_in = _blurred(layer, blur) if blur else None
+            if stand_in is not None:
+                swapped.append((parent, name, layer))
+                setattr(parent, name, stand_in)
+    try:
+        yield
+    finally:
+        for parent, name, layer in swapped:
+            setattr(parent, name, layer)
 
 
 def total_variation(images: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Scene:
     Attributes:
         public: the network, the training recipe and data of its own.
         space: layout of its vector.
-        theta: its vector when it starts to act.
+        theta: its vector when it starts to act, on the CPU.
         first: 0-based round in which it starts to act.
         baited: whether attacked clients get trap weights; else the honest model, from which images are read otherwise.
         models: models of the server's size that an attack has made up, by name.
@@ -70,9 +70,9 @@ class Scene:
         """A client's cells with trap weights, the same for the same key; the honest ones without bait."""
         layer = self.dense
         if not self.baited or not isinstance(layer, DenseLayer):
-            return self.theta.cpu()[index.cpu()]
+            return self.theta[index.cpu()]
         draw = torch_generator(self.public.seed, "traps", self.first, *key)
-        return trapped(layer, self.space, traps, index.cpu(), self.theta.cpu(), draw)
+        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw)
 
 
 class ActiveAttack(ReconstructionAttack):
@@ -128,6 +128,10 @@ class ActiveAttack(ReconstructionAttack):
     @abstractmethod
     def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
         """What a client gets in a stage of the attack, 0 for its first round."""
+
+    def announces(self, scene: Scene, stage: int) -> Tensor:
+        """The model (server's size) that it claims to send to everybody, and would commit to."""
+        return scene.theta
 
     def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
         """What the server takes a client's cells for when it works with the sum; what it sent, unless it forgets."""

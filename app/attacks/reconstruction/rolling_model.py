@@ -86,11 +86,18 @@ class RollingModel(ActiveAttack):
         """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
         if stage == 1 and client in self.targets(scene.plan(stage)):
             return scene.trapped(self.traps, index)
-        honest = scene.theta.cpu()[index.cpu()]
+        return self.announces(scene, stage)[index.cpu()]
+
+    def announces(self, scene: Scene, stage: int) -> Tensor:
+        """What all but the attacked clients get."""
         if self.others == "frozen":
-            return honest
-        constant = torch.full_like(honest, self.fill)
-        return constant + self._noise(scene)[index.cpu()] if stage == 1 and self.noise else constant
+            return scene.theta
+        noisy = bool(self.noise) and stage == 1
+        name = "constant with noise" if noisy else "constant"
+        if name not in scene.models:
+            constant = torch.full_like(scene.theta, self.fill)
+            scene.models[name] = constant + self._noise(scene) if noisy else constant
+        return scene.models[name]
 
     def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
         """What was sent; without the noise where it is forgotten."""
@@ -115,7 +122,7 @@ class RollingModel(ActiveAttack):
     def _noise(self, scene: Scene) -> Tensor:
         """(cells) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
         draw = torch_generator(scene.public.seed, "cover noise", scene.first)
-        noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta.cpu()) * 2 - 1
+        noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta) * 2 - 1
         first = scene.space.blocks[0].name.rpartition(".")[0] + "."
         for block in scene.space.blocks:
             silent = self.noised == "first-layer" and not block.name.startswith(first)

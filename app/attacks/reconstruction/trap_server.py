@@ -41,11 +41,15 @@ class TrapServer(ActiveAttack):
         """Everybody."""
         return tuple(sorted(plan.participants))
 
-    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
-        """The client's cells of one manipulated model of the server's size."""
+    def announces(self, scene: Scene, stage: int) -> Tensor:
+        """The manipulated model: what it sends is what it says."""
         if self.name not in scene.models:
             scene.models[self.name] = scene.trapped(self.traps, torch.arange(scene.space.size))
-        return scene.models[self.name][index.cpu()]
+        return scene.models[self.name]
+
+    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """The client's cells of the manipulated model."""
+        return self.announces(scene, stage)[index.cpu()]
 
     def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round, as it is."""
