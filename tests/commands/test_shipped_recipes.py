@@ -11,7 +11,9 @@ import yaml
 from run_kit import command, exit_code, parsed
 
 from app.attacks.membership.catalogue import ATTACKS, make_attack
+from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
 from app.commands.attack import attack_parser, with_lists
+from app.commands.reconstruct import reconstruction_parser, wants_reconstruction
 from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
 
 ROOT = Path(__file__).parents[2]
@@ -122,11 +124,17 @@ def test_scripts_are_executable():
 @pytest.mark.parametrize("arguments", commands_of(PAGE, "rampart attack"), ids=" ".join)
 def test_attack_command_of_the_readme(arguments, user_folder):
     """The parser takes it, and all attacks exist."""
-    options = attack_parser().parse_args(list(with_lists(arguments)))
-    assert options.protocol
-    assert all(make_attack(name) for name in options.attacks or [])
+    given = list(with_lists(arguments))
+    if wants_reconstruction(given):
+        parser = reconstruction_parser()
+        chosen = parser.instantiate_classes(parser.parse_args(given)).attacks
+        assert all(make_reconstruction(attack) for attack in chosen)
+    else:
+        options = attack_parser().parse_args(given)
+        assert options.protocol
+        assert all(make_attack(name) for name in options.attacks or [])
 
 
 def test_readme_names_every_attack():
     """No attack is a secret."""
-    assert [name for name in ATTACKS if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*ATTACKS, *ACTIVE, *PASSIVE) if f"`{name}`" not in PAGE] == []

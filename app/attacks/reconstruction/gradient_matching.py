@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy, interpolate, one_hot
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Adam
@@ -85,7 +85,7 @@ class GradientMatching:
         steps: int = 1000,
         restarts: int = 1,
         lr: float = 0.1,
-        tv: float = 1e-2,
+        tv: float = 0.05,
         labels: Literal["inferred", "known"] = "inferred",
         signed: bool = True,
         scales: int = 3,
@@ -168,7 +168,8 @@ class GradientMatching:
         optimizer = Adam(moves.parts, lr=self.lr)
         schedule = MultiStepLR(optimizer, [max(1, int(share * self.steps)) for share in DECAY])
         for _ in range(self.steps):
-            objective = target.distance(images) + self.tv * total_variation(images).mean()
+            tv = self.tv * schedule.get_last_lr()[0] / self.lr
+            objective = target.distance(images) + tv * total_variation(images).mean()
             (slope,) = torch.autograd.grad(objective, images)
             moves.point(slope, self.signed)
             optimizer.step()
