@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -72,7 +70,7 @@ class ImageReconstruction(FederatedCallback):
         found = []
         with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
             for attack in self.attacks:
-                for finding in timed(attack.findings(world)):
+                for finding in attack.findings(world):
                     found.append(finding)
                     bar.update()
                     if self.results is not None:
@@ -80,13 +78,3 @@ class ImageReconstruction(FederatedCallback):
         if self.results is not None:
             self.results.conclude(found)
         return found
-
-
-def timed(findings: Iterator[ReconstructionFinding]) -> Iterator[ReconstructionFinding]:
-    """The same results, each with the seconds it took."""
-    while True:
-        started = time.perf_counter()
-        finding = next(findings, None)
-        if finding is None:
-            return
-        yield replace(finding, seconds=time.perf_counter() - started)

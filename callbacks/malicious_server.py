@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from app.attacks.public import Public
 from app.attacks.reconstruction.catalogue import make_active
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
 from app.attacks.reconstruction.isolation import IsolatedUpdate
 from app.attacks.reconstruction.judging import assess, legacy_details, trained_on
 from app.attacks.reconstruction.malicious import ActiveAttack, Scene
@@ -29,7 +29,6 @@ from app.federation.tapped_channel import TappedChannel
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.results.reconstruction_results import ReconstructionResults
-from callbacks.image_reconstruction import timed
 from callbacks.membership_inference import public_knowledge
 
 Score = Literal["matched", "legacy"]
@@ -70,14 +69,20 @@ class MaliciousServer(FederatedCallback):
         self.reading, self.score, self.insist = reading, score, insist
         self.label = label or self.attack.name
         self.results: ReconstructionResults | None = None
+        self.found: list[ReconstructionFinding] = []
         self._first: int | None = None
         self._obstacle: str | None = None
+        self._done = False
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         """Of the attack, and rounds that do not fit."""
         yield from self.attack.problems()
+        target, widths = self.attack.target, federation.widths
+        if target is not None and min(abs(rate - target) for rate in widths) > 1e-9:
+            remedy = f"choose one of {', '.join(f'{rate:g}' for rate in widths)}"
+            yield Problem(f"{self.attack.name} is to attack width {target:g}", "no client has it", remedy)
         latest = federation.rounds - self.attack.rounds + 1
         if self.round is not None and not 1 <= self.round <= latest:
             yield Problem(
@@ -104,10 +109,29 @@ class MaliciousServer(FederatedCallback):
         if self.round is not None:
             self._first = self.round - 1
         self._obstacle = self._why_not(pl_module)
+        self._announced = pl_module.method
         if self._first is not None and not self._silent:
             last = self._first + self.attack.rounds - 1
             plans = (pl_module.plan_of(max(last - 1, 0)), pl_module.plan_of(last))
             pl_module.method = self.attack.deviation(pl_module.method, *plans) or pl_module.method
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that was interrupted between two rounds of the attack goes on without it."""
+        assert isinstance(pl_module, FederatedModule)
+        if self._first is not None and trainer.current_epoch > self._first:
+            pl_module.method = self._announced
+            if not self._done:
+                self._isolated = NotAvailable("the run was interrupted between the rounds of the attack; start it anew")
+
+    def state_dict(self) -> dict[str, Any]:
+        """When it acts, and whether it has."""
+        return {"first": -1 if self._first is None else self._first, "done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Results of an attack that is over are in the run folder already."""
+        self._done = bool(state_dict["done"])
+        if state_dict["first"] >= 0:
+            self._first = int(state_dict["first"])
 
     @property
     def _silent(self) -> bool:
@@ -173,9 +197,8 @@ class MaliciousServer(FederatedCallback):
         waiting = self._first is None and not self._silent
         if stage is None and not waiting:
             return
-        heard = observe(
-            federation.plan, aggregate, federation.theta, self._sent(federation, stage), federation.channel.carries
-        )
+        sent, carries = self._sent(federation, stage), federation.channel.carries
+        heard = observe(federation.plan, aggregate, federation.theta, sent, carries)
         if stage is None:
             last = federation.plan.round + 1 >= federation.rounds - self.attack.rounds
             if last or self.attack.ready(heard, federation.theta):
@@ -183,24 +206,29 @@ class MaliciousServer(FederatedCallback):
             return
         self._seen.append(heard)
         if stage == self.attack.rounds - 1:
-            self._conclude_round(federation, aggregate)
+            self._isolate(federation)
 
-    def _conclude_round(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+    def _isolate(self, federation: FederatedModule) -> None:
+        """Free the attacked clients' update from the sums; for the evaluation, tell how far off it is."""
         assert self._scene is not None
-        if aggregate.updates == 0:
-            self._isolated = NotAvailable("no update reached the server in the round of the attack")
-            return
-        if not set(self._targets(federation)) & set(self._seen[-1].clients):
-            self._isolated = NotAvailable("none of the attacked clients sent anything in the round of the attack")
-            return
-        self._isolated = self.attack.isolate(self._scene, self._seen)
         true = {client: change for part in gather(self._true_changes) for client, change in part.items()}
+        reason = self._why_useless(federation)
+        self._isolated = NotAvailable(reason) if reason else self.attack.isolate(self._scene, self._seen)
         if isinstance(self._isolated, IsolatedUpdate):
-            weights = self._seen[-1].weights
-            total = torch.zeros(federation.space.size, dtype=torch.float64)
+            weights, total = self._seen[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
             for client, (index, change) in true.items():
                 total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
             self._error = self._isolated.relative_error(total, self.reading.reads(federation.space))
+
+    def _why_useless(self, federation: FederatedModule) -> str | None:
+        """Why nothing can be made of what was heard; None where something can."""
+        if not self._seen[-1].clients:
+            return "no update reached the server in the round of the attack"
+        if not set(self._targets(federation)) & set(self._seen[-1].clients):
+            return "none of the attacked clients sent anything in the round of the attack"
+        if not all(heard.adds_up for heard in self._seen):
+            return "the sums are not those of the clients that sent something, by the weights that the server knows"
+        return None
 
     def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
         """What the server sent to those whose updates arrived, and how much they count."""
@@ -216,9 +244,16 @@ class MaliciousServer(FederatedCallback):
             yield Sent(client, own, vector[torch.searchsorted(index, own)], weight)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Cover the tracks: the manipulated rounds leave the model as it was."""
-        if self._stage(federation.plan.round) is not None:
-            aggregate.mean.copy_(federation.theta)
+        """Cover the tracks: the manipulated rounds leave the model as it was. After the last one, read the images."""
+        stage = self._stage(federation.plan.round)
+        if stage is None:
+            return
+        aggregate.mean.copy_(federation.theta)
+        if stage == self.attack.rounds - 1:
+            if trainer.is_global_zero:
+                self.run(federation)
+            self._done = True
+            self._seen, self._true_changes = [], {}
 
     def _targets(self, federation: FederatedModule) -> tuple[int, ...]:
         return self.attack.targets(federation.plan)
@@ -226,17 +261,18 @@ class MaliciousServer(FederatedCallback):
     # ---- the result ------------------------------------------------------------------------------------------------
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Read the images and judge them."""
-        self.run(federation)
+        """Tell why there is no result, where there is none; images are read as soon as they can be."""
+        if not self._done:
+            self.run(federation)
 
     def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
         """Read images from what was isolated during the run, and set them beside the truth."""
-        found = list(timed(self._findings(federation)))
+        self.found = list(self._findings(federation))
         if self.results is not None:
-            for finding in found:
+            for finding in self.found:
                 self.results.add(finding)
-            self.results.conclude(found)
-        return found
+            self.results.conclude(self.found)
+        return self.found
 
     def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
         """The result of an attack that nothing could come of."""
@@ -250,10 +286,11 @@ class MaliciousServer(FederatedCallback):
             yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
         else:
             public = public_knowledge(federation, self._last(federation) + 1)
-            yield self._judged(federation, public, self._conditions(federation), self._isolated)
+            update, plain = self._isolated, self._conditions(federation)
+            yield attempted(plain, lambda: self._judged(federation, public, plain, update))
             if "pruned-uploads" in public.traits:
-                conditions = self._conditions(federation).adapted("refilled", "zeroed cells taken for unmoved")
-                yield self._judged(federation, public, conditions, self._isolated.refilled())
+                adapted = plain.adapted("refilled", "zeroed cells taken for unmoved")
+                yield attempted(adapted, lambda: self._judged(federation, public, adapted, update.refilled()))
 
     def _judged(
         self, federation: FederatedModule, public: Public, conditions: Conditions, update: IsolatedUpdate

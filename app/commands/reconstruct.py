@@ -153,7 +153,7 @@ def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOp
     played = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"playing {played} of {folder.path} again with a malicious server: {attack.name}", flush=True)
     trainer.fit(federation, datamodule=command.datamodule)
-    return server.run(federation)
+    return server.found or server.run(federation)
 
 
 def _observes(callback: object) -> bool:

@@ -6,14 +6,15 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
-from app.attacks.reconstruction.gradient_matching import GradientMatching, total_variation
+from app.attacks.reconstruction.gradient_matching import GradientMatching, blurred_kinks, total_variation
 from app.errors import UserError
 from app.metrics.likeness import pearson_matrix
 from app.models.base import DataShape
 from app.models.cnn import CNN
 from app.models.layers import SeededDropout
+from app.models.lenet import LeNet5
 from app.models.mlp import MLP
 
 SHAPE = DataShape(1, 8, 8, 4)
@@ -41,6 +42,20 @@ def picture(seed=0):
     blob = 2 * torch.exp(-(row[:, None] + column[None, :]) / 4) - 1
     blob[:, int(7 * torch.rand((), generator=draw))] = 0.5
     return blob.view(1, 1, 8, 8)
+
+
+def landscape(seed):
+    """A smooth image of 28x28 pixels."""
+    grid = torch.rand(1, 1, 5, 5, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return interpolate(grid, (28, 28), mode="bilinear")
+
+
+def pooled_net(kind):
+    """A network of the project with max-pools, for 28x28 pixels: LeNet-5, or the CNN with group norm."""
+    shape = DataShape(1, 28, 28, 4)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LeNet5(shape) if kind == "LeNet5" else CNN(shape, norm="group")
 
 
 def gradient(net, images, labels):
@@ -88,6 +103,71 @@ def test_a_batch_of_a_dense_network_comes_back():
     found = run(net, gradient(net, images, torch.tensor([0, 2, 3])), count=3, shape=shape)
     assert found.labels.tolist() == [0, 2, 3]
     assert likeness(images, found.images).min() >= 0.95
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("LeNet5", 2), ("CNN", 1)])
+def test_an_image_comes_back_through_pools(kind, seed):
+    """In real size, through max-pools and a norm; without coarse moves and blurred kinks it stays much less alike."""
+    net, image = pooled_net(kind), landscape(seed)
+    seen = gradient(net, image, torch.tensor([2]))
+    found, plain = (
+        run(net, seen, shape=DataShape(1, 28, 28, 4), steps=200, tv=0.05, **settings)
+        for settings in ({}, {"scales": 0, "blur": 0.0})
+    )
+    assert likeness(image, found.images) >= 0.9
+    assert likeness(image, plain.images) < 0.85
+    assert found.losses[0] < plain.losses[0]
+
+
+def test_kinks_are_blurred_in_the_second_derivative_alone():
+    """Values and first derivatives keep their bits; afterwards the layers are the network's own."""
+    net, image = pooled_net("CNN"), landscape(0)
+    own, seen, out = list(net.modules()), gradient(net, image, torch.tensor([1])), net(image)
+    with blurred_kinks(net, 0.3):
+        assert list(net.modules()) != own
+        # Not copied: a stand-in must give the gradient of the very network that is searched with.
+        parts = torch.autograd.grad(cross_entropy(net(image), torch.tensor([1])), list(net.parameters()))
+        assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), seen)
+        assert torch.equal(net(image), out)
+    assert list(net.modules()) == own
+    with blurred_kinks(net, 0.0):
+        assert list(net.modules()) == own
+    with pytest.raises(KeyError), blurred_kinks(net, 0.3):
+        raise KeyError
+    assert list(net.modules()) == own
+
+
+def second_derivative(layer, values):
+    """Derivative by the values of the sum of weighted first derivatives; the weights are 1, 2, 3, ..."""
+    net, values = nn.Sequential(layer), values.clone().requires_grad_()
+    with blurred_kinks(net, 0.5):
+        (slope,) = torch.autograd.grad(net(values).sum(), values, create_graph=True)
+        weights = torch.arange(1.0, 1 + values.numel(), dtype=values.dtype).view(values.shape)
+        return torch.autograd.grad((weights * slope).sum(), values)[0]
+
+
+def test_second_derivatives_by_hand():
+    """A logistic curve for ReLU and a softmax for max-pool, as wide as half the root mean square of the values."""
+    values = torch.tensor([[[[1.0, -2.0], [0.5, 3.0]]]], dtype=torch.float64)
+    width, weights = 0.5 * math.sqrt(14.25 / 4), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    curve = torch.sigmoid(values / width).requires_grad_(False)
+    assert torch.allclose(second_derivative(nn.ReLU(), values), weights.view_as(values) * curve * (1 - curve) / width)
+    jacobian = torch.autograd.functional.jacobian(lambda flat: torch.softmax(flat / width, 0), values.flatten())
+    assert torch.allclose(second_derivative(nn.MaxPool2d(2), values).flatten(), weights @ jacobian)
+
+
+@pytest.mark.parametrize("settings", [{"kernel_size": 3, "stride": 2}, {"kernel_size": (1, 2)}, {"kernel_size": 2}])
+def test_blurred_pools_pool_alike(settings):
+    """Windows that overlap, are oblong or leave a rest; a pool with padding keeps its own derivative."""
+    net = nn.Sequential(nn.MaxPool2d(**settings))
+    maps = torch.randn(2, 3, 7, 9, generator=torch.Generator().manual_seed(0))
+    expected = net(maps)
+    with blurred_kinks(net, 0.3):
+        assert not isinstance(net[0], nn.MaxPool2d)
+        assert torch.equal(net(maps), expected)
+    padded = nn.Sequential(nn.MaxPool2d(3, padding=1))
+    with blurred_kinks(padded, 0.3):
+        assert isinstance(padded[0], nn.MaxPool2d)
 
 
 def test_a_random_gradient_gives_nothing():
@@ -210,8 +290,12 @@ def test_a_batch_of_one_with_batch_norm():
 
 def test_refused():
     """Settings that seek nothing, known labels that are missing, gradients without numbers."""
-    with pytest.raises(UserError, match=r"steps is 0[\s\S]*restarts is 0[\s\S]*lr is 0[\s\S]*tv is -1"):
-        GradientMatching(steps=0, restarts=0, lr=0.0, tv=-1.0)
+    with pytest.raises(
+        UserError, match=r"steps is 0[\s\S]*restarts is 0[\s\S]*lr is 0[\s\S]*tv is -1[\s\S]*scales is -1"
+    ):
+        GradientMatching(steps=0, restarts=0, lr=0.0, tv=-1.0, scales=-1)
+    with pytest.raises(UserError, match="blur is -1"):
+        GradientMatching(blur=-1.0)
     net = conv_net()
     seen = gradient(net, picture(), torch.tensor([2]))
     attack = GradientMatching(steps=1, labels="known")

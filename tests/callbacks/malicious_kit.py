@@ -50,6 +50,7 @@ def attacked(
     local=None,
     data=None,
     trainer=None,
+    checkpoint=None,
     **settings,
 ):
     """Train under a malicious server; returns it, its results and the federation."""
@@ -61,6 +62,6 @@ def attacked(
     server = server or MaliciousServer(attack)
     options = {"limit_val_batches": 0, **(trainer or {})}
     make_trainer(rounds, precision, callbacks=[*callbacks, server], **options).fit(
-        federation, datamodule=data or Noise(sizes)
+        federation, datamodule=data or Noise(sizes), ckpt_path=checkpoint, weights_only=True
     )
-    return server, server.run(federation), federation
+    return server, server.found or server.run(federation), federation

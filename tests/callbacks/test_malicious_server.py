@@ -20,6 +20,7 @@ from app.attacks.reconstruction.rolling_model import RollingModel
 from app.attacks.reconstruction.trap_server import TrapServer
 from app.attacks.reconstruction.trap_weights import TrapWeights
 from app.errors import UserError
+from app.federation.hooks import FederatedCallback
 from app.federation.local import LocalTraining
 from app.federation.submodels import FedRolex, Integration, Prefix
 from app.metrics.membership import NotAvailable
@@ -311,6 +312,96 @@ def test_tripwire_does_not_notice_one_model_for_all():
     _, found, _ = attacked(TrapServer(), (1,) * 6, [1.0, 1.0, *[0.5] * 4], rounds=1, callbacks=(tripwire,))
     assert tripwire.measurements()["tripwire/alarms"] == 0
     assert only(found).oracle.recovered >= 4
+
+
+def interrupted(tmp_path, before, **settings):
+    """A server whose run was stopped before a round (0-based) and resumed, with the federation."""
+
+    class Saving(FederatedCallback):
+        """Keeps a checkpoint of every round."""
+
+        kind = "observer"
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            """The state as it is between rounds."""
+            trainer.save_checkpoint(tmp_path / f"{trainer.current_epoch + 1}.ckpt")
+
+    attacked(
+        RollingModel(), server=MaliciousServer(RollingModel(), round=2), rounds=5, callbacks=(Saving(),), **settings
+    )
+    server = MaliciousServer(RollingModel(), round=2)
+    _, found, federation = attacked(
+        RollingModel(),
+        server=server,
+        rounds=5,
+        checkpoint=tmp_path / f"{before}.ckpt",
+        callbacks=(Saving(),),
+        **settings,
+    )
+    return server, found, federation
+
+
+def test_a_run_interrupted_within_the_attack_says_so(tmp_path):
+    """The sum of the first round is gone; the rest of the run is honest, and the plan as announced."""
+    _, found, federation = interrupted(tmp_path, before=2)
+    assert "interrupted between the rounds" in found[0].result.reason
+    assert isinstance(federation.method, FedRolex)
+
+
+def test_a_run_interrupted_after_the_attack_keeps_its_result(tmp_path):
+    """Results are written as soon as they are there, and nothing replaces them."""
+    server, _, _ = interrupted(tmp_path, before=4)
+    assert server._done
+    told = MaliciousServer(RollingModel())
+    told.load_state_dict({"first": 1, "done": True})
+    told.on_transcript(None, None)
+    assert told.found == []
+
+
+def test_a_run_interrupted_before_the_attack_is_attacked(tmp_path):
+    """As if nothing had happened."""
+    _, found, _ = interrupted(tmp_path, before=1)
+    assert only(found).oracle.recovered == 4
+
+
+@pytest.mark.parametrize("settings", [{"weighting": "samples"}, {"uncovered_cells": "zero"}])
+def test_weights_and_gaps_do_not_matter(settings):
+    """Clients that count by their samples, and cells that nobody trains."""
+    server, found, _ = attacked(RollingModel(), (3, 5, 4), **settings)
+    assert server._error <= 1e-11
+    assert only(found).oracle.recovered == 4
+
+
+def test_weights_that_do_not_add_up_are_noticed():
+    """A server that is wrong about who counts how much must not believe its difference."""
+
+    class Doubling(FederatedCallback):
+        """One client counts twice without anybody knowing."""
+
+        def on_client_update(self, trainer, federation, update):
+            """Before the channel."""
+            if update.client == 0:
+                update.weight = 2.0
+
+    _, found, _ = attacked(RollingModel(), callbacks=(Doubling(),))
+    assert "by the weights that the server knows" in found[0].result.reason
+
+
+def test_partial_participation():
+    """Cells of clients that come or go are left alone; the rest is exact."""
+    sizes, capacities = (4,) * 8, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
+    for seed in range(3):
+        server, found, _ = attacked(RollingModel(), sizes, capacities, participation=0.75, seed=seed)
+        if isinstance(server._isolated, IsolatedUpdate):
+            assert server._error <= 1e-10
+        else:
+            assert isinstance(found[0].result, NotAvailable)
+
+
+def test_widths_that_nobody_has_are_refused():
+    """With those there are."""
+    with pytest.raises(UserError, match=r"1, 0\.5, 0\.25"):
+        attacked(RollingModel(target=0.3))
 
 
 def test_two_processes_find_what_one_finds(tmp_path):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from app.attacks.breakdown import explained
 from app.attacks.findings import CapacityRow, Conditions, Finding, unavailable
 from app.attacks.world import World
 from app.errors import UserError
@@ -37,14 +37,9 @@ def guarded(conditions: Conditions, attempt: Callable[[], Finding]) -> Finding:
     started = time.perf_counter()
     try:
         return replace(attempt(), seconds=time.perf_counter() - started)
-    except UserError as error:
-        causes = "; ".join(f"{problem.cause} ({problem.remedy})" for problem in error.problems)
-        return unavailable(conditions, causes, time.perf_counter() - started)
     except Exception as error:  # the results of the other attacks must not be lost
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
-        reason = f"the attack broke down: {type(error).__name__}: {error} ({where})"
-        return unavailable(conditions, reason, time.perf_counter() - started, failed=True)
+        failed = not isinstance(error, UserError)
+        return unavailable(conditions, explained(error), time.perf_counter() - started, failed=failed)
 
 
 def capacity_rows(world: World, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> tuple[CapacityRow, ...]:

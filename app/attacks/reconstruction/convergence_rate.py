@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from app.attacks.reconstruction.isolation import IsolatedUpdate
@@ -61,6 +62,8 @@ class ConvergenceRate(ActiveAttack):
         """Whether the federation has converged, as far as the sums tell."""
         assert self.tolerance is not None
         cells = self._readable(honest)
+        if not cells.any():
+            return False
         moved, length = (honest.mean - theta.double().cpu())[cells].norm(), theta.double().cpu()[cells].norm()
         return bool(moved < self.tolerance * length)
 
@@ -80,5 +83,7 @@ class ConvergenceRate(ActiveAttack):
     def _readable(self, seen: Observation) -> Tensor:
         """(cells) bool: trained by all attacked clients, and by nobody poorer."""
         attacked = self.targets(seen.plan)
+        if not attacked:
+            return torch.zeros(len(seen.change), dtype=torch.bool)
         poorer = [client for client in seen.clients if seen.plan.rate(client) < seen.plan.rate(attacked[0])]
         return (seen.holders(attacked) == len(attacked)) & (seen.holders(poorer) == 0)

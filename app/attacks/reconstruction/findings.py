@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import Tensor
 
+from app.attacks.breakdown import explained
 from app.attacks.reconstruction.images import Truth
+from app.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
 
@@ -73,3 +77,14 @@ class ReconstructionFinding:
     details: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failed: bool = False
+
+
+def attempted(conditions: Conditions, attempt: Callable[[], ReconstructionFinding]) -> ReconstructionFinding:
+    """What an attempt finds, with the seconds it took; where it breaks down, a result that says so."""
+    started = time.perf_counter()
+    try:
+        found = attempt()
+    except Exception as error:  # the results of the other attacks must not be lost
+        failed = not isinstance(error, UserError)
+        found = ReconstructionFinding(conditions, NotAvailable(explained(error)), failed=failed)
+    return replace(found, seconds=time.perf_counter() - started)

@@ -85,7 +85,7 @@ class GradientMatching:
         steps: int = 1000,
         restarts: int = 1,
         lr: float = 0.1,
-        tv: float = 0.05,
+        tv: float = 0.02,
         labels: Literal["inferred", "known"] = "inferred",
         signed: bool = True,
         scales: int = 3,
@@ -97,7 +97,7 @@ class GradientMatching:
             steps: optimisation steps per restart, at least 1.
             restarts: searches from different noise, at least 1; the one with the smallest distance wins.
             lr: step of Adam in units of normalised pixels, above 0; a tenth after 3/8, 5/8 and 7/8 of the steps.
-            tv: weight of the total variation, 0 or more.
+            tv: weight of the total variation, 0 or more; falls as the learning rate does.
             labels: whether labels are read from the gradient, or given to the attacker.
             signed: follow the signs of the derivatives by the pixels instead of their values.
             scales: halvings of the image whose pixels are moved as well, 0 or more; 0 moves single pixels alone.

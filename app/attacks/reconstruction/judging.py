@@ -12,6 +12,7 @@ from app.attacks.reconstruction.choosing import choose, nulls_for
 from app.attacks.reconstruction.findings import Pictures
 from app.attacks.reconstruction.images import Candidates, Truth, to_pixels
 from app.metrics.reconstruction import Reconstruction, judge, legacy_scores, matched_images
+from app.models.norms import uses_batch_statistics
 from app.seeding import torch_generator
 from datamodules.split import Membership
 
@@ -41,7 +42,8 @@ def _of_client(
     if public.augment is not None:
         order = torch_generator(public.seed, "batches", round_, client)
         crops = torch_generator(public.seed, "augmentation", round_, client)
-        batches = list(public.local.batches(len(ids), order))
+        least = 2 if uses_batch_statistics(public.prototype) else 1
+        batches = list(public.local.batches(len(ids), order, least))
         seen = torch.zeros(len(ids), dtype=torch.bool)
         for positions in batches:
             views = public.augment(images[positions].to(public.dtype), crops).to(images.dtype)

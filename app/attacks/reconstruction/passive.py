@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from app.attacks.reconstruction.base import ReconstructionAttack
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
 from app.attacks.reconstruction.isolation import IsolatedUpdate
 from app.attacks.reconstruction.judging import assess, trained_on
 from app.attacks.reconstruction.reading import DenseRatio, Matching, Reading
@@ -66,11 +66,10 @@ class UploadInversion(PassiveAttack):
             yield ReconstructionFinding(conditions, NotAvailable(str(reason)))
             return
         update = self._update(world, round_, upload, space)
-        yield self._judged(world, conditions, update, space)
+        yield attempted(conditions, lambda: self._judged(world, conditions, update, space))
         if "pruned-uploads" in world.public.traits:
-            yield self._judged(
-                world, conditions.adapted("refilled", "zeroed cells taken for unmoved"), update.refilled(), space
-            )
+            adapted = conditions.adapted("refilled", "zeroed cells taken for unmoved")
+            yield attempted(adapted, lambda: self._judged(world, adapted, update.refilled(), space))
 
     def _why_not(
         self, world: World, round_: int, client: int, upload: Upload | None, space: ParameterSpace

@@ -12,7 +12,7 @@ from app.attacks.models import Snapshot
 from app.attacks.query import Oracle
 from app.attacks.reconstruction.deep_inversion import DeepInversion
 from app.attacks.reconstruction.evaluator import Evaluator, train_evaluator
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
 from app.attacks.reconstruction.gradient_matching import Matched
 from app.attacks.reconstruction.images import Candidates, Truth, pixel_bounds, to_pixels
 from app.attacks.reconstruction.judging import assess
@@ -70,13 +70,17 @@ class ModelInversion(PassiveAttack):
         if (reason := self.search.obstacle(net)) is not None:
             yield ReconstructionFinding(conditions, NotAvailable(reason))
             return
+        yield attempted(conditions, lambda: self._inverted(world, conditions, net, members))
+
+    def _inverted(
+        self, world: World, conditions: Conditions, net: torch.nn.Module, members: np.ndarray
+    ) -> ReconstructionFinding:
         labels = world.public.store.labels[torch.from_numpy(members)].unique().cpu()
         found = self._images(world, net, labels)
         pixels = to_pixels(world.public.store, found.images.double()).cpu()
-        result, pictures = assess(
-            Candidates(pixels, -found.losses.cpu()), _class_means(world, members, labels), world.public
-        )
-        yield ReconstructionFinding(conditions, result, pictures, _details(world, members, found, pixels, labels))
+        candidates, truth = Candidates(pixels, -found.losses.cpu()), _class_means(world, members, labels)
+        details = _details(world, members, found, pixels, labels)
+        return ReconstructionFinding(conditions, *assess(candidates, truth, world.public), details)
 
     def _images(self, world: World, net: torch.nn.Module, labels: Tensor) -> Matched:
         public = world.public

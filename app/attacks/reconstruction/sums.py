@@ -43,6 +43,7 @@ class Observation:
         mean: (cells) float64, the mean that came out.
         clients: whose updates are in the sum, with the cells that each of them sends.
         weights: weight of each of them.
+        adds_up: whether the weights of the sum are those of these clients, so that the change can be trusted.
     """
 
     plan: Plan
@@ -50,6 +51,7 @@ class Observation:
     mean: Tensor
     clients: dict[int, Tensor]
     weights: dict[int, float]
+    adds_up: bool = True
 
     @property
     def round(self) -> int:
@@ -77,10 +79,11 @@ def observe(plan: Plan, aggregate: Aggregate, theta: Tensor, sent: Iterable[Sent
     """
     weight, mean = aggregate.weight.double().cpu(), aggregate.mean.double().cpu()
     change = weight * (mean - theta.double().cpu()) if carries == "changes" else weight * mean
-    clients, weights = {}, {}
+    clients, weights, expected = {}, {}, torch.zeros_like(weight)
     for one in sent:
         clients[one.client], weights[one.client] = one.index.cpu(), one.weight
+        expected[one.index.cpu()] += one.weight
         if carries == "values":
             change.index_add_(0, one.index.cpu(), one.vector.double().cpu(), alpha=-one.weight)
     change[weight == 0] = 0.0
-    return Observation(plan, change, mean, clients, weights)
+    return Observation(plan, change, mean, clients, weights, torch.allclose(weight, expected, rtol=1e-6))
