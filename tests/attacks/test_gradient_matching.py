@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from app.attacks.reconstruction.gradient_matching import GradientMatching, blurred_kinks, total_variation
+from app.attacks.reconstruction.gradient_matching import GradientMatching, total_variation
+from app.attacks.reconstruction.kinks import blurred_kinks
 from app.errors import UserError
 from app.metrics.likeness import pearson_matrix
 from app.models.base import DataShape

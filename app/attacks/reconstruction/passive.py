@@ -133,7 +133,7 @@ class GradientInversion(UploadInversion):
         clients: list[int] | None = None,
         steps: int = 1000,
         restarts: int = 1,
-        tv: float = 1e-4,
+        tv: float = 0.02,
         known_labels: bool = False,
     ) -> None:
         """Set up the attack.

@@ -94,7 +94,7 @@ class Matching(Reading):
         steps: int = 1000,
         restarts: int = 1,
         lr: float = 0.1,
-        tv: float = 1e-4,
+        tv: float = 0.02,
         labels: Literal["inferred", "known"] = "inferred",
     ) -> None:
         """Settings of the search.
