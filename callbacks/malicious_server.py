@@ -9,11 +9,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.attacks.public import Public
 from app.attacks.reconstruction.catalogue import make_active
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
 from app.attacks.reconstruction.isolation import IsolatedUpdate
-from app.attacks.reconstruction.judging import assess, legacy_details, trained_on
+from app.attacks.reconstruction.judge import Judge
 from app.attacks.reconstruction.malicious import ActiveAttack, Scene
 from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
 from app.attacks.reconstruction.sums import Observation, Sent, observe
@@ -279,30 +278,16 @@ class MaliciousServer(FederatedCallback):
         return ReconstructionFinding(self._conditions(federation), NotAvailable(reason))
 
     def _findings(self, federation: FederatedModule) -> Iterator[ReconstructionFinding]:
-        """The result; a second one where the defenses call for a smarter reading."""
+        """What came of the attack, or why nothing did."""
         if self._silent:
             yield self.unavailable(federation, str(self._obstacle))
         elif not isinstance(self._isolated, IsolatedUpdate):
             yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
         else:
             public = public_knowledge(federation, self._last(federation) + 1)
-            update, plain = self._isolated, self._conditions(federation)
-            yield attempted(plain, lambda: self._judged(federation, public, plain, update))
-            if "pruned-uploads" in public.traits:
-                adapted = plain.adapted("refilled", "zeroed cells taken for unmoved")
-                yield attempted(adapted, lambda: self._judged(federation, public, adapted, update.refilled()))
-
-    def _judged(
-        self, federation: FederatedModule, public: Public, conditions: Conditions, update: IsolatedUpdate
-    ) -> ReconstructionFinding:
-        members, round_ = federation.data.membership, self._last(federation)
-        truth = trained_on(members, public, conditions.clients, round_)
-        candidates = self.reading.candidates(update, public, federation.space, truth.labels)
-        details = {"isolation_error": self._error, "isolated_cells": float(len(update.index))}
-        if self.score == "legacy":
-            participants = federation.plan_of(round_).participants
-            details |= legacy_details(members, public, participants, round_, conditions.clients, candidates)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, public), details)
+            judge = Judge(self.reading, public, federation.data.membership, self.score == "legacy")
+            details = {"isolation_error": self._error, "isolated_cells": float(len(self._isolated.index))}
+            yield from judge.findings(self._conditions(federation), self._isolated, details)
 
     def _last(self, federation: FederatedModule) -> int:
         """0-based last round of the attack."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from app.attacks.reconstruction.base import ReconstructionAttack
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
 from app.attacks.reconstruction.isolation import IsolatedUpdate
-from app.attacks.reconstruction.judging import assess, trained_on
+from app.attacks.reconstruction.judge import Judge
 from app.attacks.reconstruction.reading import DenseRatio, Matching, Reading
 from app.attacks.world import World
 from app.federation.parameters import ParameterSpace
@@ -65,11 +65,8 @@ class UploadInversion(PassiveAttack):
         if reason is not None or upload is None:
             yield ReconstructionFinding(conditions, NotAvailable(str(reason)))
             return
-        update = self._update(world, round_, upload, space)
-        yield attempted(conditions, lambda: self._judged(world, conditions, update, space))
-        if "pruned-uploads" in world.public.traits:
-            adapted = conditions.adapted("refilled", "zeroed cells taken for unmoved")
-            yield attempted(adapted, lambda: self._judged(world, adapted, update.refilled(), space))
+        judge = Judge(self.reading, world.public, world.truth)
+        yield from judge.findings(conditions, self._update(world, round_, upload, space), {})
 
     def _why_not(
         self, world: World, round_: int, client: int, upload: Upload | None, space: ParameterSpace
@@ -92,13 +89,6 @@ class UploadInversion(PassiveAttack):
         index = torch.arange(space.size) if upload.index is None else upload.index
         change = upload.payload.double() - sent[index].double()
         return IsolatedUpdate((upload.client,), round_ - 1, index, change, torch.ones_like(change), own, sent[own])
-
-    def _judged(
-        self, world: World, conditions: Conditions, update: IsolatedUpdate, space: ParameterSpace
-    ) -> ReconstructionFinding:
-        truth = trained_on(world.truth, world.public, update.clients, update.round)
-        candidates = self.reading.candidates(update, world.public, space, truth.labels)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, world.public))
 
     def _notes(self, world: World, client: int) -> tuple[str, ...]:
         local, samples = (
