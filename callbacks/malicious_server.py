@@ -19,7 +19,7 @@ from app.attacks.reconstruction.sums import Observation, Sent, observe
 from app.errors import Problem
 from app.federation.channel import Aggregate, Message, Update
 from app.federation.composition import weighs_by_loss
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.processes import gather
@@ -28,6 +28,7 @@ from app.federation.tapped_channel import TappedChannel
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.results.reconstruction_results import ReconstructionResults
+from app.results.result_files import fits_file
 from callbacks.membership_inference import public_knowledge
 
 Score = Literal["matched", "legacy"]
@@ -37,7 +38,7 @@ class MaliciousServer(FederatedCallback):
     """A server that sends manipulated models and reads training images out of the sums that come back.
 
     It hears what the server hears: the sums of the rounds, in the form in which the channel hands them over, and the
-    public plan. Its own model stays as if its rounds had not been.
+    public plan. Its own model stays what it was before the attack.
     """
 
     kind = "observer"
@@ -69,6 +70,7 @@ class MaliciousServer(FederatedCallback):
         self.label = label or self.attack.name
         self.results: ReconstructionResults | None = None
         self.found: list[ReconstructionFinding] = []
+        self.remarks: tuple[str, ...] = ()
         self._first: int | None = None
         self._obstacle: str | None = None
         self._done = False
@@ -78,6 +80,16 @@ class MaliciousServer(FederatedCallback):
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         """Of the attack, and rounds that do not fit."""
         yield from self.attack.problems()
+        others = [one for one in federated_callbacks(federation.trainer) if isinstance(one, MaliciousServer)]
+        if len(others) > 1:
+            remedy = "attack in one run after the other, or with `rampart attack RUN --attacks NAME,NAME`"
+            yield Problem(f"{len(others)} malicious servers in one run", "each would spoil the others' sums", remedy)
+        if not fits_file(self.label):
+            remedy = "set --attacks.NAME.label to a short name without slashes and special signs"
+            yield Problem(f"the result is to be called {self.label!r}", "no file can have that name", remedy)
+        if self.attack.traps.scale is None and not len(federation.data.membership.shadow):
+            remedy = "set --data.holdout.shadow above 0, or the traps' scale"
+            yield Problem("traps are to be calibrated", "the attacker owns no images to do that with", remedy)
         target, widths = self.attack.target, federation.widths
         if target is not None and min(abs(rate - target) for rate in widths) > 1e-9:
             remedy = f"choose one of {', '.join(f'{rate:g}' for rate in widths)}"
@@ -122,6 +134,11 @@ class MaliciousServer(FederatedCallback):
             if not self._done:
                 self._isolated = NotAvailable("the run was interrupted between the rounds of the attack; start it anew")
 
+    @property
+    def state_key(self) -> str:
+        """Apart from other such servers, which are refused with better words than Lightning has."""
+        return self._generate_state_key(label=self.label)
+
     def state_dict(self) -> dict[str, Any]:
         """When it acts, and whether it has."""
         return {"first": -1 if self._first is None else self._first, "done": self._done}
@@ -143,6 +160,9 @@ class MaliciousServer(FederatedCallback):
             return "the server adds ciphertexts and cannot read the sum; a client that helps the server could"
         if weighs_by_loss(federation):
             return "clients count by their losses, which the server does not know"
+        read = self.reading.reads(federation.space)
+        if not federation.personal.shared(torch.nonzero(read).flatten()).any():
+            return "what would be read never leaves the clients (--model.personal)"
         return self.reading.obstacle(federation.local, federation.space, federation.data.shape)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
@@ -150,6 +170,7 @@ class MaliciousServer(FederatedCallback):
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Take up the attack when its first round comes."""
         self._arrived: set[int] = set()
+        self._weights: dict[int, float] = {}
         self._take_up(federation, plan)
 
     def _take_up(self, federation: FederatedModule, plan: Plan) -> None:
@@ -181,7 +202,8 @@ class MaliciousServer(FederatedCallback):
             vector.copy_(torch.where(federation.personal.shared(index), sent, vector))
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """For the evaluation, not for the attack: what the attacked clients really did."""
+        """The server knows what clients count; what the attacked ones really did is for the evaluation only."""
+        self._weights[update.client] = update.weight
         if self._stage(update.round) == self.attack.rounds - 1 and update.client in self._targets(federation):
             change = (update.vector.double() - update.received.double()).cpu()
             self._true_changes[update.client] = (update.index.cpu(), change)
@@ -232,15 +254,14 @@ class MaliciousServer(FederatedCallback):
     def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
         """What the server sent to those whose updates arrived, and how much they count."""
         plan, cells = federation.plan, sent_indices(federation, federation.plan)
-        everybody = {client for part in gather(self._arrived) for client in part}
-        for client in sorted(everybody):
+        weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
+        for client in sorted({client for part in gather(self._arrived) for client in part}):
             index, own = plan.index(client).cpu(), torch.from_numpy(cells[client])
             if stage is None or self._scene is None:
                 vector = federation.theta.cpu()[index]
             else:
                 vector = self.attack.believes(self._scene, stage, client, index)
-            weight = float(plan.roster.sizes[client]) if federation.weighting == "samples" else 1.0
-            yield Sent(client, own, vector[torch.searchsorted(index, own)], weight)
+            yield Sent(client, own, vector[torch.searchsorted(index, own)], weights[client])
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """Cover the tracks: the manipulated rounds leave the model as it was. After the last one, read the images."""
@@ -253,6 +274,14 @@ class MaliciousServer(FederatedCallback):
                 self.run(federation)
             self._done = True
             self._seen, self._true_changes = [], {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Servers with momentum would move on; take back what they did."""
+        assert isinstance(pl_module, FederatedModule)
+        if trainer.is_last_batch and self._stage(pl_module.plan.round) is not None:
+            pl_module.space.write(pl_module.net, pl_module.theta)
 
     def _targets(self, federation: FederatedModule) -> tuple[int, ...]:
         return self.attack.targets(federation.plan)
@@ -303,5 +332,6 @@ class MaliciousServer(FederatedCallback):
     def _notes(self, federation: FederatedModule) -> Iterator[str]:
         if self._obstacle is not None and self.insist:
             yield f"insisted on although {self._obstacle}"
+        yield from self.remarks
         if self.score == "legacy":
             yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"

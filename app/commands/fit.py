@@ -150,7 +150,7 @@ class FitCommand(LightningCLI):
             self.give_home(attack)
         try:
             return Trainer(**kwargs)
-        except (MisconfigurationException, ValueError, ImportError) as error:
+        except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
             remedy = f"correct the options that begin with --trainer; `{self.program} --help` tells what they mean"
             raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
+from lightning.pytorch import Trainer
 
+from app.attacks.breakdown import explained
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
-from app.attacks.reconstruction.findings import ReconstructionFinding
+from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
 from app.attacks.reconstruction.malicious import ActiveAttack
 from app.attacks.reconstruction.passive import PassiveAttack
 from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
@@ -26,6 +29,7 @@ from app.commands.fit import FitParser
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript
+from app.metrics.membership import NotAvailable
 from app.results.reconstruction_results import ReconstructionResults
 from app.results.run_folder import RunFolder
 from callbacks.image_reconstruction import ImageReconstruction
@@ -97,13 +101,9 @@ def reconstruct(arguments: Sequence[str]) -> int:
     command = AttackCommand(folder)
     results = ReconstructionResults(folder, command.tracker)
     found = []
-    for attack in chosen.attacks:
-        if isinstance(attack, ActiveAttack):
-            found.extend(_replayed(folder, attack, chosen))
-    if looking := [attack for attack in chosen.attacks if isinstance(attack, PassiveAttack)]:
-        found.extend(_looked(command, folder, looking))
-    for finding in found:
+    for finding in _findings(command, folder, chosen):
         results.add(finding)
+        found.append(finding)
     results.conclude(found)
     if command.tracker is not None:
         command.tracker.finalize("success")
@@ -124,36 +124,67 @@ def reconstruction_parser() -> ArgumentParser:
     return parser
 
 
-def _looked(command: AttackCommand, folder: RunFolder, attacks: list[PassiveAttack]) -> list[ReconstructionFinding]:
-    federation = command.prepared()
-    rounds = len(folder.read_lines("metrics.jsonl"))
-    print(f"looking at {folder.path}, trained for {rounds} rounds", flush=True)
-    return ImageReconstruction(list(attacks)).run(federation, Transcript(folder.path / "transcript"), rounds)
+def _findings(
+    command: AttackCommand, folder: RunFolder, chosen: ReconstructionOptions
+) -> Iterator[ReconstructionFinding]:
+    """Results, as soon as they are there."""
+    used: Counter[str] = Counter()
+    for attack in chosen.attacks:
+        if isinstance(attack, ActiveAttack):
+            used[attack.name] += 1
+            again = f"-{used[attack.name]}" if used[attack.name] > 1 else ""
+            yield from _replayed(folder, attack, chosen, attack.name + again)
+    if looking := [attack for attack in chosen.attacks if isinstance(attack, PassiveAttack)]:
+        rounds = _rounds(folder)
+        print(f"looking at {folder.path}, trained for {rounds} rounds", flush=True)
+        transcript = Transcript(folder.path / "transcript")
+        yield from ImageReconstruction(list(looking)).run(command.prepared(), transcript, rounds)
 
 
-def _replayed(folder: RunFolder, attack: ActiveAttack, options: ReconstructionOptions) -> list[ReconstructionFinding]:
-    """Play the last rounds of a run again, from the model that they started from, with a malicious server."""
-    rounds = len(folder.read_lines("metrics.jsonl"))
+def _rounds(folder: RunFolder) -> int:
+    return len(folder.read_lines("metrics.jsonl"))
+
+
+def _replayed(
+    folder: RunFolder, attack: ActiveAttack, chosen: ReconstructionOptions, label: str
+) -> list[ReconstructionFinding]:
+    """Play the last rounds of a run again with a malicious server; what is refused is a result with its reason."""
+    rounds = _rounds(folder)
+    try:
+        return _played(folder, attack, chosen, label, rounds)
+    except UserError as error:
+        conditions = Conditions(attack.name, label, "malicious server", attack.sees, rounds, ())
+        return [ReconstructionFinding(conditions, NotAvailable(explained(error)))]
+
+
+def _played(
+    folder: RunFolder, attack: ActiveAttack, chosen: ReconstructionOptions, label: str, rounds: int
+) -> list[ReconstructionFinding]:
     first = max(1, rounds - attack.rounds + 1)
-    command = AttackCommand(folder)
-    server = MaliciousServer(attack, first, options.reading, options.score, options.insist)
-    trainer = command.trainer
+    command, transcript = AttackCommand(folder), Transcript(folder.path / "transcript")
+    server = MaliciousServer(attack, first, chosen.reading, chosen.score, chosen.insist, label)
+    _put_in_place(command.trainer, server, rounds, first)
+    federation = command.prepared()
+    federation.evaluation = replace(federation.evaluation, clients=False)
+    if federation.personal:
+        server.remarks = ("played again: what clients keep to themselves starts anew",)
+    if not transcript.server_view().readable(first):
+        return [server.unavailable(federation, "the server adds ciphertexts and cannot read the sum")]
+    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
+    played = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
+    print(f"playing {played} of {folder.path} again with a malicious server: {label}", flush=True)
+    command.trainer.fit(federation, datamodule=command.datamodule)
+    return server.found or server.run(federation)
+
+
+def _put_in_place(trainer: Trainer, server: MaliciousServer, rounds: int, first: int) -> None:
+    """Let a server play from a round (counted from 1) to the last, beside the run's defenses and nobody else."""
     others = [one for one in trainer.callbacks if not _observes(one)]  # type: ignore[attr-defined]
     trainer.callbacks = [*others, server]  # type: ignore[attr-defined]
     trainer.limit_val_batches = 0
     trainer.fit_loop.max_epochs = rounds
-    federation = command.prepared()
-    federation.evaluation = replace(federation.evaluation, clients=False)
-    transcript = Transcript(folder.path / "transcript")
-    if not transcript.server_view().readable(first):
-        return [server.unavailable(federation, "the server adds ciphertexts and cannot read the sum")]
-    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
     for count in ("ready", "started", "processed", "completed"):  # what Lightning sets where a run is resumed
         setattr(trainer.fit_loop.epoch_progress.current, count, first - 1)
-    played = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
-    print(f"playing {played} of {folder.path} again with a malicious server: {attack.name}", flush=True)
-    trainer.fit(federation, datamodule=command.datamodule)
-    return server.found or server.run(federation)
 
 
 def _observes(callback: object) -> bool:

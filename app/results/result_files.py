@@ -16,17 +16,26 @@ UNSAFE = re.compile(r'[/\\:*?"<>|\x00-\x1f]|^\.|^$')
 """What makes a name unfit for a file on some system, or hides the file."""
 
 
+LONGEST = 100
+"""Letters of a name that every system can hold, endings included."""
+
+
+def fits_file(label: str) -> bool:
+    """Whether a result of that name can be kept in a file."""
+    return not UNSAFE.search(label) and len(label) <= LONGEST
+
+
 def result_path(folder: Path, label: str, kind: str) -> Path:
     """File of a result, `<label>.<kind>`.
 
     Raises:
         UserError: where the label is unfit for a file name.
     """
-    if UNSAFE.search(label):
+    if not fits_file(label):
         raise UserError.of(
             f"a result is called {label!r}",
             "no file can have that name in every system, and it could land in another folder",
-            "name attacks, targets and protocols without slashes and special signs, and with no dot in front",
+            "give attacks, targets and protocols short names without slashes, special signs and a dot in front",
         )
     return folder / f"{label}.{kind}"
 

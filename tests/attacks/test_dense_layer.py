@@ -17,7 +17,7 @@ from app.models import CNN, MLP, DataShape
 from datamodules.store import ImageStore
 
 SHAPE = DataShape(1, 8, 8, 10)
-PLAIN = LinearTraining(0.1, 0.0, 0.0, 1)
+PLAIN = LinearTraining(0.1, 1)
 
 
 def store(mean=0.3, std=0.5):
@@ -42,7 +42,7 @@ def step(net, images, labels, optimizer, steps=1):
         stepper.step()
     change = space.read(net).double() - before.double()
     everything = torch.arange(space.size)
-    return IsolatedUpdate((0,), 0, everything, change, torch.ones_like(change), everything, before)
+    return IsolatedUpdate((0,), 0, everything, change, torch.ones_like(change), before.double(), everything, before)
 
 
 def layer_of(net):
@@ -157,7 +157,9 @@ def test_trapped_batch_comes_back(net, images):
         loss = cross_entropy(victim(batch), torch.arange(10))
         grads = torch.autograd.grad(loss, list(victim.parameters()))
         change = -0.1 * torch.cat([grad.reshape(-1) for grad in grads]).double()
-        update = IsolatedUpdate((0,), 0, everything, change, torch.ones_like(change), everything, before)
+        update = IsolatedUpdate(
+            (0,), 0, everything, change, torch.ones_like(change), before.double(), everything, before
+        )
         found = invert(layer, update, store(0.0, 1.0), PLAIN, "corrected", 10).images
         errors = (found[:, None] - batch[None]).abs().flatten(2).amax(dim=2).min(dim=0).values
         recovered.append(float((errors < 1e-4).float().mean()))
@@ -174,7 +176,7 @@ def test_rows_that_never_fire_tell_nothing(net, images):
     everything = torch.arange(space.size)
     grads = torch.autograd.grad(cross_entropy(net(images), torch.arange(10)), list(net.parameters()))
     change = -torch.cat([grad.reshape(-1) for grad in grads]).double()
-    update = IsolatedUpdate((0,), 0, everything, change, torch.ones_like(change), everything, vector)
+    update = IsolatedUpdate((0,), 0, everything, change, torch.ones_like(change), vector.double(), everything, vector)
     assert len(invert(layer, update, store(), PLAIN, "corrected", 10)) == 0
 
 

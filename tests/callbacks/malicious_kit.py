@@ -51,11 +51,14 @@ def attacked(
     data=None,
     trainer=None,
     checkpoint=None,
+    server_optimizer=None,
     **settings,
 ):
     """Train under a malicious server; returns it, its results and the federation."""
     local = local or LocalTraining(batch_size=1000, optimizer=optimizer or sgd(0.05))
     method = method if method is not None else (FedRolex() if attack.rounds == 2 else Prefix())
+    if server_optimizer is not None:
+        settings["server"] = server_optimizer
     federation = small_federation(
         partial(MLP, hidden=(hidden,)), capacities=capacities, method=method, local=local, **settings
     )

@@ -294,7 +294,7 @@ def test_isolated_update_can_be_refilled():
     sent = torch.tensor([2.0, -3.0, 4.0], dtype=torch.float64)
     change = torch.tensor([-2.0, 0.5, -4.0], dtype=torch.float64)
     cells = torch.arange(3)
-    update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), cells, sent)
+    update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), sent, cells, sent)
     assert update.refilled().change.tolist() == [0.0, 0.5, 0.0]
 
 
@@ -372,18 +372,35 @@ def test_weights_and_gaps_do_not_matter(settings):
     assert only(found).oracle.recovered == 4
 
 
-def test_weights_that_do_not_add_up_are_noticed():
-    """A server that is wrong about who counts how much must not believe its difference."""
+def test_sums_that_do_not_add_up_are_noticed():
+    """A client whose message arrives but is not in the sum: the server must not believe its difference."""
 
-    class Doubling(FederatedCallback):
-        """One client counts twice without anybody knowing."""
+    class Losing(FederatedCallback):
+        """The channel forgets one client's update after it has been acknowledged."""
 
-        def on_client_update(self, trainer, federation, update):
-            """Before the channel."""
-            if update.client == 0:
-                update.weight = 2.0
+        def setup(self, trainer, pl_module, stage):
+            """Between the channel and whoever listens to it."""
+            channel = pl_module.channel
+            send, close = channel.send, channel.close
 
-    _, found, _ = attacked(RollingModel(), callbacks=(Doubling(),))
+            def sending(update):
+                message = send(update)
+                if update.client == 0:
+                    self.lost = (update.index, update.vector.double())
+                return message
+
+            def closing(*arguments):
+                aggregate = close(*arguments)
+                index, vector = self.lost
+                total = aggregate.mean * aggregate.weight
+                total[index] -= vector
+                aggregate.weight[index] -= 1
+                aggregate.mean.copy_(torch.where(aggregate.weight > 0, total / aggregate.weight.clamp(min=1), total))
+                return aggregate
+
+            channel.send, channel.close = sending, closing
+
+    _, found, _ = attacked(RollingModel(), callbacks=(Losing(),))
     assert "by the weights that the server knows" in found[0].result.reason
 
 

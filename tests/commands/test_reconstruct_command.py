@@ -44,12 +44,15 @@ def test_malicious_servers_play_the_last_rounds_again(honest, capsys):
     assert before == ((honest / "metrics.jsonl").read_bytes(), (honest / "config.yaml").read_bytes())
 
 
-def test_replayed_rounds_are_those_of_the_run(honest, tmp_path):
+@pytest.mark.parametrize("name", ["rolling-model", "convergence-rate"])
+def test_replayed_rounds_are_those_of_the_run(honest, tmp_path, name):
     """An attack within the run and one on the finished honest run see the same gradients and find the same images."""
-    options = ("--attacks.server", "MaliciousServer", "--attacks.server.attack", "rolling-model")
+    options = ("--attacks.server", "MaliciousServer", "--attacks.server.attack", name)
     train(tmp_path, "m", *VICTIMS, *options)
-    assert exit_code("attack", str(honest), "--attacks", "rolling-model") == 0
-    paths = [run / "attacks" / "reconstruction" / "rolling-model.npz" for run in (honest, tmp_path / "m")]
+    assert exit_code("attack", str(honest), "--attacks", name) == 0
+    errors = [record(run, name)["details"]["isolation_error"] for run in (honest, tmp_path / "m")]
+    assert errors[0] == pytest.approx(errors[1], rel=0.01, abs=1e-7), "what others still do depends on the model"
+    paths = [run / "attacks" / "reconstruction" / f"{name}.npz" for run in (honest, tmp_path / "m")]
     with np.load(paths[0]) as later, np.load(paths[1]) as within:
         assert set(later.files) == set(within.files)
         for name in later.files:
@@ -63,7 +66,9 @@ def test_watching_is_enough_for_some(honest, capsys):
     printed = capsys.readouterr().out
     assert "no batch normalisation" in printed
     for client in range(3):
-        assert record(honest, f"dense-inversion-{client}")["conditions"]["adversary"] == "curious server"
+        found = record(honest, f"dense-inversion-{client}")
+        assert found["conditions"]["adversary"] == "curious server"
+    assert record(honest, "dense-inversion-0")["result"]["oracle"]["pearson_mean"] > 0.9
     assert "gap" in json.dumps(record(honest, "mi-face"))
 
 
@@ -124,3 +129,16 @@ def test_uploads_of_a_deceived_run_are_refused(tmp_path, capsys):
     train(tmp_path, "m", *VICTIMS, *options)
     assert exit_code("attack", str(tmp_path / "m"), "--attacks", "dense-inversion") != 0
     assert "keeps to the protocol" in capsys.readouterr().err
+
+
+def test_a_list_keeps_what_it_has_when_one_attack_is_refused(honest, capsys):
+    """Settings of the second cannot work; the first is kept, and equal names are told apart."""
+
+    def rolling(**settings):
+        return {"class_path": "RollingModel", "init_args": settings}
+
+    attacks = json.dumps([rolling(), rolling(noise=-1.0), rolling(others="frozen")])
+    assert exit_code("attack", str(honest), "--attacks", attacks) == 0
+    assert record(honest, "rolling-model")["result"]["oracle"]["recovered"] == 4
+    assert "noise is -1.0" in json.dumps(record(honest, "rolling-model-2"))
+    assert record(honest, "rolling-model-3")["result"]["oracle"]["recovered"] >= 3

@@ -46,7 +46,7 @@ class ConvergenceRate(ActiveAttack):
     def problems(self) -> Iterator[Problem]:
         """Of the traps, and a tolerance that is none."""
         yield from super().problems()
-        if self.tolerance is not None and self.tolerance <= 0:
+        if self.tolerance is not None and not self.tolerance > 0:
             yield Problem(f"tolerance is {self.tolerance}", "no round would ever be calm enough", "set it above 0")
 
     def usual_target(self, rates: Sequence[float]) -> float:
@@ -82,7 +82,7 @@ class ConvergenceRate(ActiveAttack):
 
     def _readable(self, seen: Observation) -> Tensor:
         """(cells) bool: trained by all attacked clients, and by nobody poorer."""
-        attacked = self.targets(seen.plan)
+        attacked = self.present(seen)
         if not attacked:
             return torch.zeros(len(seen.change), dtype=torch.bool)
         poorer = [client for client in seen.clients if seen.plan.rate(client) < seen.plan.rate(attacked[0])]

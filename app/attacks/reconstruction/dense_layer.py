@@ -20,6 +20,9 @@ from datamodules.store import ImageStore
 
 Decay = Literal["corrected", "ignored"]
 
+MOST_STEPS = 10_000
+"""Steps after which no image can be read anyway."""
+
 LEAST_BIAS = 1e-9
 """Rows whose bias moved by less than this share of the largest such move hold nothing but rounding."""
 
@@ -30,32 +33,27 @@ class LinearTraining:
 
     Attributes:
         lr: learning rate of the round.
-        decay: weight decay.
-        momentum: in [0, 1).
         steps: local steps of the round.
+        pull: share of a value that weight decay takes off in the round, as long as the value hardly moves.
     """
 
     lr: float
-    decay: float
-    momentum: float
     steps: int
+    pull: float = 0.0
 
     @classmethod
     def of(cls, local: LocalTraining, lr: float, samples: int) -> LinearTraining | str:
         """How a client of so many samples trains at a learning rate; or why its changes are no gradients."""
-        optimizer = local.optimizer([torch.nn.Parameter(torch.zeros(1))])
+        value = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        optimizer = local.build_optimizer([value], lr)
         if not isinstance(optimizer, SGD):
             name = type(optimizer).__name__
             return f"clients train with {name}, whose steps tell little more than the signs of the gradient"
-        group = optimizer.param_groups[0]
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
-        return cls(lr, float(group["weight_decay"]), float(group["momentum"]), steps)
-
-    @property
-    def pull(self) -> float:
-        """Share of a value that weight decay takes off in the round, as long as the value hardly moves."""
-        pushes = sum((1 - self.momentum**step) / (1 - self.momentum) for step in range(1, self.steps + 1))
-        return self.lr * self.decay * pushes
+        for _ in range(min(steps, MOST_STEPS)):  # the optimiser itself knows best what decay and momentum do
+            value.grad = torch.zeros_like(value)
+            optimizer.step()
+        return cls(lr, steps, 1 - float(value))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-ZEROED = 1e-6
+ZEROED = 1e-5
 """Cells whose returned value is smaller than this share of the sent one count as zeroed by a defense."""
 
 
@@ -21,6 +21,7 @@ class IsolatedUpdate:
         index: cells of the server's vector that it is known for (int64, ascending).
         change: (cells) float64, sum of weight x (returned - sent) over the clients.
         weight: (cells) float64, weights of those of the clients that train the cell, added up.
+        sent: (cells) float64, sum of weight x sent over the clients.
         own: cells of the submodel of the widest of the clients (int64, ascending).
         model: what that client was sent, at `own`.
     """
@@ -30,26 +31,19 @@ class IsolatedUpdate:
     index: Tensor
     change: Tensor
     weight: Tensor
+    sent: Tensor
     own: Tensor
     model: Tensor
-
-    @property
-    def sent(self) -> Tensor:
-        """(cells) float64, what the clients were sent where the change is known."""
-        return self.model[torch.searchsorted(self.own, self.index)].double()
 
     def without_pull(self, cells: Tensor, pull: float) -> Tensor:
         """Change at some of the cells, in their shape, if `pull` is the share of a value that weight decay took off."""
         places = torch.searchsorted(self.index, cells.reshape(-1))
         change = self.change[places]
-        if pull:
-            change = change + pull * self.weight[places] * self.sent[places]
-        return change.view(cells.shape)
+        return (change + pull * self.sent[places] if pull else change).view(cells.shape)
 
     def refilled(self) -> IsolatedUpdate:
         """The same update for an attacker who knows that cells which moved little are zeroed: these did not move."""
-        returned = self.change + self.weight * self.sent
-        zeroed = returned.abs() <= ZEROED * (self.weight * self.sent).abs()
+        zeroed = (self.change + self.sent).abs() <= ZEROED * self.sent.abs()
         return replace(self, change=torch.where(zeroed, 0.0, self.change))
 
     def relative_error(self, truth: Tensor, read: Tensor) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.attacks.public import Public
 from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding, attempted
@@ -40,6 +40,7 @@ class Judge:
             update: what was isolated, or read from an upload.
             details: numbers that are known already.
         """
+        conditions = replace(conditions, clients=update.clients)  # some of those that were attacked may have stayed out
         yield attempted(conditions, lambda: self._judged(conditions, update, details))
         if "pruned-uploads" in self.public.traits:
             adapted = conditions.adapted("refilled", "zeroed cells taken for unmoved")
@@ -49,7 +50,7 @@ class Judge:
         self, conditions: Conditions, update: IsolatedUpdate, details: Mapping[str, float]
     ) -> ReconstructionFinding:
         public = self.public
-        truth = trained_on(self.membership, public, conditions.clients, update.round)
+        truth = trained_on(self.membership, public, update.clients, update.round)
         candidates = self.reading.candidates(update, public, ParameterSpace(public.prototype), truth.labels)
         numbers = dict(details)
         if self.legacy:

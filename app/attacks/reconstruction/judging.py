@@ -39,18 +39,17 @@ def _of_client(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ids = torch.from_numpy(membership.members[client])
     images, labels = public.store.batch(ids, torch.float64)
-    if public.augment is not None:
-        order = torch_generator(public.seed, "batches", round_, client)
-        crops = torch_generator(public.seed, "augmentation", round_, client)
-        least = 2 if uses_batch_statistics(public.prototype) else 1
-        batches = list(public.local.batches(len(ids), order, least))
-        seen = torch.zeros(len(ids), dtype=torch.bool)
-        for positions in batches:
+    order = torch_generator(public.seed, "batches", round_, client)
+    crops = torch_generator(public.seed, "augmentation", round_, client)
+    seen = torch.zeros(len(ids), dtype=torch.bool)
+    for positions in public.local.batches(len(ids), order, 2 if uses_batch_statistics(public.prototype) else 1):
+        if public.augment is not None:
             views = public.augment(images[positions].to(public.dtype), crops).to(images.dtype)
             new = ~seen[positions]
-            images[positions[new]], seen[positions] = views[new], True
-    pixels = to_pixels(public.store, images).cpu()
-    return pixels, labels.cpu(), torch.full_like(ids, client), ids
+            images[positions[new]] = views[new]
+        seen[positions] = True
+    pixels, trained = to_pixels(public.store, images).cpu(), ids[seen]
+    return pixels[seen], labels.cpu()[seen], torch.full_like(trained, client), trained
 
 
 def legacy_details(

@@ -52,6 +52,8 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
     assert layer.out_features == classes
     assert count >= 1
     head = head_gradient(net, layer, gradient)
+    if head.bias is not None and not head.bias.any():  # nobody could read it
+        head = HeadGradient(head.weight, None)
     if count == 1:
         return _single(head).reshape(1)
     per_logit = _scaled_sums(head.weight) if head.bias is None else head.bias

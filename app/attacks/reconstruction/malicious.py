@@ -103,8 +103,14 @@ class ActiveAttack(ReconstructionAttack):
     def targets(self, plan: Plan) -> tuple[int, ...]:
         """The attacked clients of a round, ascending; none where no participant has the width."""
         rates = {client: plan.rate(client) for client in plan.participants}
+        if not rates:
+            return ()
         wanted = self.usual_target(sorted(set(rates.values()), reverse=True)) if self.target is None else self.target
         return tuple(sorted(client for client, rate in rates.items() if abs(rate - wanted) < 1e-9))
+
+    def present(self, seen: Observation) -> tuple[int, ...]:
+        """Those of the attacked clients whose updates are in a sum, ascending."""
+        return tuple(client for client in self.targets(seen.plan) if client in seen.clients)
 
     @property
     def waits(self) -> bool:
@@ -171,12 +177,14 @@ class ActiveAttack(ReconstructionAttack):
             cells: (cells) bool, where the change is that of the attacked clients.
             change: (cells) float64.
         """
-        clients = tuple(client for client in self.targets(seen.plan) if client in seen.clients)
-        weight = torch.zeros_like(change)
+        clients, index = self.present(seen), torch.nonzero(cells).flatten()
+        weight, sent = torch.zeros_like(change), torch.zeros_like(change)
         for client in clients:
-            weight[seen.clients[client]] += seen.weights[client]
+            held, got = seen.plan.index(client).cpu(), self.sends(scene, stage, client, seen.plan.index(client))
+            weight[held] += seen.weights[client]
+            sent[held] += seen.weights[client] * got.double()
         widest = max(clients, key=seen.plan.rate)
         own = seen.plan.index(widest).cpu()
-        index = torch.nonzero(cells).flatten()
         model = self.sends(scene, stage, widest, own)
-        return IsolatedUpdate(clients, scene.first + stage, index, change[index], weight[index], own, model)
+        round_ = scene.first + stage
+        return IsolatedUpdate(clients, round_, index, change[index], weight[index], sent[index], own, model)

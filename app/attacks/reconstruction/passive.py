@@ -87,8 +87,9 @@ class UploadInversion(PassiveAttack):
         own = world.public.plan_of(round_ - 1).index(upload.client).cpu()
         sent = world.transcript.server_view().broadcast(round_)
         index = torch.arange(space.size) if upload.index is None else upload.index
-        change = upload.payload.double() - sent[index].double()
-        return IsolatedUpdate((upload.client,), round_ - 1, index, change, torch.ones_like(change), own, sent[own])
+        base = sent[index].double()
+        change, weight = upload.payload.double() - base, torch.ones_like(base)
+        return IsolatedUpdate((upload.client,), round_ - 1, index, change, weight, base, own, sent[own])
 
     def _notes(self, world: World, client: int) -> tuple[str, ...]:
         local, samples = (

@@ -124,10 +124,11 @@ class Matching(Reading):
 
 
 def _count(update: IsolatedUpdate, public: Public) -> int:
-    """Images that the attacked clients have together; sizes are public."""
+    """Images that the attacked clients go through in the round, together; sizes and recipe are public."""
     assert public.plan_of is not None
-    sizes = public.plan_of(update.round).roster.sizes
-    return sum(sizes[client] for client in update.clients)
+    sizes, local = public.plan_of(update.round).roster.sizes, public.local
+    most = local.batch_size * local.steps if local.steps is not None else max(sizes)
+    return sum(min(sizes[client], most) for client in update.clients)
 
 
 def _training(update: IsolatedUpdate, public: Public) -> LinearTraining:
@@ -135,13 +136,14 @@ def _training(update: IsolatedUpdate, public: Public) -> LinearTraining:
     assert public.plan_of is not None
     sizes, lr = public.plan_of(update.round).roster.sizes, public.learning_rates[update.round]
     training = LinearTraining.of(public.local, lr, max(sizes[client] for client in update.clients))
-    return LinearTraining(lr, 0.0, 0.0, 1) if isinstance(training, str) else training
+    return LinearTraining(lr, 1) if isinstance(training, str) else training
 
 
 def _gradient(update: IsolatedUpdate, training: LinearTraining, parameters: int) -> tuple[Tensor, Tensor]:
     """Mean gradient over the clients' submodel, flat over its parameters, and which cells of it are known."""
-    places = torch.searchsorted(update.own, update.index)
-    trained = places < parameters
+    held = torch.isin(update.index, update.own)
+    places = torch.searchsorted(update.own, update.index).clamp(max=len(update.own) - 1)
+    trained = held & (places < parameters)
     gradient, known = torch.zeros(parameters, dtype=torch.float64), torch.zeros(parameters, dtype=torch.bool)
     change = update.without_pull(update.index, training.pull)
     gradient[places[trained]] = (-change / update.weight / (training.lr * training.steps))[trained]

@@ -7,6 +7,7 @@ same twice if they get the same model twice, or if they get a model in which no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -68,8 +69,10 @@ class RollingModel(ActiveAttack):
     def problems(self) -> Iterator[Problem]:
         """Of the traps, and of the noise."""
         yield from super().problems()
-        if self.noise < 0:
+        if not 0 <= self.noise < math.inf:
             yield Problem(f"noise is {self.noise}", "it is a share of the weights' size", "set it to 0 or more")
+        if not math.isfinite(self.fill):
+            yield Problem(f"fill is {self.fill}", "no client could train on it", "set it to a number such as 0.25")
         if self.noise and self.others == "frozen":
             remedy = "set others to constant, or noise to 0"
             yield Problem("noise on a frozen model", "it would no longer be the honest one", remedy)
@@ -109,9 +112,9 @@ class RollingModel(ActiveAttack):
     def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The difference of the sums on cells that the attacked clients enter and nobody else enters or leaves."""
         before, after = seen
-        attacked = self.targets(after.plan)
-        cells = (before.holders(attacked) == 0) & (after.holders(attacked) == len(attacked))
-        for client in {*before.clients, *after.clients} - set(attacked):
+        attacked, present = self.targets(after.plan), self.present(after)
+        cells = (before.holders(attacked) == 0) & (after.holders(present) == len(present))
+        for client in {*before.clients, *after.clients} - set(present):
             cells &= before.holders([client]) == after.holders([client])
         if not cells.any():
             return NotAvailable(

@@ -85,5 +85,4 @@ def observe(plan: Plan, aggregate: Aggregate, theta: Tensor, sent: Iterable[Sent
         expected[one.index.cpu()] += one.weight
         if carries == "values":
             change.index_add_(0, one.index.cpu(), one.vector.double().cpu(), alpha=-one.weight)
-    change[weight == 0] = 0.0
     return Observation(plan, change, mean, clients, weights, torch.allclose(weight, expected, rtol=1e-6))
