@@ -87,8 +87,8 @@ class MaliciousServer(FederatedCallback):
         if not fits_file(self.label):
             remedy = "set --attacks.NAME.label to a short name without slashes and special signs"
             yield Problem(f"the result is to be called {self.label!r}", "no file can have that name", remedy)
-        if self.attack.traps.scale is None and not len(federation.data.membership.shadow):
-            remedy = "set --data.holdout.shadow above 0, or the traps' scale"
+        if self.attack.traps.bias == "calibrated" and not len(federation.data.membership.shadow):
+            remedy = "set --data.holdout.shadow above 0, or the traps' bias to zero"
             yield Problem("traps are to be calibrated", "the attacker owns no images to do that with", remedy)
         target, widths = self.attack.target, federation.widths
         if target is not None and min(abs(rate - target) for rate in widths) > 1e-9:
@@ -178,8 +178,9 @@ class MaliciousServer(FederatedCallback):
         if self._first == plan.round and not self._silent and self._scene is None:
             public = public_knowledge(federation, plan.round + self.attack.rounds)
             theta = federation.theta.detach().cpu().clone()
-            self._scene = Scene(public, federation.space, theta, plan.round, self.reading.baited)
-            self.attack.prepare(self._scene)
+            last = federation.plan_of(plan.round + self.attack.rounds - 1)
+            images = sum(last.roster.sizes[client] for client in self.attack.targets(last))
+            self._scene = Scene(public, federation.space, theta, plan.round, images, self.reading.baited)
 
     def _stage(self, round_: int) -> int | None:
         """0 in the first round of the attack, None in honest rounds."""

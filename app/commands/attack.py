@@ -1,4 +1,8 @@
-"""`rampart attack RUN`: attack a finished run from its transcript, without training it again."""
+"""`rampart attack RUN`: attack a finished run from its transcript, without training it again.
+
+These are the options of membership inference; `rampart attack RUN --attacks rolling-model --help` shows those of
+attacks that bring training images back.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ HEAD = (
 
 EXPLAINED = (
     f"recovered: Pearson {RECOVERED:g} or more; means are over all images, one candidate for one image; PSNR has data "
-    "range 1; blind: candidates the attacker would choose without the truth"
+    "range 1; blind: candidates the attacker would choose without the truth; intervals take images for independent"
 )
 
 NO_BETTER = "on average no better than guessing: the mean Pearson does not exceed that of the strongest guess"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app.attacks.reconstruction.trap_weights import TrapWeights
+from app.attacks.reconstruction.trap_weights import Calibration, TrapWeights
 
 
 def drawn(seed=0):
@@ -57,14 +57,28 @@ def test_share_that_fires_alone_is_that_of_independent_rows():
     assert abs(sum(shares) / len(shares) - expected) < 0.08
 
 
-def test_calibration_finds_a_scale_that_isolates_more():
-    """On inputs for which the usual scale fires for nobody, the calibrated one fires for single images."""
-    images = torch.rand(400, 400, generator=drawn(1)) + 2.0
-    usual, calibrated = TrapWeights(), TrapWeights(scale=None).calibrated(images, 10, 200, drawn(2))
-    batches = [images[torch.randperm(400, generator=drawn(seed))[:10]] for seed in range(10)]
-    shares = [sum(alone(traps, batch, 100, 5) for batch in batches) / 10 for traps in (usual, calibrated)]
-    assert calibrated.scale > 0.95
-    assert shares[1] > shares[0] + 0.2
+def test_calibrated_biases_make_rows_fire_for_one_image_of_the_batch():
+    """On images around 0, for which half of all rows fire without a bias, nearly every image gets a row of its own."""
+    own, batches = torch.randn(800, 64, generator=drawn(1)), torch.randn(20, 20, 64, generator=drawn(2))
+    weights = TrapWeights().matrix(400, 64, drawn(3))
+    biases = Calibration(own, 20).biases(weights)
+
+    def found(shift):
+        fires = batches @ weights.T + shift > 0
+        single = fires & (fires.sum(dim=1, keepdim=True) == 1)
+        return float(fires.float().mean()), float(single.any(dim=2).float().mean())
+
+    chance, share = found(biases)
+    assert abs(chance - 1 / 20) < 0.01
+    assert share > 0.95
+    assert found(0.0)[1] < 0.1
+
+
+def test_a_single_image_makes_every_row_fire():
+    """There is nobody else to tell it from."""
+    own = torch.randn(500, 16, generator=drawn(1))
+    weights = TrapWeights().matrix(30, 16, drawn(3))
+    assert ((own @ weights.T + Calibration(own, 1).biases(weights) >= 0).float().mean()) > 0.99
 
 
 def test_loud_layers_follow_small_traps():

@@ -201,7 +201,7 @@ def test_isolated_updates_can_be_searched():
         (RollingModel(noise=float("inf")), "noise is inf"),
         (RollingModel(noise=0.1, others="frozen"), "frozen"),
         (ConvergenceRate(tolerance=0.0), "tolerance"),
-        (TrapServer(TrapWeights(scale=None)), "owns no images"),
+        (TrapServer(TrapWeights(bias="calibrated")), "owns no images"),
     ],
 )
 def test_settings_that_cannot_work(attack, words):

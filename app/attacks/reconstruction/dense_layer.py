@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 from app.attacks.reconstruction.images import Candidates, to_pixels
 from app.attacks.reconstruction.isolation import IsolatedUpdate
-from app.attacks.reconstruction.trap_weights import TrapWeights
+from app.attacks.reconstruction.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.vertices import purity
 from app.federation.local import LocalTraining
 from app.federation.parameters import Block, ParameterSpace
@@ -106,7 +106,13 @@ def first_dense(space: ParameterSpace, inputs: int) -> DenseLayer | str:
 
 
 def trapped(
-    layer: DenseLayer, space: ParameterSpace, traps: TrapWeights, index: Tensor, theta: Tensor, draw: torch.Generator
+    layer: DenseLayer,
+    space: ParameterSpace,
+    traps: TrapWeights,
+    index: Tensor,
+    theta: Tensor,
+    draw: torch.Generator,
+    calibration: Calibration | None = None,
 ) -> Tensor:
     """A client's cells with trap weights in the first layer, and behind it what the traps say.
 
@@ -117,13 +123,15 @@ def trapped(
         index: cells of the client (int64, ascending).
         theta: the server's vector, for cells that stay as they are.
         draw: where weights are drawn from; the same for all clients that are to get the same model.
+        calibration: what calibrated biases are fitted to.
     """
     vector, rows = theta[index].clone(), layer.rows_in(index)
     weights, biases = layer.cells(rows)
-    vector[torch.searchsorted(index, weights.reshape(-1))] = (
-        traps.matrix(len(rows), layer.inputs, draw).reshape(-1).to(vector)
-    )
-    vector[torch.searchsorted(index, biases)] = traps.vector(len(rows), draw).to(vector)
+    matrix = traps.matrix(len(rows), layer.inputs, draw)
+    fitted = traps.bias == "calibrated" and calibration is not None
+    shift = calibration.biases(matrix) if fitted and calibration is not None else traps.vector(len(rows), draw)
+    vector[torch.searchsorted(index, weights.reshape(-1))] = matrix.reshape(-1).to(vector)
+    vector[torch.searchsorted(index, biases)] = shift.to(vector)
     for place, shape in _behind(layer, space, index):
         if (values := traps.behind(shape, draw)) is not None:
             vector[place] = values.reshape(-1).to(vector)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -18,8 +19,8 @@ from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.dense_layer import DenseLayer, first_dense, trapped
 from app.attacks.reconstruction.isolation import IsolatedUpdate
 from app.attacks.reconstruction.sums import Observation
-from app.attacks.reconstruction.trap_weights import TrapWeights
-from app.errors import Problem, UserError
+from app.attacks.reconstruction.trap_weights import Calibration, TrapWeights
+from app.errors import Problem
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import Plan
 from app.federation.submodels import SubmodelMethod
@@ -28,6 +29,9 @@ from app.seeding import torch_generator
 
 DEFAULT_TRAPS = TrapWeights(output="loud")
 """Traps whose gradient drowns what other clients still change."""
+
+MOST_OWN = 1000
+"""Most images of its own that an attacker fits biases to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +43,7 @@ class Scene:
         space: layout of its vector.
         theta: its vector when it starts to act, on the CPU.
         first: 0-based round in which it starts to act.
+        images: number of images that the attacked clients have.
         baited: whether attacked clients get trap weights; else the honest model, from which images are read otherwise.
         models: models of the server's size that an attack has made up, by name.
     """
@@ -47,6 +52,7 @@ class Scene:
     space: ParameterSpace
     theta: Tensor
     first: int
+    images: int
     baited: bool = True
     models: dict[str, Tensor] = field(default_factory=dict)
 
@@ -55,10 +61,12 @@ class Scene:
         assert self.public.plan_of is not None
         return self.public.plan_of(self.first + stage)
 
-    def own_inputs(self, most: int) -> Tensor:
-        """(n, values) at most so many images of the attacker's own, as the network sees them."""
-        ids = torch.from_numpy(self.public.auxiliary[:most])
-        return self.public.store.batch(ids)[0].flatten(1).cpu()
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Images of the attacker's own that biases can be fitted to; None where it has none."""
+        ids = torch.from_numpy(self.public.auxiliary[:MOST_OWN])
+        inputs = self.public.store.batch(ids)[0].flatten(1).cpu()
+        return Calibration(inputs, max(1, self.images)) if len(ids) else None
 
     @property
     def dense(self) -> DenseLayer | str:
@@ -72,7 +80,7 @@ class Scene:
         if not self.baited or not isinstance(layer, DenseLayer):
             return self.theta[index.cpu()]
         draw = torch_generator(self.public.seed, "traps", self.first, *key)
-        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw)
+        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw, self.calibration)
 
 
 class ActiveAttack(ReconstructionAttack):
@@ -146,26 +154,6 @@ class ActiveAttack(ReconstructionAttack):
     @abstractmethod
     def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
-
-    def prepare(self, scene: Scene) -> None:
-        """Choose what depends on the federation: the traps' scale, where it is to be calibrated.
-
-        Raises:
-            UserError: where the attacker has too few images of its own for that.
-        """
-        if self.traps.scale is not None or not isinstance(scene.dense, DenseLayer):
-            return
-        plan = scene.plan(self.rounds - 1)
-        batch = max(1, sum(plan.roster.sizes[client] for client in self.targets(plan)))
-        images = scene.own_inputs(max(256, 4 * batch))
-        if len(images) < batch:
-            raise UserError.of(
-                f"traps are to be calibrated for {batch} images, and the attacker owns {len(images)}",
-                "the share of images that a row fires for cannot be told",
-                "give the attacker more data (--data.holdout.shadow), or set the traps' scale",
-            )
-        draw = torch_generator(scene.public.seed, "calibration", scene.first)
-        self.traps = self.traps.calibrated(images, batch, min(scene.dense.rows, 512), draw)
 
     def isolated(self, scene: Scene, stage: int, seen: Observation, cells: Tensor, change: Tensor) -> IsolatedUpdate:
         """An update at the cells of a mask (bool), with what the attacked clients were sent in that stage.

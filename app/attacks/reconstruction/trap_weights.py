@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,8 +12,24 @@ from torch import Tensor
 
 from app.errors import Problem
 
-SCALES = (0.80, 0.85, 0.88, 0.90, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
-"""Scales that the calibration tries."""
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What an attacker with images of its own can fit biases to.
+
+    Attributes:
+        inputs: (n, values) its images as the network sees them, n at least 1.
+        count: number of images that the attacked clients have, at least 1.
+    """
+
+    inputs: Tensor
+    count: int
+
+    def biases(self, weights: Tensor) -> Tensor:
+        """(rows) biases with which a row fires for one in `count` images; every image for a single one."""
+        sums = self.inputs @ weights.to(self.inputs).T
+        place = max(1, math.floor(len(sums) * (1 - 1 / self.count)))
+        return -sums.kthvalue(place, dim=0).values
 
 
 @dataclass(frozen=True)
@@ -23,9 +40,9 @@ class TrapWeights:
         layout: `row` deals the signs over the inputs of every neuron, as Boenisch et al. do; `column` over the neurons
             of every input, as the public code of the attacks on unequal models does.
         sigma: standard deviation of the normal distribution whose magnitudes are taken, above 0.
-        scale: positive weights are so much smaller than the negative ones, in (0, 1]; None chooses the scale that
-            makes most neurons fire for exactly one image, on images of the attacker's own.
-        bias: biases are 0, or drawn like one more weight.
+        scale: positive weights are so much smaller than the negative ones, in (0, 1].
+        bias: biases are 0; drawn like one more weight (`trap`, the public code); or `calibrated` on images of the
+            attacker's own, so that a neuron fires for one image of the attacked clients on average.
         output: the layers behind stay as they are in the model (`kept`); are drawn like traps, too (`trap`, the public
             code), which saturates the softmax; or are `loud`: large weights without a pattern behind small traps, so
             that the gradient drowns what other clients still change and no image is predicted with certainty.
@@ -34,8 +51,8 @@ class TrapWeights:
 
     layout: Literal["row", "column"] = "row"
     sigma: float = 0.5
-    scale: float | None = 0.95
-    bias: Literal["zero", "trap"] = "zero"
+    scale: float = 0.95
+    bias: Literal["zero", "trap", "calibrated"] = "zero"
     output: Literal["kept", "trap", "loud"] = "kept"
     loudness: float = 30.0
 
@@ -45,9 +62,9 @@ class TrapWeights:
             yield Problem(f"traps.sigma is {self.sigma}", "no weight could be drawn", "set traps.sigma above 0")
         if self.loudness <= 0:
             yield Problem(f"traps.loudness is {self.loudness}", "nothing would be learnt", "set traps.loudness above 0")
-        if self.scale is not None and not 0 < self.scale <= 1:
-            remedy = "set traps.scale in (0, 1], or to null to have it calibrated"
-            yield Problem(f"traps.scale is {self.scale}", "neurons would fire for all images or for none", remedy)
+        if not 0 < self.scale <= 1:
+            consequence = "neurons would fire for all images or for none"
+            yield Problem(f"traps.scale is {self.scale}", consequence, "set traps.scale in (0, 1]")
 
     def matrix(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         """(rows, columns) float32 trap weights: row for row, or column for column."""
@@ -56,8 +73,8 @@ class TrapWeights:
         return self._lines(columns, rows, generator).T.contiguous()
 
     def vector(self, length: int, generator: torch.Generator) -> Tensor:
-        """(length) float32 biases."""
-        return torch.zeros(length) if self.bias == "zero" else self._lines(1, length, generator)[0]
+        """(length) float32 biases that are drawn, or 0."""
+        return self._lines(1, length, generator)[0] if self.bias == "trap" else torch.zeros(length)
 
     def behind(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor | None:
         """Parameters of a later layer (float32), a matrix or a vector; None where they stay as they are."""
@@ -69,32 +86,11 @@ class TrapWeights:
 
     def _lines(self, lines: int, length: int, generator: torch.Generator) -> Tensor:
         """Every line: negative magnitudes, and as many of the same magnitudes made positive and smaller, shuffled."""
-        assert self.scale is not None, "calibrate first"
         size = self.sigma / self.loudness**2 if self.output == "loud" else self.sigma
         negative = -(_normal(lines, (length + 1) // 2, generator=generator) * size).abs()
         values = torch.cat([negative, -self.scale * negative[:, : length // 2]], dim=1)
         order = torch.rand(lines, length, generator=generator, dtype=torch.float32).argsort(dim=1)
         return values.gather(1, order)
-
-    def calibrated(self, inputs: Tensor, batch: int, rows: int, generator: torch.Generator) -> TrapWeights:
-        """The same traps with the scale under which most rows fire for exactly one image of a batch.
-
-        Args:
-            inputs: (n, columns) images of the attacker's own as the network sees them, n at least `batch`.
-            batch: images that the attacked clients have together.
-            rows: rows to try every scale on.
-            generator: where weights and batches are drawn from.
-        """
-        drawn = torch.stack([torch.randperm(len(inputs), generator=generator)[:batch] for _ in range(8)])
-        best = max(SCALES, key=lambda scale: replace(self, scale=scale)._alone(inputs[drawn], rows, generator))
-        return replace(self, scale=best)
-
-    def _alone(self, batches: Tensor, rows: int, generator: torch.Generator) -> float:
-        """Share of the images (batches, batch, columns) that some row fires for alone."""
-        weights = self.matrix(rows, batches.shape[-1], generator).to(batches)
-        fires = batches @ weights.T + self.vector(rows, generator).to(batches) > 0
-        alone = fires & (fires.sum(dim=1, keepdim=True) == 1)
-        return float(alone.any(dim=2).float().mean())
 
 
 def _normal(*shape: int, generator: torch.Generator) -> Tensor:
