@@ -53,7 +53,7 @@ class LinearTraining:
         for _ in range(min(steps, MOST_STEPS)):  # the optimiser itself knows best what decay and momentum do
             value.grad = torch.zeros_like(value)
             optimizer.step()
-        return cls(lr, steps, 1 - float(value))
+        return cls(lr, steps, 1 - float(value.detach()))
 
 
 @dataclass(frozen=True)
