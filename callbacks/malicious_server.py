@@ -87,9 +87,6 @@ class MaliciousServer(FederatedCallback):
         if not fits_file(self.label):
             remedy = "set --attacks.NAME.label to a short name without slashes and special signs"
             yield Problem(f"the result is to be called {self.label!r}", "no file can have that name", remedy)
-        if self.attack.traps.bias == "calibrated" and not len(federation.data.membership.shadow):
-            remedy = "set --data.holdout.shadow above 0, or the traps' bias to zero"
-            yield Problem("traps are to be calibrated", "the attacker owns no images to do that with", remedy)
         target, widths = self.attack.target, federation.widths
         if target is not None and min(abs(rate - target) for rate in widths) > 1e-9:
             remedy = f"choose one of {', '.join(f'{rate:g}' for rate in widths)}"
@@ -334,5 +331,12 @@ class MaliciousServer(FederatedCallback):
         if self._obstacle is not None and self.insist:
             yield f"insisted on although {self._obstacle}"
         yield from self.remarks
+        if self.reading.baited and self.attack.traps.bias == "calibrated":
+            fitted = len(federation.data.membership.shadow) > 0
+            yield (
+                "traps are fitted to images of the attacker's own"
+                if fitted
+                else "the attacker has no images to fit traps to"
+            )
         if self.score == "legacy":
             yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"

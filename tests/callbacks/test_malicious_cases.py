@@ -24,6 +24,7 @@ from app.models import MLP
 from callbacks.dp_fedavg import DPFedAvg
 from callbacks.malicious_server import MaliciousServer
 from callbacks.secure_aggregation import SecureAggregation
+from datamodules import Holdout, Iid
 
 KEPT = TrapWeights(output="kept")
 MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
@@ -201,7 +202,6 @@ def test_isolated_updates_can_be_searched():
         (RollingModel(noise=float("inf")), "noise is inf"),
         (RollingModel(noise=0.1, others="frozen"), "frozen"),
         (ConvergenceRate(tolerance=0.0), "tolerance"),
-        (TrapServer(TrapWeights(bias="calibrated")), "owns no images"),
     ],
 )
 def test_settings_that_cannot_work(attack, words):
@@ -215,3 +215,23 @@ def test_labels_that_no_file_can_have(label):
     """Refused before any training, not after it."""
     with pytest.raises(UserError, match="label"):
         attacked(RollingModel(), server=MaliciousServer(RollingModel(), label=label))
+
+
+def test_traps_that_are_fitted_recover_more():
+    """Images of the attacker's own, from the same distribution, are all it takes; the result says so."""
+
+    class Own(Noise):
+        """The attacker owns half of the pool."""
+
+        def __init__(self):
+            super().__init__((40,) * 3)
+            self.holdout = Holdout(0.0, 0.5, 0.0)
+            self.partition = Iid(3, samples=16)
+
+    local = LocalTraining(batch_size=1000, optimizer=sgd(0.05))
+    found = {
+        bias: attacked(RollingModel(traps=TrapWeights(bias=bias, output="loud")), data=Own(), local=local)[1][0]
+        for bias in ("zero", "calibrated")
+    }
+    assert found["calibrated"].result.oracle.recovered > found["zero"].result.oracle.recovered + 3
+    assert any("fitted" in note for note in found["calibrated"].conditions.notes)

@@ -27,8 +27,8 @@ from app.federation.submodels import SubmodelMethod
 from app.metrics.membership import NotAvailable
 from app.seeding import torch_generator
 
-DEFAULT_TRAPS = TrapWeights(output="loud")
-"""Traps whose gradient drowns what other clients still change."""
+DEFAULT_TRAPS = TrapWeights(bias="calibrated", output="loud")
+"""Traps that tell images apart, and whose gradient drowns what other clients still change."""
 
 MOST_OWN = 1000
 """Most images of its own that an attacker fits biases to."""

@@ -42,7 +42,8 @@ class TrapWeights:
         sigma: standard deviation of the normal distribution whose magnitudes are taken, above 0.
         scale: positive weights are so much smaller than the negative ones, in (0, 1].
         bias: biases are 0; drawn like one more weight (`trap`, the public code); or `calibrated` on images of the
-            attacker's own, so that a neuron fires for one image of the attacked clients on average.
+            attacker's own, so that a neuron fires for one image of the attacked clients on average (0 where the
+            attacker has no images).
         output: the layers behind stay as they are in the model (`kept`); are drawn like traps, too (`trap`, the public
             code), which saturates the softmax; or are `loud`: large weights without a pattern behind small traps, so
             that the gradient drowns what other clients still change and no image is predicted with certainty.
