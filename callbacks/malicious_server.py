@@ -18,7 +18,7 @@ from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
 from app.attacks.reconstruction.sums import Observation, Sent, observe
 from app.errors import Problem
 from app.federation.channel import Aggregate, Message, Update
-from app.federation.composition import weighs_by_loss
+from app.federation.composition import stack_traits, weighs_by_loss
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
@@ -331,6 +331,8 @@ class MaliciousServer(FederatedCallback):
         if self._obstacle is not None and self.insist:
             yield f"insisted on although {self._obstacle}"
         yield from self.remarks
+        if "server-noise" in stack_traits(federation):
+            yield "noise that the server itself adds is no obstacle to it: sums are read before"
         if self.reading.baited and self.attack.traps.bias == "calibrated":
             fitted = len(federation.data.membership.shadow) > 0
             yield (

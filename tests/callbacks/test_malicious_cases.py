@@ -50,6 +50,14 @@ def test_weights_of_dp_fedavg_are_those_in_the_sum():
     assert found[0].result.oracle.recovered == 4
 
 
+def test_noise_of_a_trusted_server_is_no_obstacle_to_another_one():
+    """Client-level differential privacy trusts the server: a malicious one reads the sum before it adds any noise."""
+    server, found, _ = attacked(RollingModel(), callbacks=(DPFedAvg(noise=10.0, clip=1e9),))
+    assert server._error < 1e-6
+    assert found[0].result.oracle.recovered == 4
+    assert any("read before" in note for note in found[0].conditions.notes)
+
+
 @pytest.mark.parametrize("optimizer", [FedAvgM, FedAdam])
 def test_the_model_stays_what_it_was(optimizer):
     """Also with a server that has momentum."""
