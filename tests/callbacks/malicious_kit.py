@@ -8,6 +8,7 @@ from federation_kit import Shares, make_trainer, sgd, small_federation
 
 from app.federation.local import LocalTraining
 from app.federation.submodels import FedRolex, Prefix
+from app.metrics.reconstruction import Reconstruction
 from app.models import MLP
 from callbacks.malicious_server import MaliciousServer
 from datamodules import FederatedDataModule, Holdout, RawData
@@ -68,3 +69,10 @@ def attacked(
         federation, datamodule=data or Noise(sizes), ckpt_path=checkpoint, weights_only=True
     )
     return server, server.found or server.run(federation), federation
+
+
+def only(found) -> Reconstruction:
+    """The scores of the only result."""
+    assert len(found) == 1
+    assert isinstance(found[0].result, Reconstruction)
+    return found[0].result

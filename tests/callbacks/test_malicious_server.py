@@ -9,7 +9,7 @@ import pytest
 import torch
 from channel_kit import SIMULATED
 from federation_kit import Recorder, make_trainer, run, sgd, small_federation
-from malicious_kit import COHORTS, HIDDEN, Noise, attacked
+from malicious_kit import COHORTS, HIDDEN, Noise, attacked, only
 from malicious_script import outcome
 from process_kit import on_two_processes
 from torch.optim import Adam
@@ -24,21 +24,9 @@ from app.federation.hooks import FederatedCallback
 from app.federation.local import LocalTraining
 from app.federation.submodels import FedRolex, Integration, Prefix
 from app.metrics.membership import NotAvailable
-from app.metrics.reconstruction import Reconstruction
 from app.models import CNN, MLP
 from callbacks.malicious_server import MaliciousServer
-from callbacks.secure_aggregation import SecureAggregation
-from callbacks.tripwire import Tripwire
 from datamodules import MNIST, CropFlip, Holdout, Iid
-
-MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
-
-
-def only(found) -> Reconstruction:
-    """The scores of the only result."""
-    assert len(found) == 1
-    assert isinstance(found[0].result, Reconstruction)
-    return found[0].result
 
 
 def test_rolling_model_isolates_the_update_exactly():
@@ -199,30 +187,6 @@ def test_what_cannot_be_read_is_not_available(what, words):
     assert words in found[0].result.reason
 
 
-def test_masks_hand_over_what_they_sum():
-    """Ordinary secure aggregation: no message can be read, and the images come back as if there were none."""
-    recorder = Recorder()
-    server, found, _ = attacked(RollingModel(), callbacks=(MASKED(), recorder))
-    assert all(message.payload is None for message in recorder.messages)
-    assert only(found).oracle.recovered == 4
-    assert server._error < 1e-6
-
-
-def test_masks_bound_to_the_model_leave_noise():
-    """Clients that got different values do not cancel: nothing comes back."""
-    server, found, _ = attacked(RollingModel(), callbacks=(MASKED(model_bound=True),))
-    assert server._error > 10
-    assert only(found).oracle.recovered == 0
-
-
-def test_masks_bound_to_the_model_do_not_stop_one_model_for_all():
-    """The trap server is consistent."""
-    _, found, _ = attacked(
-        TrapServer(), (1,) * 6, [1.0, 1.0, *[0.5] * 4], rounds=1, callbacks=(MASKED(model_bound=True),)
-    )
-    assert only(found).oracle.recovered >= 4
-
-
 def test_truth_is_the_attacked_client_whatever_the_order():
     """The published evaluation compared with whoever came last; here the owner of every image is stated."""
     _, found, federation = attacked(RollingModel(), (3, 5, 4))
@@ -296,72 +260,6 @@ def test_isolated_update_can_be_refilled():
     cells = torch.arange(3)
     update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), sent, cells, sent)
     assert update.refilled().change.tolist() == [0.0, 0.5, 0.0]
-
-
-def test_tripwire_keeps_inconsistent_servers_out():
-    """Whoever got something else than the server committed to refuses; the attacked clients send nothing."""
-    _, rolled, _ = attacked(RollingModel(others="frozen"), method=Prefix(), callbacks=(Tripwire(),))
-    _, converged, _ = attacked(ConvergenceRate(), rounds=2, callbacks=(Tripwire(),))
-    assert "no update reached the server" in rolled[0].result.reason, "all others see the same model twice"
-    assert "none of the attacked clients" in converged[0].result.reason
-
-
-def test_tripwire_does_not_notice_one_model_for_all():
-    """A server that commits to its traps is consistent; nothing but noise on the updates would help."""
-    tripwire = Tripwire()
-    _, found, _ = attacked(TrapServer(), (1,) * 6, [1.0, 1.0, *[0.5] * 4], rounds=1, callbacks=(tripwire,))
-    assert tripwire.measurements()["tripwire/alarms"] == 0
-    assert only(found).oracle.recovered >= 4
-
-
-def interrupted(tmp_path, before, **settings):
-    """A server whose run was stopped before a round (0-based) and resumed, with the federation."""
-
-    class Saving(FederatedCallback):
-        """Keeps a checkpoint of every round."""
-
-        kind = "observer"
-
-        def on_train_epoch_end(self, trainer, pl_module):
-            """The state as it is between rounds."""
-            trainer.save_checkpoint(tmp_path / f"{trainer.current_epoch + 1}.ckpt")
-
-    attacked(
-        RollingModel(), server=MaliciousServer(RollingModel(), round=2), rounds=5, callbacks=(Saving(),), **settings
-    )
-    server = MaliciousServer(RollingModel(), round=2)
-    _, found, federation = attacked(
-        RollingModel(),
-        server=server,
-        rounds=5,
-        checkpoint=tmp_path / f"{before}.ckpt",
-        callbacks=(Saving(),),
-        **settings,
-    )
-    return server, found, federation
-
-
-def test_a_run_interrupted_within_the_attack_says_so(tmp_path):
-    """The sum of the first round is gone; the rest of the run is honest, and the plan as announced."""
-    _, found, federation = interrupted(tmp_path, before=2)
-    assert "interrupted between the rounds" in found[0].result.reason
-    assert isinstance(federation.method, FedRolex)
-
-
-def test_a_run_interrupted_after_the_attack_keeps_its_result(tmp_path):
-    """Results are written as soon as they are there, and nothing replaces them."""
-    server, _, _ = interrupted(tmp_path, before=4)
-    assert server._done
-    told = MaliciousServer(RollingModel())
-    told.load_state_dict({"first": 1, "done": True})
-    told.on_transcript(None, None)
-    assert told.found == []
-
-
-def test_a_run_interrupted_before_the_attack_is_attacked(tmp_path):
-    """As if nothing had happened."""
-    _, found, _ = interrupted(tmp_path, before=1)
-    assert only(found).oracle.recovered == 4
 
 
 @pytest.mark.parametrize("settings", [{"weighting": "samples"}, {"uncovered_cells": "zero"}])

@@ -123,13 +123,12 @@ def trapped(
         index: cells of the client (int64, ascending).
         theta: the server's vector, for cells that stay as they are.
         draw: where weights are drawn from; the same for all clients that are to get the same model.
-        calibration: what calibrated biases are fitted to.
+        calibration: what biases are fitted to; None where they are not.
     """
     vector, rows = theta[index].clone(), layer.rows_in(index)
     weights, biases = layer.cells(rows)
     matrix = traps.matrix(len(rows), layer.inputs, draw)
-    fitted = traps.bias == "calibrated" and calibration is not None
-    shift = calibration.biases(matrix) if fitted and calibration is not None else traps.vector(len(rows), draw)
+    shift = traps.vector(len(rows), draw) if calibration is None else calibration.biases(matrix)
     vector[torch.searchsorted(index, weights.reshape(-1))] = matrix.reshape(-1).to(vector)
     vector[torch.searchsorted(index, biases)] = shift.to(vector)
     for place, shape in _behind(layer, space, index):

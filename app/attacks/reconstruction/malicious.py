@@ -74,13 +74,14 @@ class Scene:
         shape = self.public.store.shape
         return first_dense(self.space, shape.channels * shape.height * shape.width)
 
-    def trapped(self, traps: TrapWeights, index: Tensor, *key: int) -> Tensor:
-        """A client's cells with trap weights, the same for the same key; the honest ones without bait."""
+    def trapped(self, traps: TrapWeights, index: Tensor) -> Tensor:
+        """A client's cells with trap weights, the same for the same cells; the honest ones without bait."""
         layer = self.dense
         if not self.baited or not isinstance(layer, DenseLayer):
             return self.theta[index.cpu()]
-        draw = torch_generator(self.public.seed, "traps", self.first, *key)
-        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw, self.calibration)
+        draw = torch_generator(self.public.seed, "traps", self.first)
+        calibration = self.calibration if traps.bias == "calibrated" else None
+        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw, calibration)
 
 
 class ActiveAttack(ReconstructionAttack):

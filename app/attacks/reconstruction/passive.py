@@ -71,7 +71,7 @@ class UploadInversion(PassiveAttack):
     def _why_not(
         self, world: World, round_: int, client: int, upload: Upload | None, space: ParameterSpace
     ) -> str | None:
-        if not 0 <= client < len(world.truth.members):
+        if client not in world.clients:
             return f"there is no client {client}"
         if not world.transcript.server_view().readable(round_):
             return "the server holds ciphertext only"
@@ -92,10 +92,9 @@ class UploadInversion(PassiveAttack):
         return IsolatedUpdate((upload.client,), round_ - 1, index, change, weight, base, own, sent[own])
 
     def _notes(self, world: World, client: int) -> tuple[str, ...]:
-        local, samples = (
-            world.public.local,
-            len(world.truth.members[client]) if client < len(world.truth.members) else 0,
-        )
+        if client not in world.clients:
+            return ()
+        local, samples = world.public.local, len(world.truth.members[client])
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
         return () if steps <= 1 else (f"the upload is the result of {steps} steps, not of one gradient",)
 

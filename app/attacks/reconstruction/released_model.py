@@ -36,7 +36,7 @@ class ModelInversion(PassiveAttack):
         self,
         steps: int = 500,
         restarts: int = 1,
-        l2: float = 1e-3,
+        l2: float = 1e-2,
         tv: float = 1e-2,
         prior: Prior = "black",
     ) -> None:
@@ -97,7 +97,7 @@ class DeepInversionAttack(ModelInversion):
     name = "deep-inversion"
 
     def __init__(
-        self, steps: int = 500, restarts: int = 1, l2: float = 1e-3, tv: float = 1e-2, statistics: float = 1.0
+        self, steps: int = 500, restarts: int = 1, l2: float = 1e-2, tv: float = 1e-2, statistics: float = 1.0
     ) -> None:
         """Set up the attack.
 

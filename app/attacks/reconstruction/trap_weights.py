@@ -47,7 +47,7 @@ class TrapWeights:
         output: the layers behind stay as they are in the model (`kept`); are drawn like traps, too (`trap`, the public
             code), which saturates the softmax; or are `loud`: large weights without a pattern behind small traps, so
             that the gradient drowns what other clients still change and no image is predicted with certainty.
-        loudness: standard deviation of loud weights, above 0; their traps are so much smaller.
+        loudness: standard deviation of loud weights, above 0; the traps before them are smaller by its square.
     """
 
     layout: Literal["row", "column"] = "row"
