@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from lightning.pytorch.core.mixins import HyperparametersMixin
 from torch import Tensor, nn
 
@@ -61,6 +63,28 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
     def scaled(self, rate: float) -> Self:
         """The same network with freshly initialised hidden layers of `rate` (0, 1] times the full width."""
         return type(self)(**{**self.hparams, "rate": rate})
+
+    # ---- networks with a part that belongs to the client -------------------------------------------------------------
+
+    def private_names(self) -> tuple[str, ...]:
+        """Names of the parameters that stay on the client by design, so that they are never part of an update."""
+        return ()
+
+    def conceal(self) -> None:
+        """Replace the private parameters by what anybody may see: what a server has that knows no client's own."""
+        return
+
+    def draw(self, generator: torch.Generator) -> Mapping[str, Tensor]:
+        """What a local step draws at random: values of (not persistent) buffers, by name."""
+        return {}
+
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Smallest and largest value of parameters that are kept within bounds before every local step, by name."""
+        return {}
+
+    def penalty(self) -> Tensor | None:
+        """A term of the objective over a client's whole training set; a local step counts it by 1 / samples."""
+        return None
 
 
 def scaled_width(width: int, rate: float) -> int:

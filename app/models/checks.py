@@ -71,3 +71,13 @@ def image_problems(net: str, height: int, width: int, smallest: int, remedy: str
             remedy,
         )
     ]
+
+
+def above_problems(
+    option: str, value: float, consequence: str, remedy: str, least: float | None = None
+) -> list[Problem]:
+    """Problem of a number that is not above 0, or, where `least` is given, below it (NaN is neither)."""
+    if value >= least if least is not None else value > 0:
+        return []
+    wanted = "not above 0" if least is None else f"below {least:g}"
+    return [Problem(f"{option} is {value}, {wanted}", consequence, remedy)]

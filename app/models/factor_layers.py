@@ -1,0 +1,313 @@
+"""Layers whose weight is a sum of shared rank-one factors, of which every client chooses its own (WAFFLe sec. 2)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from app.models import ibp
+
+DivergenceKind = Literal["closed", "sampled"]
+FactorInit = Literal["balanced", "ibp-wf"]
+GateRule = Literal["expectation", "threshold", "sample"]
+
+PRIVATE = ("pi", "c", "d")
+"""Parameters of a layer that belong to the client."""
+
+NOISE = ("uniform_b", "uniform_v")
+"""Buffers of a layer that a local step draws."""
+
+_SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class FactorSettings:
+    """How clients choose factors.
+
+    Attributes:
+        alpha: concentration of the prior, above 0; None for the number of factors of the layer.
+        temperature: of the relaxed choice in training, above 0.
+        speed: how many times as fast as a weight the logits and logs of the private parameters move, above 0.
+        kl: divergence of the choice from its prior in closed form, or from one sample.
+        init: factors as strong as the layer they replace, or those of IBP-WF.
+        evaluation: what stands for the choice in evaluation: its probability, its probability where that is at least
+            `threshold` and else 0, or a sample.
+        threshold: in [0, 1].
+    """
+
+    alpha: float | None = None
+    temperature: float = 2 / 3
+    speed: float = 1000.0
+    kl: DivergenceKind = "closed"
+    init: FactorInit = "balanced"
+    evaluation: GateRule = "expectation"
+    threshold: float = 0.5
+
+
+class FactorLayer(nn.Module, ABC):
+    """Weight left diag(strength * b) right, where b (factors) in [0, 1] is the client's choice.
+
+    The private parameters are kept as logit(pi), log(c) and log(d), each divided by sqrt(speed): a step of plain
+    gradient descent then moves the logit `speed` times as far as it would move a weight. Noise is never drawn here:
+    whoever trains writes it into the buffers `uniform_b` and `uniform_v`.
+
+    Attributes:
+        left: (outputs, factors) shared.
+        strength: (factors,) shared.
+        right: (factors, inputs of one output) shared.
+        bias: (outputs,) shared, or None.
+        pi: (factors,) private: how probably the client uses each factor.
+        c: (factors,) private: first parameter of the sticks' distributions.
+        d: (factors,) private: second parameter.
+        alpha: concentration of the prior.
+    """
+
+    bias: nn.Parameter | None
+    uniform_b: Tensor
+    uniform_v: Tensor
+
+    def __init__(self, outputs: int, columns: int, factors: int, bias: bool, settings: FactorSettings) -> None:
+        """Make the factors.
+
+        Args:
+            outputs: output channels.
+            columns: inputs that one output pixel sees.
+            factors: number of factors, at least 1.
+            bias: whether outputs have a bias.
+            settings: how clients choose factors.
+        """
+        super().__init__()
+        self.settings = settings
+        self.alpha = float(factors) if settings.alpha is None else settings.alpha
+        self.left = nn.Parameter(torch.empty(outputs, factors))
+        self.strength = nn.Parameter(torch.empty(factors))
+        self.right = nn.Parameter(torch.empty(factors, columns))
+        self.register_parameter("bias", nn.Parameter(torch.empty(outputs)) if bias else None)
+        self.pi, self.c, self.d = (nn.Parameter(torch.empty(factors)) for _ in PRIVATE)
+        for name in NOISE:
+            self.register_buffer(name, torch.full((factors,), 0.5), persistent=False)
+        self._scale = math.sqrt(settings.speed)
+        self._initialise()
+
+    @property
+    def factors(self) -> int:
+        """Number of factors."""
+        return self.strength.shape[0]
+
+    def logits(self) -> Tensor:
+        """Logits (factors,) of the probabilities that the client uses each factor, within bounds."""
+        return self._bounded(self.pi, ibp.LIMIT)
+
+    def gates(self) -> Tensor:
+        """The choice b (factors,): relaxed in training, by the rule of the settings in evaluation."""
+        logits, settings = self.logits(), self.settings
+        if self.training:
+            return ibp.relaxed_bernoulli(logits, self.uniform_b, settings.temperature)
+        pi = torch.sigmoid(logits)
+        if settings.evaluation == "threshold":
+            pi = torch.where(pi >= settings.threshold, pi, 0)
+        elif settings.evaluation == "sample":
+            pi = (self.uniform_b < pi).to(pi.dtype)
+        certain = ibp.LIMIT - _slack(logits.dtype)
+        return torch.where(logits >= certain, 1, torch.where(logits <= -certain, 0, pi))
+
+    def weight(self) -> Tensor:
+        """The composed weight (outputs, columns) of the present choice."""
+        return (self.left * (self.strength * self.gates())) @ self.right
+
+    def divergence(self) -> Tensor:
+        """Divergence of the client's choice and sticks from their priors, with one sample of the sticks."""
+        logits = self.logits()
+        c, d = (self._bounded(log, ibp.LOG_LIMIT).exp() for log in (self.c, self.d))
+        p = ibp.stick_probabilities(ibp.kumaraswamy(c, d, self.uniform_v))
+        if self.settings.kl == "sampled":
+            choice = ibp.concrete_kl(logits, p, self.uniform_b)
+        else:
+            choice = ibp.bernoulli_kl(torch.sigmoid(logits), p)
+        return choice + ibp.kumaraswamy_beta_kl(c, d, self.alpha)
+
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Smallest and largest value of the private parameters, as they are kept."""
+        limits = {"pi": ibp.LIMIT, "c": ibp.LOG_LIMIT, "d": ibp.LOG_LIMIT}
+        return {name: (-limit / self._scale, limit / self._scale) for name, limit in limits.items()}
+
+    @torch.no_grad()
+    def choose_prior(self) -> None:
+        """Set the private parameters to what a client knows before it has seen data."""
+        self.pi.copy_(torch.logit(ibp.prior_means(self.alpha, self.factors)) / self._scale)
+        self.c.fill_(_limited(math.log(self.alpha), ibp.LOG_LIMIT) / self._scale)
+        self.d.zero_()
+
+    @torch.no_grad()
+    def choose_everything(self) -> None:
+        """Let every factor be used for certain; what the sticks were is forgotten."""
+        self.choose_prior()
+        self.pi.fill_(ibp.LIMIT / self._scale)
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """What the layer that was replaced would give with the composed weight."""
+
+    def extra_repr(self) -> str:
+        """Shown when the network is printed."""
+        rows, columns = self.left.shape[0], self.right.shape[1]
+        return f"{columns} -> {rows}, factors={self.factors}, bias={self.bias is not None}"
+
+    def _bounded(self, kept: Tensor, limit: float) -> Tensor:
+        """The logit or log that a private parameter stands for."""
+        # A value on its bound may round to a little more, and must not lose its gradient.
+        limit += _slack(kept.dtype)
+        return (kept * self._scale).clamp(-limit, limit)
+
+    def _composes(self, rows: int) -> bool:
+        """Whether composing the weight takes fewer multiplications than applying both factors to `rows` inputs."""
+        (outputs, factors), columns = self.left.shape, self.right.shape[1]
+        return outputs * columns * (factors + rows) < rows * factors * (outputs + columns)
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        (outputs, factors), columns = self.left.shape, self.right.shape[1]
+        if self.settings.init == "ibp-wf":
+            nn.init.normal_(self.strength, std=0.1)
+            nn.init.xavier_uniform_(self.left)
+            nn.init.xavier_uniform_(self.right)
+        else:
+            used = ibp.expected_factors(self.alpha, factors)
+            deviation = (3 * columns * used) ** -0.25  # torch's own layers have weights of variance 1 / (3 inputs)
+            nn.init.ones_(self.strength)
+            nn.init.normal_(self.left, std=deviation * (columns / outputs) ** 0.25)
+            nn.init.normal_(self.right, std=deviation * (outputs / columns) ** 0.25)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -(columns**-0.5), columns**-0.5)
+        self.choose_prior()
+
+
+class FactorLinear(FactorLayer):
+    """`nn.Linear` with a factorised weight.
+
+    Args:
+        inputs: input features.
+        outputs: output features.
+        factors: number of factors, at least 1.
+        bias: whether outputs have a bias.
+        settings: how clients choose factors.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, factors: int, bias: bool = True, settings: FactorSettings | None = None
+    ) -> None:
+        super().__init__(outputs, inputs, factors, bias, settings or FactorSettings())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (..., outputs) of inputs (..., inputs)."""
+        if self._composes(x.numel() // x.shape[-1]):
+            return functional.linear(x, self.weight(), self.bias)
+        scores = functional.linear(x, self.right) * (self.strength * self.gates())
+        return functional.linear(scores, self.left, self.bias)
+
+
+class FactorConv2d(FactorLayer):
+    """`nn.Conv2d` with a factorised kernel: (outputs, inputs x height x width) as a matrix (WAFFLe appendix A).
+
+    Args:
+        inputs: input channels.
+        outputs: output channels.
+        kernel: height and width of the kernel, in pixels.
+        factors: number of factors, at least 1.
+        bias: whether outputs have a bias.
+        settings: how clients choose factors.
+        stride: as `nn.Conv2d` takes it.
+        padding: as `nn.Conv2d` takes it; pads with zeros.
+        dilation: as `nn.Conv2d` takes it.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: tuple[int, int],
+        factors: int,
+        bias: bool = True,
+        settings: FactorSettings | None = None,
+        stride: tuple[int, int] = (1, 1),
+        padding: str | tuple[int, int] = (0, 0),
+        dilation: tuple[int, int] = (1, 1),
+    ) -> None:
+        super().__init__(outputs, inputs * math.prod(kernel), factors, bias, settings or FactorSettings())
+        self.kernel_shape = (inputs, *kernel)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, outputs, height, width) of a map (batch, inputs, height, width)."""
+        if self._composes(x.shape[0] * self._pixels(x)):
+            return self._convolve(x, self.weight(), self.bias)
+        left = self.left * (self.strength * self.gates())
+        return functional.conv2d(self._convolve(x, self.right, None), left[:, :, None, None], self.bias)
+
+    def _convolve(self, x: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
+        kernel = rows.view(-1, *self.kernel_shape)
+        return functional.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation)
+
+    def _pixels(self, x: Tensor) -> int:
+        """Pixels of the map that goes out."""
+        sides = zip(x.shape[2:], self.kernel_shape[1:], self.stride, self.dilation, self._margins(), strict=True)
+        return math.prod(
+            (side + margin - dilated * (kernel - 1) - 1) // stride + 1
+            for side, kernel, stride, dilated, margin in sides
+        )
+
+    def _margins(self) -> tuple[int, int]:
+        """Rows and columns of zeros that are added, on both sides together."""
+        reach = [dilated * (kernel - 1) for kernel, dilated in zip(self.kernel_shape[1:], self.dilation, strict=True)]
+        if self.padding == "same":
+            return reach[0], reach[1]
+        if isinstance(self.padding, str):
+            return 0, 0
+        return 2 * self.padding[0], 2 * self.padding[1]
+
+
+def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dict[nn.Parameter, Tensor]:
+    """Every sample's gradient (samples, ...) of each parameter, with the layer's present noise.
+
+    Args:
+        layer: the layer.
+        x: (samples, ...) what went in.
+        gradient: (samples, ...) gradient of the loss with respect to what came out.
+    """
+    bare = _Bare(layer)
+
+    def weighed(values: dict[str, Tensor], sample: Tensor, weights: Tensor) -> Tensor:
+        return (functional_call(bare, values, (sample[None],)) * weights[None]).sum()
+
+    parameters = dict(bare.named_parameters())
+    detached = {name: parameter.detach() for name, parameter in parameters.items()}
+    found = vmap(grad(weighed), in_dims=(None, 0, 0))(detached, x, gradient)
+    return {parameter: found[name] for name, parameter in parameters.items()}
+
+
+class _Bare(nn.Module):
+    """A layer without its hooks, of which those that ask for gradients of samples would be called again."""
+
+    def __init__(self, layer: FactorLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer.forward(x)
+
+
+def _slack(dtype: torch.dtype) -> float:
+    """How far from a bound a value may round to that was put on it."""
+    return max(_SLACK, ibp.LIMIT * torch.finfo(dtype).eps)
+
+
+def _limited(value: float, limit: float) -> float:
+    return min(max(value, -limit), limit)

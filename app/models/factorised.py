@@ -1,0 +1,208 @@
+"""A network of the zoo some of whose layers are sums of shared factors: WAFFLe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from app.errors import Problem, UserError, raise_all
+from app.models.base import DataShape, LayerAxes, ScalableNet
+from app.models.factor_checks import (
+    Unqueried,
+    chosen_layers,
+    factor_problems,
+    full_width_problems,
+    setting_problems,
+)
+from app.models.factor_layers import (
+    NOISE,
+    PRIVATE,
+    DivergenceKind,
+    FactorConv2d,
+    FactorInit,
+    FactorLayer,
+    FactorLinear,
+    FactorSettings,
+    GateRule,
+)
+from app.models.mlp import MLP
+
+DEFAULT_FACTORS = {"layers.hidden1": 120}
+
+
+def plain_mlp(shape: DataShape) -> ScalableNet:
+    """The MLP as it is by default.
+
+    A function, since the command line hands the options of a default class on to the class that replaces it, where they
+    have the same name: ConvNet would get the MLP's hidden layer.
+    """
+    return MLP(shape)
+
+
+class Factorised(ScalableNet):
+    """Any network with layers made of shared weight factors, of which every client privately chooses its own (WAFFLe).
+
+    Only the factors and their strengths are ever sent. Published sizes (WAFFLe Table 1, without biases): the MLP with
+    120 factors has 120,200 shared parameters. LeNet5 with 10, 10, 60 and 40 has 42,790, where the paper counts one
+    vector of strengths for both convolutions (42,780). ConvNet with 25 factors in both convolutions has 27,555, or
+    27,530 with one such vector; the 18,155 of the paper cannot be reached by its appendix A.
+
+    Two defaults differ from the paper, whose choice of factors hardly moves: `speed` and `kl_weight` (both 1 there).
+
+    Args:
+        shape: image size and number of classes.
+        net: the network whose layers are factorised; by default the MLP with 200 hidden units.
+        factors: number of factors, at least 1, by layer of `net`, such as `layers.hidden1`; shell patterns such as
+            `*hidden*` name several layers, and a full name counts more than a pattern. Linear layers and convolutions
+            of one group can be factorised.
+        alpha: concentration of the prior, above 0: the more, the more factors a client uses; by default the number of
+            factors of the layer, by which a client uses about 63 % of them at first.
+        temperature: of the relaxed choice in training, above 0.
+        speed: how many times as fast as a weight the logits of the choice move, above 0.
+        kl_weight: weight of the divergence from the prior, at least 0.
+        kl: that divergence in closed form, or estimated from one sample (IBP-WF).
+        init: factors that compose weights as large as those of the layer they replace, or the small ones of IBP-WF.
+        evaluation: what stands for a factor's choice in evaluation: its probability, its probability if that is at
+            least `threshold` and else 0, or a sample.
+        threshold: in [0, 1]; only for `evaluation` threshold.
+        unqueried: what a client without a choice of its own uses, and so the server: all factors fully, or the prior.
+        rate: only 1: factors are no channels, and cannot be cut.
+    """
+
+    def __init__(
+        self,
+        shape: DataShape,
+        net: Callable[[DataShape], ScalableNet] = plain_mlp,
+        factors: dict[str, int] = DEFAULT_FACTORS,
+        alpha: float | None = None,
+        temperature: float = 2 / 3,
+        speed: float = 1000.0,
+        kl_weight: float = 0.1,
+        kl: DivergenceKind = "closed",
+        init: FactorInit = "balanced",
+        evaluation: GateRule = "expectation",
+        threshold: float = 0.5,
+        unqueried: Unqueried = "everything",
+        rate: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["net"])  # they are copied, and what a command line made cannot be
+        self._make_inner = net
+        settings = FactorSettings(alpha, temperature, speed, kl, init, evaluation, threshold)
+        problems = [*setting_problems(settings, kl_weight, unqueried), *full_width_problems(rate)]
+        inner, wrong = _built(net, shape)
+        raise_all([*problems, *wrong, *(factor_problems(inner, factors) if inner is not None else [])])
+        assert inner is not None
+        self.inner = inner
+        self.kl_weight, self.unqueried = kl_weight, unqueried
+        for name, count in chosen_layers(inner, factors).items():
+            _put(inner, name, _replacement(inner.get_submodule(name), count, settings))
+        self._sizes = {name: layer.factors for name, layer in self.factor_layers().items()}
+
+    def scaled(self, rate: float) -> Self:
+        """The same network, freshly initialised; `rate` can only be 1."""
+        return type(self)(**{**self.hparams, "net": self._make_inner, "rate": rate})
+
+    @property
+    def shared_parameters(self) -> int:
+        """Number of parameters without the private ones: those that are sent, and that WAFFLe Table 1 counts."""
+        private = set(self.private_names())
+        return sum(parameter.numel() for name, parameter in self.named_parameters() if name not in private)
+
+    def factor_layers(self) -> dict[str, FactorLayer]:
+        """The factorised layers by name, such as `inner.layers.hidden1`."""
+        return {name: layer for name, layer in self.named_modules() if isinstance(layer, FactorLayer)}
+
+    def layer_axes(self) -> dict[str, LayerAxes]:
+        """No axis at all: nothing is ever cut, since factors and channels are different things."""
+        return {name: LayerAxes() for name, layer in self.named_modules() if _has_cells(layer)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
+        return self.inner(images)
+
+    def private_names(self) -> tuple[str, ...]:
+        """Every factorised layer's `pi`, `c` and `d`."""
+        return tuple(f"{layer}.{name}" for layer in self._sizes for name in PRIVATE)
+
+    def conceal(self) -> None:
+        """Forget the choice: all factors for certain, or the prior, as `unqueried` says."""
+        for layer in self._layers():
+            if self.unqueried == "everything":
+                layer.choose_everything()
+            else:
+                layer.choose_prior()
+
+    def draw(self, generator: torch.Generator) -> Mapping[str, Tensor]:
+        """Noise of one local step, by buffer, on the generator's device."""
+        like = next(self.parameters())
+        sizes = {f"{layer}.{name}": size for layer, size in self._sizes.items() for name in NOISE}
+        drawn = torch.rand(sum(sizes.values()), generator=generator, device=generator.device, dtype=like.dtype)
+        return dict(zip(sizes, drawn.split(list(sizes.values())), strict=True))
+
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Bounds of the private parameters."""
+        layers = self.factor_layers().items()
+        return {f"{layer}.{name}": bound for layer, part in layers for name, bound in part.bounds().items()}
+
+    def penalty(self) -> Tensor | None:
+        """The weighted divergence of the choices from their prior; None where its weight is 0."""
+        if self.kl_weight == 0:
+            return None
+        return self.kl_weight * torch.stack([layer.divergence() for layer in self._layers()]).sum()
+
+    def _layers(self) -> list[FactorLayer]:
+        return list(self.factor_layers().values())
+
+
+def _built(net: Callable[[DataShape], ScalableNet], shape: DataShape) -> tuple[ScalableNet | None, list[Problem]]:
+    """The wrapped network, or what is wrong with its options, under the names they have here.
+
+    A frame of its own: `save_hyperparameters` of the wrapped network would else collect those of the wrapper.
+    """
+    try:
+        return net(shape), []
+    except UserError as error:
+        wrong = error.problems
+        return None, [replace(each, remedy=each.remedy.replace("--model.net", "--model.net.net")) for each in wrong]
+
+
+def _put(net: nn.Module, name: str, layer: nn.Module) -> None:
+    parent, _, leaf = name.rpartition(".")
+    setattr(net.get_submodule(parent), leaf, layer)
+
+
+def _has_cells(layer: nn.Module) -> bool:
+    buffers = any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False))
+    return buffers or any(True for _ in layer.parameters(recurse=False))
+
+
+def _replacement(layer: nn.Module, factors: int, settings: FactorSettings) -> FactorLayer:
+    """A factor layer in place of a plain one without an `obstacle`; it keeps that one's bias."""
+    assert isinstance(layer, (nn.Linear, nn.Conv2d))
+    made: FactorLayer
+    if isinstance(layer, nn.Linear):
+        made = FactorLinear(layer.in_features, layer.out_features, factors, False, settings)
+    else:
+        made = FactorConv2d(
+            layer.in_channels,
+            layer.out_channels,
+            _pair(layer.kernel_size),
+            factors,
+            False,
+            settings,
+            stride=_pair(layer.stride),
+            padding=layer.padding if isinstance(layer.padding, str) else _pair(layer.padding),
+            dilation=_pair(layer.dilation),
+        )
+    made.register_parameter("bias", layer.bias if isinstance(layer.bias, nn.Parameter) else None)
+    return made.to(layer.weight.device, layer.weight.dtype)
+
+
+def _pair(sides: tuple[int, ...]) -> tuple[int, int]:
+    height, width = sides
+    return height, width
