@@ -144,7 +144,7 @@ class DPFedAvg(FederatedCallback):
         """What every cell's weights add up to on average over who takes part: public, the same whoever does."""
         plan, roster = federation.plan, federation.roster
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for client in range(len(roster.sizes)):
+        for client in roster.present:
             groups[plan.key(client)].append(client)
         expected = torch.zeros(federation.space.size, dtype=torch.float64, device=federation.theta.device)
         for clients in groups.values():

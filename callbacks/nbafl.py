@@ -90,7 +90,7 @@ class NbAFL(FederatedCallback):
     def setting(self, federation: FederatedModule) -> Setting:
         """What the noise depends on."""
         roster, rounds = federation.roster, federation.rounds
-        clients = len(roster.sizes)
+        clients = len(roster.present)
         participants = max(1, round(roster.participation * clients))
         moved = 2 * self.clip / (min(roster.sizes) if self.sensitivity == "published" else 1)
         exposures = self.exposures or max(1, -(-rounds * participants // clients))

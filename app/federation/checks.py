@@ -26,6 +26,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
         )
     yield from federation.local.problems()
     yield from federation.evaluation.problems()
+    yield from federation.newcomers.problems(data.clients)
     yield from _federation_problems(federation, data.clients)
     yield from trainer_problems(federation)
 
@@ -71,6 +72,14 @@ def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    if federation.net.private_names() and min(federation.roster.capacities) < 1:
+        yield Problem(
+            f"clients of width {min(federation.roster.capacities):g} with {type(federation.net).__name__}",
+            "its factors are numbered on their own, so a choice of channels says nothing about them: WAFFLe and "
+            "submodels do not go together",
+            "set --model.capacities '[1.0]', or use the network without factors",
+        )
+        return
     yield from submodel_problems(
         federation.method, federation.space, federation.roster.capacities, type(federation.net).__name__
     )

@@ -40,10 +40,13 @@ class ClientModule(LightningModule):
         draw: images (augmented) and labels of the samples at given positions of the client's training set.
         take_step: moves the net by one batch and returns the loss (without a number for a batch without samples);
             callbacks may replace it in `on_client_start`.
+        noise: what the net's random choices of every step are drawn from; None for a net that makes none.
         owned: whether the client has samples of each class (bool, classes); only where logits are masked.
+        share: weight of one sample, 1 / samples, by which a step counts the net's own penalty.
     """
 
     owned: Tensor
+    share: Tensor
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class ClientModule(LightningModule):
         """
         super().__init__()
         self.net: nn.Module = net
+        self._bare = (net,)  # callbacks may wrap `net`; a tuple hides the second name from torch
         self.local = local
         self.loss_hooks, self.penalty_hooks = tuple(loss_hooks), tuple(penalty_hooks)
         self.ordered_dropout = ordered_dropout
@@ -80,11 +84,18 @@ class ClientModule(LightningModule):
         self.batches: Iterable[Batch] = ()
         self.draw: Callable[[Tensor], Batch] | None = None
         self.take_step: Callable[[Batch], Tensor] = self.plain_step
+        self.noise: torch.Generator | None = None
+        self.register_buffer("share", torch.ones(()), persistent=False)
         if local.mask_labels:
             self.register_buffer("owned", torch.ones(classes, dtype=torch.bool), persistent=False)
         if local.proximal:
             for position, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"anchor_{position}", parameter.detach().clone(), persistent=False)
+
+    @property
+    def bare(self) -> ScalableNet:
+        """The submodel itself, whatever callbacks have wrapped around it."""
+        return self._bare[0]
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of the submodel."""
@@ -107,6 +118,8 @@ class ClientModule(LightningModule):
         terms = [hook(self) for hook in self.penalty_hooks]
         if self.local.proximal:
             terms.append(self.local.proximal / 2 * self._squared_distance())
+        if (own := self.bare.penalty()) is not None:
+            terms.append(self.share * own)
         return torch.stack(terms).sum() if terms else None
 
     def _supervised(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +146,8 @@ class ClientModule(LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """A fresh optimiser at the round's learning rate."""
-        return self.local.build_optimizer(self.net.parameters(), self.lr)
+        moving = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        return self.local.build_optimizer(moving, self.lr)
 
     @torch.no_grad()
     def anchor(self) -> None:
@@ -146,11 +160,36 @@ class ClientModule(LightningModule):
         """Run the local steps; returns the mean loss over those that saw data (0 if none did, NaN without any step)."""
         if not self.net.training:
             self.net.train()
-        losses = [self.take_step(batch).reshape(-1) for batch in self.batches]
+        settle = self._settling()
+        losses = []
+        for batch in self.batches:
+            settle()
+            losses.append(self.take_step(batch).reshape(-1))
+        settle()
         if not losses:
             return float("nan")
         seen = torch.cat(losses).to(precise(losses[0].device))
         return float(seen.mean()) if len(seen) else 0.0
+
+    def _settling(self) -> Callable[[], None]:
+        """What happens between steps: the net draws anew, and its parameters return within their bounds."""
+        net, noise = self.bare, self.noise
+        parameters = dict(net.named_parameters())
+        bounds = [(parameters[name], *limits) for name, limits in net.bounds().items()]
+
+        @torch.no_grad()
+        def settle() -> None:
+            if noise is not None:
+                self.redraw(noise)
+            for parameter, low, high in bounds:
+                parameter.clamp_(low, high)
+
+        return settle
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """Let the net draw its random choices anew."""
+        for name, value in self.bare.draw(generator).items():
+            self.bare.get_buffer(name).copy_(value)
 
     def plain_step(self, batch: Batch) -> Tensor:
         """One step of the optimiser; returns the loss, detached."""

@@ -28,12 +28,17 @@ class Evaluation:
         batch_size: samples per batch for networks that normalise by the statistics of the batch (the papers use 128);
             others are evaluated in larger batches, which changes nothing but the speed.
         limit: evaluate clients on at most so many samples of the common test set (the server always sees all).
+        everyone: every so many rounds, and always in the last one, evaluate the model that every client of the
+            federation would use, participant or not, on its own test set; 0 for the last round only.
+        fine_tune: in the last round, also evaluate what every client would have after one more local training.
     """
 
     every: int = 1
     clients: bool = True
     batch_size: int = 128
     limit: int | None = None
+    everyone: int = 0
+    fine_tune: bool = False
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with these settings."""
@@ -44,6 +49,17 @@ class Evaluation:
                     "nothing could be evaluated",
                     f"set --model.evaluation.{name} to 1 or more",
                 )
+
+        if self.everyone < 0:
+            yield Problem(
+                f"evaluation.everyone is {self.everyone}",
+                "no round fits",
+                "set --model.evaluation.everyone to a number of rounds, or to 0 for the last round only",
+            )
+
+    def everyone_due(self, round_: int, rounds: int) -> bool:
+        """Whether all clients of the federation are evaluated after this (0-based) round."""
+        return round_ + 1 == rounds or (self.everyone > 0 and (round_ + 1) % self.everyone == 0)
 
     def due(self, round_: int, rounds: int) -> bool:
         """Whether clients are evaluated in this (0-based) round."""

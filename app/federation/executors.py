@@ -13,17 +13,21 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from app.errors import UserError
 from app.federation.evaluation import Score
+from app.federation.parameters import lasting_buffers
 from app.federation.processes import keep_freed_memory
 from app.federation.tasks import ClientTask, TrainedClient
 from app.federation.workshop import LocalContext, Workshop
+from app.models.factor_layers import FactorConv2d
 from app.models.layers import has_dropout
+
+Item = TypeVar("Item")
 
 ExecutorKind = Literal["auto", "threads", "vectorised", "sequence"]
 
@@ -41,8 +45,8 @@ class Executor(ABC):
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the clients; results come in the order of the tasks."""
 
-    def map(self, function: Callable[[Tensor], Score], items: Iterable[Tensor]) -> Iterable[Score]:
-        """`function` of every item, in order, as parallel as the executor is; for evaluating the server."""
+    def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
+        """`function` of every item, in order, as parallel as the executor is; for evaluation."""
         return map(function, items)
 
     def close(self) -> None:
@@ -88,10 +92,10 @@ class WorkerThreads(Executor):
         while waiting:
             yield waiting.popleft().result()
 
-    def map(self, function: Callable[[Tensor], Score], items: Iterable[Tensor]) -> Iterable[Score]:
+    def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
         """`function` of every item on the workers."""
 
-        def within(item: Tensor) -> Score:  # autocast is per thread
+        def within(item: Item) -> Score:  # autocast is per thread
             with self.context.precision():
                 return function(item)
 
@@ -146,7 +150,7 @@ def _local_obstacles(context: LocalContext) -> list[str]:
         reasons.append("clients draw their widths step by step")
     if has_dropout(net):
         reasons.append("the network has dropout, whose masks are drawn client by client")
-    if any(buffer.numel() for buffer in net.buffers()):
+    if lasting_buffers(net):
         reasons.append("the network tracks running statistics")
     return reasons
 
@@ -155,6 +159,6 @@ def _prefers_vectorised(context: LocalContext) -> bool:
     if context.device.type != "cpu":
         return True
     net = context.prototype
-    convolutional = any(isinstance(layer, nn.Conv2d) for layer in net.modules())
+    convolutional = any(isinstance(layer, nn.Conv2d | FactorConv2d) for layer in net.modules())
     small = sum(parameter.numel() for parameter in net.parameters()) < 500_000
     return small and not convolutional and context.local.batch_size <= 32

@@ -21,6 +21,7 @@ from app.federation.executors import Executor, ExecutorKind, available_cores, ma
 from app.federation.hooks import RoundHooks
 from app.federation.label_rows import LabelRows
 from app.federation.local import LocalTraining
+from app.federation.newcomers import Newcomers
 from app.federation.parameters import ParameterSpace
 from app.federation.personal import PersonalCells
 from app.federation.plan import NOBODY, ClientSampling, Loader, Plan, Roster
@@ -37,6 +38,7 @@ from datamodules.base import FederatedDataModule
 
 DEFAULT_TRAINING = LocalTraining()
 DEFAULT_EVALUATION = Evaluation()
+NO_NEWCOMERS = Newcomers()
 
 
 class FederatedModule(LightningModule):
@@ -53,6 +55,7 @@ class FederatedModule(LightningModule):
     space: ParameterSpace
     roster: Roster
     hooks: RoundHooks
+    local_context: LocalContext
     _round: Round
 
     def __init__(
@@ -68,6 +71,7 @@ class FederatedModule(LightningModule):
         uncovered_cells: UncoveredCells = "keep",
         personal: list[str] | None = None,
         evaluation: Evaluation = DEFAULT_EVALUATION,
+        newcomers: Newcomers = NO_NEWCOMERS,
         executor: ExecutorKind = "auto",
         workers: int | None = None,
         block_size: int = 32,
@@ -90,6 +94,7 @@ class FederatedModule(LightningModule):
             personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
                 baseline without federation, `*classifier*` a local head.
             evaluation: what is measured, and how often.
+            newcomers: clients that join when the training is over.
             executor: how a block of clients is trained: worker threads, vectorised, in sequence, or what is fastest.
             workers: worker threads of the `threads` executor; without a number, one per core.
             block_size: clients per block; bounds memory, does not change results.
@@ -100,7 +105,7 @@ class FederatedModule(LightningModule):
         self.make_net, self.make_server = net, server
         self.method = method if method is not None else Prefix()
         self.capacities = Capacities.of(capacities)
-        self.local, self.evaluation = local, evaluation
+        self.local, self.evaluation, self.newcomers = local, evaluation, newcomers
         self.participation, self.sampling = participation, sampling
         self.weighting, self.uncovered_cells = weighting, uncovered_cells
         self.personal_patterns = list(personal or [])
@@ -127,7 +132,9 @@ class FederatedModule(LightningModule):
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
         self.roster = self._roster()
-        self.personal = PersonalCells(self.space.matching(self.personal_patterns))
+        private = [*self.personal_patterns, *self.net.private_names()]
+        self.personal = PersonalCells(self.space.matching(private), self.space.read(self.net))
+        self.net.conceal()
         raise_all([*network_problems(self), *defense_problems(self)])
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
@@ -156,11 +163,9 @@ class FederatedModule(LightningModule):
         self.hooks = RoundHooks(self.trainer, self)
         warn_of_defenses(self)
         self._learning_rates = self.local.learning_rates(self.rounds)
-        cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
-        workers = self.workers or max(1, cores)
-        self._local = self._context()
+        self.local_context = self._context()
         obstacles = self.hooks.vectorisation_obstacles()
-        self._executor = make_executor(self.executor_kind, self._local, workers, obstacles)
+        self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
 
     def teardown(self, stage: str) -> None:
         """End the workers and the channel."""
@@ -185,16 +190,15 @@ class FederatedModule(LightningModule):
         number = self.current_epoch
         plan, theta = self.plan_of(number), self.space.read(self.net)
         self._server.score = Score()
-        self._local.shared_scores.clear()
+        self.local_context.shared_scores.clear()
         due = self.evaluation.due(number, self.rounds)
         self._round = Round(self, plan, theta, self._learning_rates[number], due)
         self.hooks.call("on_round_start", plan)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Train a block of clients and hand their updates to the channel; after the last block, aggregate."""
-        assert self._executor is not None
         clients = [client for client in batch.tolist() if client != NOBODY and not self.hooks.withdrawn(client)]
-        results = self._executor.run(self._round.task(client) for client in clients)
+        results = self.executor.run(self._round.task(client) for client in clients)
         while True:
             with self.clock.phase("clients"):
                 trained = next(results, None)
@@ -285,6 +289,23 @@ class FederatedModule(LightningModule):
         return "nobody yet" if self._executor is None else self._executor.description
 
     @property
+    def worker_count(self) -> int:
+        """Worker threads of this process: as many as were asked for, or its share of the cores."""
+        cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
+        return self.workers or max(1, cores)
+
+    @property
+    def executor(self) -> Executor:
+        """Trains blocks of clients; there is one from the start of the training to its end."""
+        assert self._executor is not None
+        return self._executor
+
+    @property
+    def learning_rate(self) -> float:
+        """The clients' learning rate in the current round, or in the last one where the training is over."""
+        return self._learning_rates[min(self.current_epoch, len(self._learning_rates) - 1)]
+
+    @property
     def server(self) -> ServerOptimizer:
         """The server's optimiser without Lightning's wrapper."""
         return cast(ServerOptimizer, self.optimizers(use_pl_optimizer=False))
@@ -310,7 +331,8 @@ class FederatedModule(LightningModule):
     def _roster(self) -> Roster:
         sizes = tuple(self.data.sizes)
         rates = self.capacities.assign(sizes, self.seed)
-        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling)
+        absent = self.newcomers.chosen(len(sizes), self.seed)
+        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling, absent)
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         """Sum of a tensor over all processes."""

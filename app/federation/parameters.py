@@ -119,6 +119,10 @@ class ParameterSpace:
                 mask[block.cells] = True
         return mask
 
+    def names(self, mask: Tensor) -> frozenset[str]:
+        """Names of the blocks all of whose cells are in a mask (bool, size)."""
+        return frozenset(block.name for block in self.blocks if bool(mask[block.cells].all()))
+
 
 class FlatNet:
     """One network seen as a flat vector. Looks its tensors up once, which pays where it is read and written often."""
@@ -147,9 +151,15 @@ class FlatNet:
         torch._foreach_copy_(self._tensors, shaped)
 
 
+def lasting_buffers(net: nn.Module) -> list[str]:
+    """Names of the floating-point buffers that are part of a model: those that a state dict holds."""
+    kept = net.state_dict().keys()
+    return [name for name, buffer in net.named_buffers() if buffer.is_floating_point() and name in kept]
+
+
 def _blocks(net: ScalableNet) -> Iterator[Block]:
     layers = net.layer_axes()
-    buffers = [(name, buffer) for name, buffer in net.named_buffers() if buffer.is_floating_point()]
+    buffers = [(name, net.get_buffer(name)) for name in lasting_buffers(net)]
     start = 0
     for name, tensor in [*net.named_parameters(), *buffers]:
         layer, _, kind = name.rpartition(".")

@@ -32,6 +32,7 @@ class Roster:
         seed: the run's seed.
         redraw: whether the capacities are dealt to the clients anew in every round.
         sampling: whether participants are equally many in every round, or each is drawn by itself.
+        absent: clients that take part in no round, because they join when the training is over.
     """
 
     sizes: tuple[int, ...]
@@ -40,6 +41,7 @@ class Roster:
     seed: int
     redraw: bool = False
     sampling: ClientSampling = "fixed"
+    absent: frozenset[int] = frozenset()
 
     def participants(self, round_: int) -> tuple[int, ...]:
         """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
@@ -47,15 +49,22 @@ class Roster:
         if self.sampling == "poisson":
             # with a stated type, because the default one is another while Lightning trains in double precision
             coins = torch.rand(len(self.sizes), generator=generator, dtype=torch.float64)
-            chosen = torch.nonzero(coins < self.participation).flatten()
+            drawn = torch.nonzero(coins < self.participation).flatten().tolist()
+            chosen = [client for client in drawn if client not in self.absent]
         else:
-            chosen = torch.randperm(len(self.sizes), generator=generator)[: self.most]
-        return tuple(sorted(chosen.tolist(), key=lambda client: (-self.sizes[client], client)))
+            order = torch.randperm(len(self.sizes), generator=generator).tolist()
+            chosen = [client for client in order if client not in self.absent][: self.most]
+        return tuple(sorted(chosen, key=lambda client: (-self.sizes[client], client)))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Clients that may take part in a round, ascending."""
+        return tuple(client for client in range(len(self.sizes)) if client not in self.absent)
 
     @property
     def most(self) -> int:
         """Most participants that a round can have."""
-        clients = len(self.sizes)
+        clients = len(self.present)
         return clients if self.sampling == "poisson" else max(1, round(self.participation * clients))
 
     def capacities_in(self, round_: int) -> tuple[float, ...]:

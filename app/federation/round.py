@@ -134,7 +134,7 @@ class Round:
         federation, task = self._federation, trained.task
         index, vector, received = self.plan.index(task.client), trained.vector, task.received
         if federation.personal:
-            federation.personal.keep(task.client, index, vector, self.theta)
+            federation.personal.keep(task.client, index, vector)
         if (sent := self._sent(task, index)) is not None:
             index, vector, received = index[sent], vector[sent], received[sent]
         return Update(

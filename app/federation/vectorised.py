@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from app.federation.client import Batch, ClientModule
 from app.federation.executors import Executor
-from app.federation.processes import precise
+from app.federation.processes import keep_freed_memory, precise
+from app.federation.recorded_step import RecordedStep
 from app.federation.tasks import ClientTask, TrainedClient
 from app.federation.workshop import LocalContext, Workshop
 
@@ -28,7 +29,10 @@ class Vectorised(Executor):
 
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
+        if context.device.type == "cpu":
+            keep_freed_memory()
         self._workshop = Workshop(context)
+        self._steps: dict[float, RecordedStep] = {}
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the block width by width."""
@@ -42,11 +46,19 @@ class Vectorised(Executor):
     def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
         started = time.perf_counter()
         with self.context.precision():
-            stack = ClientStack(self._workshop, tasks)
+            stack = ClientStack(self._workshop, tasks, self._step(tasks[0].capacity))
             stack.fit()
         seconds = (time.perf_counter() - started) / len(tasks)
         for task, vector, loss in zip(tasks, stack.vectors(), stack.mean_losses(), strict=True):
             yield self._evaluated(task, vector, loss, seconds)
+
+    def _step(self, capacity: float) -> RecordedStep:
+        """Losses and gradients of clients of one width; not recorded where callbacks, which may change, have a say."""
+        if capacity not in self._steps:
+            objective = _Objective(self._workshop.module(capacity))
+            hooks = self.context.loss_hooks or self.context.penalty_hooks
+            self._steps[capacity] = RecordedStep(objective.of, record=not hooks)
+        return self._steps[capacity]
 
     def _evaluated(self, task: ClientTask, vector: Tensor, loss: float, train_seconds: float) -> TrainedClient:
         started = time.perf_counter()
@@ -62,20 +74,20 @@ class Vectorised(Executor):
 class ClientStack:
     """Clients of one width during one local training."""
 
-    def __init__(self, workshop: Workshop, tasks: list[ClientTask]) -> None:
+    def __init__(self, workshop: Workshop, tasks: list[ClientTask], step: RecordedStep) -> None:
         """Stack the received models.
 
         Args:
             workshop: gives the module of that width and the clients' batches.
             tasks: clients of equal capacity.
+            step: their losses and gradients.
         """
         self._context = workshop.context
-        self._objective = _Objective(workshop.client_for(tasks[0]))
+        self._step, self._net = step, workshop.client_for(tasks[0]).bare
         self._space = workshop.flat(tasks[0].capacity).space
         received = torch.stack([task.received for task in tasks])
         self._values = {
-            block.name: received[:, block.cells].reshape(-1, *block.shape).clone().requires_grad_()
-            for block in self._space.blocks
+            block.name: received[:, block.cells].reshape(-1, *block.shape).clone() for block in self._space.blocks
         }
         self._constants = {
             f"client.anchor_{position}": value.detach().clone()
@@ -85,21 +97,37 @@ class ClientStack:
         if self._context.local.mask_labels:
             owned = [task.owned for task in tasks if task.owned is not None]
             self._constants["client.owned"] = torch.stack(owned).to(received.device)
-        self._optimizer = self._context.local.build_optimizer(self._values.values(), tasks[0].lr)
+        self._constants["client.share"] = torch.tensor(
+            [1 / max(1, len(task.train)) for task in tasks], dtype=received.dtype, device=received.device
+        )
+        self._bounds = self._net.bounds()
+        self._noise = [workshop.noise_generator(task) for task in tasks]
+        moving = {name for name, parameter in self._net.named_parameters() if parameter.requires_grad}
+        self._frozen = {f"client.net.{name}": value for name, value in self._values.items() if name not in moving}
+        self._moving = {name: value for name, value in self._values.items() if name in moving}
+        self._optimizer = self._context.local.build_optimizer(self._moving.values(), tasks[0].lr)
         self._batches = [workshop.batch_ids(task) for task in tasks]
         self._crops = [workshop.crop_generator(task) for task in tasks]
         self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
 
     def fit(self) -> None:
         """Run the local steps of all clients."""
-        self._objective.train()
+        self._net.train()
         for step in range(max(map(len, self._batches))):
             active = [client for client, batches in enumerate(self._batches) if step < len(batches)]
-            losses = self._losses(step, active)
-            self._optimizer.zero_grad(set_to_none=True)
-            losses.sum().backward()
+            self._settle()
+            self._total += self._losses(step, active)
             self._move(active)
-            self._total += losses.detach()
+        self._settle()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """What happens between steps: every client's net draws anew, and parameters return within their bounds."""
+        drawn = [self._net.draw(noise) for noise in self._noise]
+        for name in drawn[0]:
+            self._constants[f"client.net.{name}"] = torch.stack([own[name] for own in drawn])
+        for name, (low, high) in self._bounds.items():
+            self._values[name].clamp_(low, high)
 
     def vectors(self) -> Tensor:
         """Flat vectors (clients, cells) of the trained models."""
@@ -113,20 +141,44 @@ class ClientStack:
         ]
 
     def _losses(self, step: int, active: list[int]) -> Tensor:
-        """Loss of every client at one step (0 for those that have finished), one call per batch length."""
+        """Loss of every client at one step (0 for those that have finished), one call per batch length.
+
+        Leaves the gradients with the values.
+        """
         lengths: dict[int, list[int]] = defaultdict(list)
         for client in active:
             lengths[len(self._batches[client][step])].append(client)
-        everyone = range(len(self._batches))
-        losses = torch.zeros(len(everyone), device=self._total.device)
+        if len(lengths) == 1 and len(active) == len(self._batches):
+            losses, gradients = self._of(step, active, None)
+            self._leave(gradients)
+            return losses
+        losses = torch.zeros_like(self._total)
+        everyone: list[Tensor | None] = [None for _ in self._moving]
         for clients in lengths.values():
             chosen = torch.tensor(clients, device=self._total.device)
-            values = {f"client.net.{name}": value for name, value in self._values.items()} | self._constants
-            if len(clients) < len(everyone):
-                values = {name: value.index_select(0, chosen) for name, value in values.items()}
-            results = vmap(self._objective.of)(values, *self._batch(step, clients))
-            losses = losses.to(results.dtype).index_add(0, chosen, results)
+            found, gradients = self._of(step, clients, chosen)
+            losses[chosen] = found.to(losses.dtype)
+            everyone = [
+                _put(total, gradient, chosen, value)
+                for total, gradient, value in zip(everyone, gradients, self._moving.values(), strict=True)
+            ]
+        self._leave(everyone)
         return losses
+
+    def _of(self, step: int, clients: list[int], chosen: Tensor | None) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Losses and gradients of clients with batches of one length; `chosen` where they are not all."""
+        values = {f"client.net.{name}": value for name, value in self._moving.items()}
+        constants = self._constants | self._frozen
+        if chosen is not None:
+            values, constants = (
+                {name: value.index_select(0, chosen) for name, value in tensors.items()}
+                for tensors in (values, constants)
+            )
+        return self._step(values, constants, *self._batch(step, clients))
+
+    def _leave(self, gradients: Sequence[Tensor | None]) -> None:
+        for value, gradient in zip(self._moving.values(), gradients, strict=True):
+            value.grad = gradient
 
     def _batch(self, step: int, clients: list[int]) -> Batch:
         """Images (clients, batch, ...) and labels (clients, batch) of clients with batches of one length."""
@@ -140,16 +192,16 @@ class ClientStack:
     def _move(self, active: list[int]) -> None:
         """One optimiser step for the active clients; momentum or weight decay must not move the others."""
         if self._context.local.clip_norm is not None:
-            _clip_each(self._values, self._context.local.clip_norm)
+            _clip_each(self._moving, self._context.local.clip_norm)
         if len(active) == len(self._batches):
             self._optimizer.step()
             return
         resting = torch.ones(len(self._batches), dtype=torch.bool, device=self._total.device)
         resting[active] = False
-        before = {name: value.detach()[resting].clone() for name, value in self._values.items()}
+        before = {name: value[resting].clone() for name, value in self._moving.items()}
         self._optimizer.step()
         with torch.no_grad():
-            for name, value in self._values.items():
+            for name, value in self._moving.items():
                 value[resting] = before[name]
 
 
@@ -166,6 +218,15 @@ class _Objective(nn.Module):
     def of(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         """The objective at the given parameters."""
         return functional_call(self, values, (images, labels))
+
+
+def _put(total: Tensor | None, gradient: Tensor | None, chosen: Tensor, like: Tensor) -> Tensor | None:
+    """Gradients of all clients with those of the chosen ones put in; None as long as nobody has any."""
+    if gradient is None:
+        return total
+    whole = torch.zeros_like(like) if total is None else total
+    whole[chosen] = gradient
+    return whole
 
 
 def _clip_each(stacked: dict[str, Tensor], norm: float) -> None:

@@ -71,6 +71,7 @@ class LocalContext:
         end_hooks: callbacks' `on_client_end`, bound.
         widths: widths a client draws from during its local steps, None for one width.
         precision: makes the context in which networks run (autocast for mixed precision).
+        trained: names of the parameters that local training moves; None for all of them.
         shared_scores: scores of received models, once per distinct submodel and round.
     """
 
@@ -88,6 +89,7 @@ class LocalContext:
     end_hooks: tuple[Callable[[ClientModule], None], ...]
     widths: LocalWidths | None
     precision: Callable[[], AbstractContextManager[None]]
+    trained: frozenset[str] | None = None
     shared_scores: SharedScores = field(default_factory=SharedScores)
 
     @cached_property
@@ -140,6 +142,7 @@ class Workshop:
         client = self.module(task.capacity)
         client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
         client.received, client.index, client.refusal = task.received, task.index, ""
+        client.share.fill_(1 / max(1, len(task.train)))
         if task.owned is not None:
             client.owned.copy_(task.owned)
         self._flat[task.capacity].write(task.received)
@@ -151,6 +154,8 @@ class Workshop:
             net = self.context.prototype.scaled(capacity).to(self.context.device, self.context.dtype)
             if self.context.local.channels_last:
                 net = net.to(memory_format=torch.channels_last)
+            for name, parameter in net.named_parameters():
+                parameter.requires_grad_(self.context.trained is None or name in self.context.trained)
             self._flat[capacity] = FlatNet(ParameterSpace(net), net)
             self._clients[capacity] = self._wrapped(net, capacity)
         return self._clients[capacity]
@@ -178,6 +183,10 @@ class Workshop:
     def crop_generator(self, task: ClientTask) -> torch.Generator:
         """Where the task's augmentation is drawn from."""
         return torch_generator(self.context.seed, "augmentation", task.round, task.client)
+
+    def noise_generator(self, task: ClientTask) -> torch.Generator:
+        """Where the random choices of the network's own local steps are drawn from."""
+        return torch_generator(self.context.seed, "noise", task.round, task.client, device=self.context.device)
 
     def batches(self, task: ClientTask) -> Iterator[Batch]:
         """Images (augmented) and labels of the task's local steps."""
@@ -246,8 +255,10 @@ class Workshop:
             masks = torch_generator(self.context.seed, "dropout", *place, device=self.context.device)
             for net in (client.net, *(drawn.nets.values() if drawn is not None else ())):
                 seed_dropout(net, masks)
+        client.noise = self.noise_generator(task)
 
     def _score(self, client: ClientModule, indices: Tensor) -> Score:
+        client.redraw(torch_generator(self.context.seed, "evaluation", client.round, client.client))
         return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)
 
     def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:

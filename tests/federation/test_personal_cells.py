@@ -63,7 +63,8 @@ def test_a_local_head_stays_and_the_rest_travels():
     assert all(torch.equal(message.index, body) for message in recorder.messages)
     assert torch.equal(end[head], start[head])
     assert not torch.equal(end[~head], start[~head])
-    kept = [values[head] for values in federation.personal.state_dict().values()]
+    kept = list(federation.personal.state_dict().values())
+    assert {len(values) for values in kept} == {int(head.sum())}
     assert not torch.equal(kept[0], kept[1])
 
 
@@ -89,7 +90,7 @@ def test_a_local_head_is_put_back_into_what_the_client_receives():
     for round_, client, vector in recorder.started:
         if round_ == 1:
             assert torch.equal(vector[~head], recorder.theta[~head])
-            assert torch.equal(vector[head], recorder.heads[str(client)][head])
+            assert torch.equal(vector[head], recorder.heads[str(client)])
 
 
 def test_narrow_clients_with_a_local_head():
@@ -121,26 +122,28 @@ def test_personal_cells_survive_a_checkpoint(tmp_path):
 
 def test_state_roundtrip():
     """What one store saved, another one gives back."""
-    cells = PersonalCells(torch.tensor([True, False, True]))
     everything, theta = torch.arange(3), torch.tensor([1.0, 2.0, 3.0])
-    cells.keep(4, everything, torch.tensor([10.0, 20.0, 30.0]), theta)
+    cells = PersonalCells(torch.tensor([True, False, True]), theta)
+    cells.keep(4, everything, torch.tensor([10.0, 20.0, 30.0]))
     cells.synchronise()
-    other = PersonalCells(torch.tensor([True, False, True]))
+    assert cells.clients == (4,)
+    assert cells.of(4).tolist() == [10.0, 30.0]
+    other = PersonalCells(torch.tensor([True, False, True]), theta)
     other.load_state_dict(cells.state_dict())
     vector = theta.clone()
     other.restore(4, everything, vector)
     assert vector.tolist() == [10.0, 2.0, 30.0]
-    untouched = theta.clone()
-    other.restore(5, everything, untouched)
-    assert untouched.tolist() == theta.tolist()
+    newcomer = torch.zeros(3)
+    other.restore(5, everything, newcomer)
+    assert newcomer.tolist() == [1.0, 0.0, 3.0]
 
 
 def test_cells_outside_a_submodel_are_remembered():
     """A client that trains other cells in the next round still has the first ones."""
-    cells = PersonalCells(torch.ones(4, dtype=torch.bool))
     theta = torch.zeros(4)
+    cells = PersonalCells(torch.ones(4, dtype=torch.bool), theta)
     for index, values in (([0, 1], [1.0, 2.0]), ([1, 2], [5.0, 6.0])):
-        cells.keep(0, torch.tensor(index), torch.tensor(values), theta)
+        cells.keep(0, torch.tensor(index), torch.tensor(values))
         cells.synchronise()
     vector = theta.clone()
     cells.restore(0, torch.arange(4), vector)
@@ -149,8 +152,8 @@ def test_cells_outside_a_submodel_are_remembered():
 
 def test_values_of_a_round_count_from_the_next_one():
     """What a client kept shows only after the round, so that order does not matter."""
-    cells = PersonalCells(torch.ones(2, dtype=torch.bool))
-    cells.keep(0, torch.arange(2), torch.tensor([7.0, 7.0]), torch.zeros(2))
+    cells = PersonalCells(torch.ones(2, dtype=torch.bool), torch.zeros(2))
+    cells.keep(0, torch.arange(2), torch.tensor([7.0, 7.0]))
     vector = torch.zeros(2)
     cells.restore(0, torch.arange(2), vector)
     assert vector.tolist() == [0.0, 0.0]
