@@ -9,6 +9,7 @@ from tqdm import tqdm
 from app.attacks.reconstruction.catalogue import make_passive
 from app.attacks.reconstruction.findings import ReconstructionFinding
 from app.attacks.reconstruction.passive import PassiveAttack, UploadInversion
+from app.attacks.reconstruction.released_model import ModelInversion
 from app.attacks.world import World
 from app.errors import Problem, raise_all
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
@@ -46,7 +47,7 @@ class ImageReconstruction(FederatedCallback):
     def _deceived(self, federation: FederatedModule) -> Iterator[Problem]:
         """Uploads answer what clients were sent; where a server sent something else, the transcript does not tell."""
         lying = overriding(federated_callbacks(federation.trainer), "on_broadcast")
-        if lying and any(isinstance(attack, UploadInversion) for attack in self.attacks):
+        if lying and any(map(_reads_uploads, self.attacks)):
             yield Problem(
                 f"uploads are to be attacked in a run with {type(lying[0]).__name__}",
                 "clients did not get the models that the transcript holds, so their changes cannot be told",
@@ -78,3 +79,7 @@ class ImageReconstruction(FederatedCallback):
         if self.results is not None:
             self.results.conclude(found)
         return found
+
+
+def _reads_uploads(attack: PassiveAttack) -> bool:
+    return isinstance(attack, UploadInversion) or (isinstance(attack, ModelInversion) and attack.target == "uploads")

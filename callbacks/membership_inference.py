@@ -16,6 +16,7 @@ from app.attacks.protocols.audit import Audit, AuditSettings, Controls
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.catalogue import PAPERS, ProtocolName
 from app.attacks.protocols.memdefense import MemDefensePaper
+from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.public import Public
 from app.attacks.shadows.book import DEFAULT_SHADOWS, ShadowSettings
 from app.attacks.shadows.federated import Federations
@@ -82,7 +83,8 @@ class MembershipInference(FederatedCallback):
             calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
             controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
             adaptive: beside every attack, the same attack by somebody who knows the run's defenses: refilling what they
-                zero, averaging what they noise. Shadows through the defense are a matter of `shadows.mode`.
+                zero, averaging what they noise, guessing what they hide. Shadows through the defense are a matter of
+                `shadows.mode`.
         """
         self.home: AttackHome | None = None
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
@@ -165,7 +167,12 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
 
 
 def _defenses(federation: FederatedModule) -> Iterator[Part]:
-    """Which defenses are used is no secret; attackers adapt to those that say what they do."""
+    """Which defenses are used is no secret; attackers adapt to those that say what they do.
+
+    A network whose clients keep a choice to themselves counts among them.
+    """
+    if federation.net.private_names():
+        yield Part(type(federation.net).__name__, frozenset({"hidden-choice"}))
     for place, callback in enumerate(federated_callbacks(federation.trainer)):
         if callback.kind == "defense" and (traits := callback.traits()):
             yield Part(type(callback).__name__, traits, place)
@@ -179,7 +186,10 @@ def _protocol(
     if name == "audit":
         return Audit([make_attack(attack) for attack in (attacks if attacks is not None else USUAL)], settings)
     names = None if attacks is None else [attack if isinstance(attack, str) else attack.name for attack in attacks]
-    return MemDefensePaper(names, adaptive=settings.adaptive) if name == "memdefense" else PAPERS[name](names)
+    if name in ("memdefense", "waffle"):
+        paper = MemDefensePaper if name == "memdefense" else WafflePaper
+        return paper(names, adaptive=settings.adaptive)
+    return PAPERS[name](names)
 
 
 def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:

@@ -15,6 +15,9 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.reports import ClientReport
 from app.results.attack_results import attack_summary
+from app.results.factor_results import factor_summary
+from app.results.fairness_files import fairness_summary
+from app.results.newcomer_files import newcomer_summary
 from app.results.pictures import draw_accuracy, draw_budget
 from app.results.reconstruction_results import reconstruction_summary
 from app.results.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
@@ -110,10 +113,16 @@ class RunRecorder(FederatedCallback):
             told = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
             summary["privacy"], summary["channels"] = budgets, channels
             self._folder.write_json("privacy.json", told)
+        if fairness := fairness_summary(self._folder):
+            summary["fairness"] = fairness
+        if newcomers := newcomer_summary(self._folder):
+            summary["newcomers"] = newcomers
         if attacks := attack_summary(self._folder):
             summary["attacks"] = attacks
         if reconstructed := reconstruction_summary(self._folder):
             summary["reconstruction"] = reconstructed
+        if factors := factor_summary(self._folder):
+            summary["factors"] = factors
         self._folder.write_json("summary.json", summary)
         for logger in trainer.loggers:
             if isinstance(logger, RoundLogger):

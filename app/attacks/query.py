@@ -17,6 +17,7 @@ from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.base import ScalableNet
+from app.models.factor_layers import FactorLayer
 from app.seeding import numpy_generator
 
 REMEMBERED = 2_000_000
@@ -102,13 +103,13 @@ def last_linear(net: nn.Module) -> nn.Linear:
     """The layer that makes the logits.
 
     Raises:
-        UserError: where the network has no linear layer.
+        UserError: where the network does not end in a linear layer.
     """
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
-    if not layers:
-        raise UserError.of(
-            f"{type(net).__name__} has no linear layer",
-            "the white-box attack reads the gradient of one",
-            "leave out the white-box attack, or end the network in a linear layer",
-        )
-    return layers[-1]
+    layers = [layer for layer in net.modules() if isinstance(layer, (nn.Linear, FactorLayer))]
+    if layers and isinstance(last := layers[-1], nn.Linear):
+        return last
+    raise UserError.of(
+        f"{type(net).__name__} has {'a factorised last layer' if layers else 'no linear layer'}",
+        "the white-box attack reads the gradient of a linear one",
+        "leave out the white-box attack, or end the network in a linear layer",
+    )

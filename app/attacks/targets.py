@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -67,15 +67,40 @@ def uploaded_models(
         only: the one client that is wanted; without, all of them.
     """
     looked_at = sorted({*rounds, *(reading.rounds if reading is not None else ())})
+    heard = _heard(view, public, looked_at, only)
+    return {client: _uploaded(public, client, found, rounds, prefix, last, reading) for client, found in heard.items()}
+
+
+def upload_sightings(
+    view: ServerView, public: Public, rounds: Sequence[int]
+) -> dict[int, list[Sighting] | NotAvailable]:
+    """What an honest-but-curious server reads of every client in some rounds, by client and round.
+
+    Args:
+        view: the server's.
+        public: the public plan says which cells an upload is about.
+        rounds: ascending, counted from 1.
+    """
+    found: dict[int, list[Sighting] | NotAvailable] = {}
+    for client, heard in _heard(view, public, rounds, None).items():
+        read = [one.sighting() for one in heard]
+        seen = [sighting for sighting in read if isinstance(sighting, Sighting)]
+        sealed = [sighting for sighting in read if isinstance(sighting, NotAvailable)]
+        found[client] = seen or (sealed[-1] if sealed else _silent(client, rounds))
+    return found
+
+
+def _heard(view: ServerView, public: Public, rounds: Sequence[int], only: int | None) -> dict[int, list[_Heard]]:
+    """Messages of every client, or of one, by client and round."""
     heard: dict[int, list[_Heard]] = {client: [] for client in range(len(_sizes(public))) if only in (None, client)}
     trainable = _trainable(public)
-    for round_ in looked_at:
+    for round_ in rounds:
         broadcast = view.broadcast(round_) if view.readable(round_) else None
         scene = _Scene(round_, _plan_of(public)(round_ - 1), broadcast, trainable)
         for upload in view.uploads(round_):
             if upload.client in heard:
                 heard[upload.client].append(_Heard(scene, upload))
-    return {client: _uploaded(public, client, found, rounds, prefix, last, reading) for client, found in heard.items()}
+    return heard
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +161,7 @@ def _uploaded(
 ) -> AttackedModel | NotAvailable:
     asked = [one.scene.round for one in heard if one.scene.round in rounds]
     if not asked:
-        where = ", ".join(map(str, rounds))
-        return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({where})")
+        return _silent(client, rounds)
     asked = asked[-1:] if last else asked
     found = {one.scene.round: one.sighting() for one in heard if reading is not None or one.scene.round in asked}
     for round_ in asked:
@@ -149,6 +173,11 @@ def _uploaded(
         return AttackedModel(key, client, size, tuple(sighting.snapshot for sighting in seen))
     own = replace(reading, rounds=tuple(sighting.round for sighting in seen))
     return AttackedModel(key, client, size, own.snapshots(seen, asked), own)
+
+
+def _silent(client: int, rounds: Sequence[int]) -> NotAvailable:
+    where = ", ".join(map(str, rounds))
+    return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({where})")
 
 
 def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> Sighting:

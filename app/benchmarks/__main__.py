@@ -1,4 +1,4 @@
-"""`python -m app.benchmarks defenses|federation|paillier|shadows [--quick] [--json FILE]`: measure and print tables."""
+"""`python -m app.benchmarks SUBJECT [--quick] [--json FILE]`: measure and print tables."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from app.benchmarks.federation import federation_tables
 from app.benchmarks.paillier import paillier_tables
 from app.benchmarks.shadows import shadow_tables
 from app.benchmarks.table import Table
+from app.benchmarks.waffle import waffle_tables
 from app.federation.executors import available_cores
 
 SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
@@ -24,6 +25,7 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
     "federation": federation_tables,
     "paillier": paillier_tables,
     "shadows": shadow_tables,
+    "waffle": waffle_tables,
 }
 
 

@@ -35,7 +35,7 @@ def _client_app(work: Work) -> ClientApp:
         net = work.net(work.shape)
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         order = torch.randperm(len(labels)).split(work.batch_size)
-        fit(net, ((images[positions], labels[positions]) for positions in order), fused=False)
+        fit(net, ((images[positions], labels[positions]) for positions in order), work.optimizer, fused=False)
         if work.evaluate:
             correct_answers(net, _tables(work).test)
         answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(labels)})}

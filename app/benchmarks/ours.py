@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import lightning.pytorch as pl
-from torch.optim import Adam
 
 from app.benchmarks.raw import flat
-from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, SEED, Run, Stopwatch, Work
+from app.benchmarks.work import EVALUATION_BATCH, SEED, Run, Stopwatch, Work
 from app.federation.evaluation import Evaluation
 from app.federation.executors import ExecutorKind
 from app.federation.local import LocalTraining
@@ -33,7 +31,7 @@ def federation(work: Work, executor: ExecutorKind) -> FederatedModule:
     """The federation that does the work."""
     return FederatedModule(
         net=work.net,
-        local=LocalTraining(batch_size=work.batch_size, optimizer=partial(Adam, lr=LEARNING_RATE)),
+        local=LocalTraining(batch_size=work.batch_size, optimizer=work.optimizer),
         evaluation=Evaluation(clients=work.evaluate, batch_size=EVALUATION_BATCH),
         executor=executor,
         seed=SEED,

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import Adam
 from torch.utils.data import DataLoader, TensorDataset
 
-from app.benchmarks.work import EVALUATION_BATCH, LEARNING_RATE, MEAN, STD, Run, Stopwatch, Work
+from app.benchmarks.work import EVALUATION_BATCH, MEAN, STD, Run, Stopwatch, Work
 
 Batch = tuple[Tensor, Tensor]
 
@@ -42,10 +42,11 @@ class Tables:
         return cls(tuple(pairs[:-1]), pairs[-1])
 
 
-def fit(net: nn.Module, batches: Iterable[Batch], fused: bool) -> None:
-    """One local epoch with a fresh Adam."""
+def fit(net: nn.Module, batches: Iterable[Batch], make: OptimizerCallable, fused: bool) -> None:
+    """One local epoch with a fresh optimiser."""
     net.train()
-    optimizer = Adam(net.parameters(), lr=LEARNING_RATE, fused=fused or None)
+    optimizer = make(net.parameters())
+    optimizer.param_groups[0]["fused"] = fused or None
     for images, labels in batches:
         optimizer.zero_grad(set_to_none=True)
         cross_entropy(net(images), labels).backward()
@@ -110,7 +111,7 @@ class _FastLoop:
     def _client(self, round_: int, client: int, total: _Sum) -> None:
         net = self._local_net()
         correct = correct_answers(net, self.tables.test) if self.work.evaluate and client == 0 else 0
-        fit(net, self._batches(round_, client), fused=True)
+        fit(net, self._batches(round_, client), self.work.optimizer, fused=True)
         if self.work.evaluate:
             correct += correct_answers(net, self.tables.test)
         total.add(net, correct)
@@ -159,7 +160,8 @@ def naive(work: Work, rounds: int) -> Run:
         states = []
         for images, labels in tables.clients:
             local = copy.deepcopy(net)
-            fit(local, DataLoader(TensorDataset(images, labels), work.batch_size, shuffle=True), fused=False)
+            batches = DataLoader(TensorDataset(images, labels), work.batch_size, shuffle=True)
+            fit(local, batches, work.optimizer, fused=False)
             correct += correct_answers(local, tables.test) if work.evaluate else 0
             states.append(local.state_dict())
         net.load_state_dict({key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]})

@@ -6,9 +6,12 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
+from torch.optim import Adam
 
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
@@ -19,13 +22,14 @@ from datamodules.split import Holdout
 
 LEARNING_RATE = 1e-3
 SEED = 0
+ADAM: OptimizerCallable = partial(Adam, lr=LEARNING_RATE)
 EVALUATION_BATCH = 128
 MEAN, STD = 0.5, 0.25
 
 
 @dataclass(frozen=True)
 class Work:
-    """One setting: every client takes part in every round, trains one epoch with Adam, and the mean is taken.
+    """One setting: every client takes part in every round, trains one epoch, and the mean is taken.
 
     Attributes:
         clients: number of clients.
@@ -36,6 +40,7 @@ class Work:
         net: the network.
         shape: shape of the images.
         tests: samples of the common test set.
+        optimizer: what clients train with.
     """
 
     clients: int
@@ -45,6 +50,7 @@ class Work:
     net: Callable[[DataShape], ScalableNet] = CNN
     shape: DataShape = DataShape(3, 32, 32, 10)  # noqa: RUF009  (frozen)
     tests: int = 1000
+    optimizer: OptimizerCallable = ADAM
 
     def data(self) -> SyntheticImages:
         """The data, dealt and ready."""

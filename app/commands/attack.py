@@ -1,7 +1,7 @@
 """`rampart attack RUN`: attack a finished run from its transcript, without training it again.
 
 These are the options of membership inference; `rampart attack RUN --attacks rolling-model --help` shows those of
-attacks that bring training images back.
+attacks that bring training images back, and `--attacks factor-recovery` asks which factors clients of WAFFLe use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from app.commands.factors import recover, wants_factors
 from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser, quieten
 from app.commands.reconstruct import reconstruct, wants_reconstruction
@@ -24,6 +25,8 @@ LISTS = ("--attacks", "--targets", "--rounds")
 def attack(arguments: Sequence[str]) -> int:
     """Attack a finished run; returns the exit code: 1 where an attack broke down."""
     quieten()
+    if wants_factors(list(with_lists(arguments))):
+        return recover(list(with_lists(arguments)))
     if wants_reconstruction(list(with_lists(arguments))):
         return reconstruct(list(with_lists(arguments)))
     parser = attack_parser()

@@ -31,12 +31,18 @@ from app.metrics.spread import Spread
 from app.recipes import CODES, shipped_recipes
 from app.results.attack_results import AttackResults
 from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
+from app.results.factor_results import FactorResults
+from app.results.fairness_files import fairness_lines, fairness_summary
+from app.results.newcomer_files import newcomer_lines, newcomer_summary
 from app.results.reconstruction_results import ReconstructionResults
 from app.results.run_folder import RunFolder, RunSettings
 from app.results.tracking import RoundLogger, TrackingMode, make_tracker
+from callbacks.factor_recovery import FactorRecovery
+from callbacks.fairness import FairnessRecorder
 from callbacks.image_reconstruction import ImageReconstruction
 from callbacks.malicious_server import MaliciousServer
 from callbacks.membership_inference import AttackHome, MembershipInference
+from callbacks.newcomers import NewcomerRecorder
 from callbacks.progress import FederationProgress
 from callbacks.run_recorder import RunRecorder
 from callbacks.transcript_recorder import TranscriptRecorder
@@ -167,6 +173,8 @@ class FitCommand(LightningCLI):
             attack.home = AttackHome(results, cache, ShadowFederations(self))
         if isinstance(attack, (MaliciousServer, ImageReconstruction)):
             attack.results = ReconstructionResults(self.folder, self.tracker)
+        if isinstance(attack, FactorRecovery):
+            attack.results = FactorResults(self.folder)
 
     def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""
@@ -190,7 +198,9 @@ class FitCommand(LightningCLI):
 
     def _observers(self) -> list[Callback]:
         trainer, settings = self.config.trainer, TranscriptSettings(**vars(self.config.transcript))
-        recorders = [TranscriptRecorder(self.folder.path / "transcript", settings), RunRecorder(self.folder)]
+        transcript = TranscriptRecorder(self.folder.path / "transcript", settings)
+        observers = [FairnessRecorder(self.folder), NewcomerRecorder(self.folder)]
+        recorders = [*observers, transcript, RunRecorder(self.folder)]  # the last one collects
         progress = [] if trainer.enable_progress_bar is False else [FederationProgress()]
         checkpoints = [] if trainer.enable_checkpointing is False else [RoundCheckpoint(self.folder.checkpoints)]
         return [*progress, *recorders, *checkpoints]
@@ -239,10 +249,14 @@ def _closing(command: FitCommand) -> str:
     lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {command.folder.path}"]
     if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
         lines.extend(_accuracies(command.model.report))
+        lines.extend(fairness_lines(fairness_summary(command.folder)))
+        lines.extend(newcomer_lines(newcomer_summary(command.folder)))
         hooks = command.model.hooks
         told = [statement.line() for statement in (*hooks.statements(), *hooks.channel_statements())]
         lines.extend(f"  privacy            {line}" for line in told)
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    if (command.folder.path / "fairness.json").is_file():
+        lines.append("  fairness.png, fairness.json and everyone.csv tell how much clients differ")
     if (command.folder.path / "privacy.json").is_file():
         lines.append("  privacy.json tells what was promised or spent, and on what terms")
     if (command.folder.path / "attacks" / "leakage.png").is_file():

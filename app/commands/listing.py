@@ -20,10 +20,14 @@ from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
 from app.recipes import shipped_recipes
+from callbacks.factor_recovery import FactorRecovery
 from datamodules.base import FederatedDataModule
 from datamodules.partitions import Partition
 
 Entry = tuple[str, str]
+
+OTHERS: dict[str, type] = {"factor-recovery": FactorRecovery}
+"""Attacks that neither infer membership nor bring images back, by name."""
 
 
 def classes(base: type, package: ModuleType) -> list[Entry]:
@@ -42,7 +46,7 @@ def _defenses() -> list[Entry]:
 
 
 def _attacks() -> list[Entry]:
-    return [(name, _first_line(kind)) for name, kind in {**ATTACKS, **ACTIVE, **PASSIVE}.items()]
+    return [(name, _first_line(kind)) for name, kind in {**ATTACKS, **ACTIVE, **PASSIVE, **OTHERS}.items()]
 
 
 def _recipes(kind: str | None = None) -> list[Entry]:

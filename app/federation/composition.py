@@ -65,6 +65,7 @@ def _settings(federation: FederatedModule) -> Iterator[Part]:
         ("a server that weighs clients by their loss", "loss-weights", weighs_by_loss(federation)),
         ("model.sampling fixed", "fixed-participation", _fixed(federation)),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
+        ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:
         if present:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
 Choice = Literal["own", "another", "mean", "none"]
-"""Private cells of a client: its own, another client's, the mean over the clients, or what the server has for them."""
+"""Private cells: the client's own, those of another client of its group, the mean over clients, or the server's."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,15 @@ class Everyone:
     A client that has never taken part in a round has nothing of its own, and uses the server's model as it is.
     """
 
-    def __init__(self, federation: FederatedModule) -> None:
-        """Look at the federation as it is now, at the end of a round.
+    def __init__(self, federation: FederatedModule, round_: int) -> None:
+        """Look at the federation as it is now.
 
         Args:
-            federation: prepared, with its data on the device.
+            federation: in training, at the end of a round.
+            round_: 0-based number of that round, whose plan tells who trains how wide a network.
         """
         self._federation = federation
-        self._plan = federation.plan_of(federation.current_epoch)
+        self._plan = federation.plan_of(round_)
         self._theta = federation.space.read(federation.net)
         self._nets = threading.local()  # worker threads evaluate one client each
 
@@ -65,15 +68,12 @@ class Everyone:
 
     def scores(self, choice: Choice = "own") -> tuple[LocalScore, ...]:
         """Every client with a test set, by id; the same on all processes."""
-        clients = self._share()
-        vectors = {client: self._vector(client, self._values(client, choice)) for client in clients}
-        return self._gathered(clients, vectors)
+        return self._gathered(lambda client: self._vector(client, self._values(client, choice)))
 
     def fine_tuned(self) -> tuple[LocalScore, ...]:
         """The same after one more local training of every client, of which nothing is sent."""
-        clients = self._share()
-        tasks = [self._task(client, vector) for client, vector in self._started(clients).items()]
-        return self._gathered(clients, self._trained(self._undefended(), tasks))
+        tasks = (self._task(client, self._started(client)) for client in self._share())
+        return self._scored(self._trained(self._undefended(), tasks))
 
     @property
     def _clients(self) -> tuple[int, ...]:
@@ -86,10 +86,19 @@ class Everyone:
         tested = [client for client in self._clients if len(federation.data.test_indices(client))]
         return tested[federation.global_rank :: federation.trainer.world_size]
 
-    def _gathered(self, clients: Sequence[int], vectors: dict[int, Tensor]) -> tuple[LocalScore, ...]:
+    def _gathered(self, model: Callable[[int], Tensor]) -> tuple[LocalScore, ...]:
+        """Scores of the clients' models, which are made one at a time: a federation may have thousands."""
+        clients = self._share()
+        scores = self._federation.executor.map(lambda client: self._score(client, model(client)), clients)
+        return self._listed(zip(clients, scores, strict=True))
+
+    def _scored(self, vectors: Iterable[tuple[int, Tensor]]) -> tuple[LocalScore, ...]:
+        """Scores of models that come one after the other."""
+        return self._listed((client, self._score(client, vector)) for client, vector in vectors)
+
+    def _listed(self, scores: Iterable[tuple[int, Score]]) -> tuple[LocalScore, ...]:
         holders = set(self._federation.personal.clients)
-        scores = self._federation.executor.map(lambda client: self._score(client, vectors[client]), clients)
-        own = [LocalScore(client, one, client in holders) for client, one in zip(clients, scores, strict=True)]
+        own = [LocalScore(client, one, client in holders) for client, one in scores]
         return tuple(sorted((one for part in gather(own) for one in part), key=lambda one: one.client))
 
     def _vector(self, client: int, values: Tensor | None) -> Tensor:
@@ -102,15 +111,32 @@ class Everyone:
 
     def _values(self, client: int, choice: Choice) -> Tensor | None:
         personal = self._federation.personal
-        holders = personal.clients
-        if choice == "mean" and holders:
-            return torch.stack([personal.of(holder) for holder in holders]).mean(dim=0)
-        if choice == "none" or client not in holders:
+        if choice == "mean" and personal.clients:
+            return self._mean
+        if choice == "none" or client not in personal.clients:
             return None
-        if choice == "own":
-            return personal.of(client)
-        order = numpy_generator(self._federation.seed, "swapped-choices").permutation(holders).tolist()
-        return personal.of(order[(order.index(client) + 1) % len(order)])
+        return personal.of(client if choice == "own" else self._partners[client])
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        """Mean of the private parts of all clients that have one."""
+        personal = self._federation.personal
+        return torch.stack([personal.of(holder) for holder in personal.clients]).mean(dim=0)
+
+    @cached_property
+    def _partners(self) -> dict[int, int]:
+        """With whom clients exchange their private parts: another of their group, since groups differ anyway.
+
+        The only holder of a group exchanges with the next client of any group, or, if all alone, with itself.
+        """
+        federation = self._federation
+        order = numpy_generator(federation.seed, "exchange").permutation(federation.personal.clients).tolist()
+        partners: dict[int, int] = {}
+        for place, client in enumerate(order):
+            others = [*order[place + 1 :], *order[:place]]
+            same = [other for other in others if federation.data.groups[other] == federation.data.groups[client]]
+            partners[client] = [*same, *others, client][0]
+        return partners
 
     def _score(self, client: int, vector: Tensor) -> Score:
         federation, rate = self._federation, self._plan.rate(client)
@@ -141,22 +167,19 @@ class Everyone:
         context = self._federation.local_context
         return replace(context, start_hooks=(), end_hooks=(), loss_hooks=(), penalty_hooks=())
 
-    def _started(self, clients: Sequence[int]) -> dict[int, Tensor]:
-        """What clients start a local training from: the server's model with their own values, or the initial ones."""
-        return {client: self._vector(client, self._federation.personal.of(client)) for client in clients}
+    def _started(self, client: int) -> Tensor:
+        """What a client starts a local training from: the server's model with its own values, or the initial ones."""
+        return self._vector(client, self._federation.personal.of(client))
 
-    def _trained(self, context: LocalContext, tasks: Sequence[ClientTask]) -> dict[int, Tensor]:
-        """The clients' models after local training."""
-        federation = self._federation
+    def _trained(self, context: LocalContext, tasks: Iterable[ClientTask]) -> Iterator[tuple[int, Tensor]]:
+        """The clients' models after local training, a block at a time."""
+        federation, waiting = self._federation, iter(tasks)
         executor = make_executor(federation.executor_kind, context, federation.worker_count, [])
-        vectors: dict[int, Tensor] = {}
         try:
-            for start in range(0, len(tasks), federation.block_size):
-                block = tasks[start : start + federation.block_size]
-                vectors |= {trained.task.client: trained.vector for trained in executor.run(block)}
+            while block := list(islice(waiting, federation.block_size)):
+                yield from ((trained.task.client, trained.vector) for trained in executor.run(block))
         finally:
             executor.close()
-        return vectors
 
     def _task(self, client: int, vector: Tensor, later: int = 0) -> ClientTask:
         """One more local training of a model; keyed like the round after this one, or so many later."""

@@ -55,10 +55,10 @@ class Joining(Everyone):
 
     def fitted(self) -> tuple[LocalScore, ...]:
         """After they have fitted their private part to their data, with all that is shared frozen."""
-        federation, clients = self._federation, self._share()
+        federation = self._federation
         context = replace(self._undefended(), trained=federation.space.names(federation.personal.mask))
-        vectors = self._started(clients)
+        vectors = {client: self._started(client) for client in self._share()}
         for visit in range(federation.newcomers.visits):
             tasks = [self._task(client, vector, visit) for client, vector in vectors.items()]
-            vectors = self._trained(context, tasks)
-        return self._gathered(clients, vectors)
+            vectors = dict(self._trained(context, tasks))
+        return self._scored(vectors.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -99,9 +99,9 @@ class Factorised(ScalableNet):
         assert inner is not None
         self.inner = inner
         self.kl_weight, self.unqueried = kl_weight, unqueried
-        for name, count in chosen_layers(inner, factors).items():
-            _put(inner, name, _replacement(inner.get_submodule(name), count, settings))
-        self._sizes = {name: layer.factors for name, layer in self.factor_layers().items()}
+        self._sizes = {f"inner.{name}": count for name, count in chosen_layers(inner, factors).items()}
+        for name, count in self._sizes.items():
+            _put(self, name, _replacement(self.get_submodule(name), count, settings))
 
     def scaled(self, rate: float) -> Self:
         """The same network, freshly initialised; `rate` can only be 1."""
@@ -115,7 +115,7 @@ class Factorised(ScalableNet):
 
     def factor_layers(self) -> dict[str, FactorLayer]:
         """The factorised layers by name, such as `inner.layers.hidden1`."""
-        return {name: layer for name, layer in self.named_modules() if isinstance(layer, FactorLayer)}
+        return {name: cast(FactorLayer, self.get_submodule(name)) for name in self._sizes}
 
     def layer_axes(self) -> dict[str, LayerAxes]:
         """No axis at all: nothing is ever cut, since factors and channels are different things."""
@@ -139,7 +139,7 @@ class Factorised(ScalableNet):
 
     def draw(self, generator: torch.Generator) -> Mapping[str, Tensor]:
         """Noise of one local step, by buffer, on the generator's device."""
-        like = next(self.parameters())
+        like = self._layers()[0].strength
         sizes = {f"{layer}.{name}": size for layer, size in self._sizes.items() for name in NOISE}
         drawn = torch.rand(sum(sizes.values()), generator=generator, device=generator.device, dtype=like.dtype)
         return dict(zip(sizes, drawn.split(list(sizes.values())), strict=True))

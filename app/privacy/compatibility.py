@@ -367,6 +367,15 @@ RULES: tuple[Rule, ...] = (
         "zeros are hidden in the sums, so nobody can see which ones they are and refill them client by client",
     ),
     Rule(
+        "channel-hidden-choice",
+        "note",
+        "channel",
+        "hidden-choice",
+        "{second} under {first}",
+        "plain uploads would show which factors a client uses, since those that it uses move; in the sums nobody sees "
+        "whose they are",
+    ),
+    Rule(
         "dp-then-pruning",
         "note",
         "sample-dp",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights
+from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights, register_grad_sampler
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
 from opacus.validators import ModuleValidator
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from app.models.factor_layers import FactorConv2d, FactorLayer, FactorLinear, per_sample_gradients
 from app.privacy.ghost import GhostClipping, is_ghostly, is_trained
 
 Batch = tuple[Tensor, Tensor]
@@ -203,7 +204,7 @@ class _Hooks(_Way):
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         super().__init__(net, clip)
-        self._wrapped = _ContiguousHooks(net)
+        self._wrapped = _ContiguousHooks(net, strict=False)  # `unsupported_layers` is the stricter judge
 
     def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
         loss.backward()
@@ -235,6 +236,11 @@ class _ContiguousWeights(GradSampleModuleExpandedWeights):
         return super().forward(images.contiguous())
 
 
+@register_grad_sampler([FactorLinear, FactorConv2d])
+def _factor_samples(layer: FactorLayer, inputs: list[Tensor], gradient: Tensor) -> dict[nn.Parameter, Tensor]:
+    return per_sample_gradients(layer, inputs[0], gradient)
+
+
 class _ExpandedWeights(_Way):
     """Gradients of single samples by torch's expanded weights."""
 
@@ -264,7 +270,8 @@ def unsupported_layers(net: nn.Module, method: ClippingMethod) -> list[str]:
 
 
 def _refused(layer: nn.Module, method: ClippingMethod) -> bool:
-    if any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False)):
+    kept = layer.state_dict(keep_vars=True)
+    if any(buffer.is_floating_point() and name in kept for name, buffer in layer.named_buffers(recurse=False)):
         return True  # statistics of the data would be sent without noise
     if not is_trained(layer):
         return False

@@ -23,6 +23,9 @@ from app.metrics.vulnerability import ClientRow
 from app.results.result_files import replace_all, restored, result_path, unreadable
 from app.results.run_folder import finite
 
+OTHER_RESULTS = ("factors.json",)
+"""Files in the folder of attacks that hold no membership inference."""
+
 ARRAYS = ("scores", "members", "samples", "clients")
 
 
@@ -142,7 +145,8 @@ class AttackFiles:
 
     def records(self) -> list[AttackRecord]:
         """All results, by label."""
-        return sorted(map(_read, self.folder.glob("*.json")), key=lambda record: record.label)
+        paths = [path for path in self.folder.glob("*.json") if path.name not in OTHER_RESULTS]
+        return sorted(map(_read, paths), key=lambda record: record.label)
 
     def summary(self) -> dict[str, float]:
         """All available numbers of all results under `attacks/<label>/<name>`."""

@@ -6,14 +6,16 @@ from functools import partial
 
 import numpy as np
 import pytest
+from torch.optim import SGD
 
 from app.benchmarks.defenses import METHODS, private_steps
 from app.benchmarks.ours import ours
 from app.benchmarks.paillier import CLIENTS, Measured, Subject, client_table, encryption_table, measure, round_table
 from app.benchmarks.raw import raw_sequence, raw_threads
 from app.benchmarks.table import Row, Table
+from app.benchmarks.waffle import raw_waffle
 from app.benchmarks.work import Work
-from app.models.cnn import CNN
+from app.models import CNN, MLP, DataShape, Factorised
 
 # a bias before a batch norm has no gradient but rounding, which Adam would blow up
 SMALL_NET = partial(CNN, u=4, bias=False)
@@ -84,3 +86,14 @@ def test_encryption_is_measured_on_whole_updates(monkeypatch):
     assert CLIENTS == 20
     assert found.phe_encrypt > max(found.alone)
     assert min(found.add, found.decrypt, found.decrypt_cpu, found.phe_decrypt, *found.alone, *found.encrypt) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["sequence", "vectorised"])
+def test_raw_waffle_and_rampart_do_the_same_work(executor):
+    """The loop written by hand ends with the same shared factors, noise and private choices included."""
+    net = partial(Factorised, net=partial(MLP, hidden=(8,), bias=False), factors={"layers.hidden1": 5})
+    work = Work(3, 24, 8, net=net, shape=DataShape(1, 6, 6, 4), tests=8, optimizer=partial(SGD, lr=0.1))
+    raw, mine = raw_waffle(work, rounds=3), ours(work, rounds=3, executor=executor)
+    assert (raw.vector - ours(work, rounds=1).vector).abs().max() > 1e-3, "rounds must move the model"
+    assert (raw.vector - mine.vector).abs().max() < 2e-5

@@ -50,6 +50,8 @@ def no_pictures(monkeypatch):
     """Drawing takes half the time of a tiny run."""
     monkeypatch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
     monkeypatch.setattr("callbacks.run_recorder.draw_budget", lambda *_: None)
+    monkeypatch.setattr("callbacks.fairness.draw_fairness", lambda *_: None)
+    monkeypatch.setattr("callbacks.fairness.save_figure", lambda *_: None)
     monkeypatch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
 
 

@@ -9,7 +9,7 @@ import app.models
 import datamodules
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
-from app.commands.listing import CATALOGUE
+from app.commands.listing import CATALOGUE, OTHERS
 from app.federation.aggregation import ServerOptimizer
 from app.models import ScalableNet
 from app.recipes import shipped_recipes
@@ -39,7 +39,7 @@ def test_every_section_and_every_choice(capsys):
     sections = listed(capsys)
     assert list(sections) == list(CATALOGUE)
     assert set(sections["recipes"]) == {recipe.name for recipe in shipped_recipes()}
-    assert set(sections["attacks"]) == {*ATTACKS, *ACTIVE, *PASSIVE}
+    assert set(sections["attacks"]) == {*ATTACKS, *ACTIVE, *PASSIVE, *OTHERS}
     assert set(sections["suites"]) == {recipe.name for recipe in shipped_recipes() if recipe.kind == "attack"}
     assert set(sections["methods"]) == {recipe.name for recipe in shipped_recipes() if recipe.kind == "method"}
     assert set(sections["datasets"]) == public(datamodules, FederatedDataModule)

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from app.errors import UserError
-from app.models import CNN, MLP, DataShape, LeNet5, ResNet18
+from app.models import CNN, MLP, DataShape, Factorised, LeNet5, ResNet18
 from app.privacy.ghost import GhostClipping, is_ghostly
 from app.privacy.per_sample import Mechanism, PrivateSteps, unsupported_layers
 
@@ -84,6 +84,27 @@ def test_without_noise_a_step_is_the_clipped_mean(method, net, last):
         expected = ((clip / (norms + 1e-6)).clamp(max=1)[:, None] * gradients).mean(0)
         torch.testing.assert_close(before - flat(network), expected, rtol=0, atol=1e-11)
         assert not torch.allclose(before - flat(network), gradients.mean(0), atol=1e-4), "clipping must matter"
+
+
+@pytest.mark.parametrize(
+    ("inner", "factors"),
+    [(partial(MLP, hidden=(12,)), {"*hidden1": 6}), (LeNet5, {"hidden1": 6, "*conv": 3})],
+    ids=["linear", "convolutions"],
+)
+def test_factorised_layers_are_clipped_by_hooks(inner, factors):
+    """Each sample's gradient of factors and private choices alike, at the noise that the step has drawn."""
+    torch.manual_seed(1)
+    network = Factorised(SHAPE, net=inner, factors=factors).double().train()
+    for name, value in network.draw(torch.Generator().manual_seed(2)).items():
+        network.get_buffer(name).copy_(value)
+    batch = torch.randn(9, 3, 16, 16, dtype=torch.double), torch.randint(0, 5, (9,))
+    assert unsupported_layers(network, "hooks") == []
+    assert unsupported_layers(network, "ghost")
+    gradients = sample_gradients(network, batch)
+    clip, before = float(gradients.norm(dim=1).median()), flat(network)
+    step(network, batch, Mechanism(clip, 0.0, "hooks"))
+    expected = ((clip / (gradients.norm(dim=1) + 1e-6)).clamp(max=1)[:, None] * gradients).mean(0)
+    torch.testing.assert_close(before - flat(network), expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
 from app.attacks.models import Snapshot, TargetKind
+from app.models.base import ScalableNet
 from app.privacy.traits import Trait
 
 
@@ -55,6 +56,13 @@ class Adaptation(ABC):
 
     needs_rounds: ClassVar[int] = 1
     """Fewest rounds of a model without which it changes nothing; from 2 on, it draws on rounds before the attacked."""
+
+    reads_shadows: ClassVar[bool] = False
+    """Whether it reads shadows, too, that were trained by themselves: what it restores is missing in every model."""
+
+    def fitted(self, prototype: ScalableNet) -> Self:
+        """The adaptation to models of one network, whose architecture is public."""
+        return self
 
     @abstractmethod
     def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.base import Adaptation
+from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.refill import Refill
 from app.attacks.models import TargetKind
 from app.privacy.traits import Part, Trait
 
-ADAPTATIONS: tuple[Adaptation, ...] = (Refill(), Averaging())
-"""In the order in which one attacker applies them: what is averaged has been refilled."""
+ADAPTATIONS: tuple[Adaptation, ...] = (Refill(), FactorChoice(), Averaging())
+"""In the order in which one attacker applies them: what is averaged has been refilled, and shows no single change."""
 
 RETRAINED = "retrained"
 """Name of the adaptation that shadows make: they are trained through the defense, not by themselves."""
@@ -21,8 +22,12 @@ RETRAINED_WHAT = "shadows are trained through the whole federation, defenses inc
 UNSEEN_IN_MODELS: frozenset[Trait] = frozenset({"channel", "stops-early"})
 """What leaves no mark on a model of so many rounds, so that there is nothing to adapt to."""
 
-READ_ANYWAY: frozenset[Trait] = frozenset({"kept-cells", "chosen-cells"})
-"""Uploads without some cells: every reader takes these from the broadcast, which is all that adapting could do."""
+READ_ANYWAY: Mapping[TargetKind, frozenset[Trait]] = {
+    "uploads": frozenset({"kept-cells", "chosen-cells"}),
+    "global": frozenset({"hidden-choice"}),
+}
+"""What adapting would add nothing to: cells that an upload lacks are those of the broadcast for every reader, and in
+the model of the whole federation there is nobody's own choice."""
 
 
 def called_for(traits: Collection[Trait], kind: TargetKind) -> list[tuple[Adaptation, ...]]:
@@ -44,6 +49,6 @@ def marks_models(defense: Part) -> bool:
 def unmatched(defenses: Iterable[Part], adaptations: Iterable[Adaptation], kind: TargetKind) -> list[str]:
     """Names of the defenses that none of the adaptations is made for, once each."""
     met = frozenset[Trait]().union(*(one.called_by.get(kind, frozenset()) for one in adaptations))
-    met |= READ_ANYWAY if kind == "uploads" else frozenset()
+    met |= READ_ANYWAY[kind]
     left = [defense.name for defense in defenses if marks_models(defense) and defense.traits.isdisjoint(met)]
     return list(dict.fromkeys(left))

@@ -39,6 +39,12 @@ class Choice:
         before = self.all_rounds or any(adaptation.needs_rounds > 1 for adaptation in self.adaptations)
         return "external" if self._released(world) and not before else "client"
 
+    def reading(self, world: World, rounds: tuple[int, ...]) -> Reading | None:
+        """How the attacker reads models of the run that it has seen in some rounds; None for as they were seen."""
+        if not self.adaptations:
+            return None
+        return Reading(tuple(one.fitted(world.public.prototype) for one in self.adaptations), rounds)
+
     def _released(self, world: World) -> bool:
         return world.final and self.round == world.public.rounds
 
@@ -61,7 +67,7 @@ def seen_models(world: World, choice: Choice, further: tuple[int, ...]) -> Model
     several = tuple(round_ for round_ in kept if round_ in further or round_ == kept[-1]) if further else kept
     prefix = f"target-{choice.round}-{'all' if choice.all_rounds else 'last'}"
     adversary, public = choice.adversary(world), world.public
-    reading = Reading(choice.adaptations, kept) if choice.adaptations else None
+    reading = choice.reading(world, kept)
     if adversary == "server":
         recent = kept if choice.round == public.rounds else (choice.round,)
         looked_at = several if choice.all_rounds else recent

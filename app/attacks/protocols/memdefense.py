@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.attacks.adaptive.base import Reading
 from app.attacks.adaptive.catalogue import called_for
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.attack_net import option_problems
@@ -149,9 +148,8 @@ class MemDefensePaper(Protocol):
         return concluded(world, conditions, rows, decisions, figures, notes, missing)
 
     def _local_models(self, world: World, choice: Choice, rounds: tuple[int, ...]) -> Models:
-        view, reading = world.transcript.server_view(), Reading(choice.adaptations, rounds)
-        adapted = reading if choice.adaptations else None
-        return resolved(uploaded_models(view, world.public, rounds, "memdefense", last=False, reading=adapted))
+        view, reading = world.transcript.server_view(), choice.reading(world, rounds)
+        return resolved(uploaded_models(view, world.public, rounds, "memdefense", last=False, reading=reading))
 
     def _global(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
         models = seen_models(world, choice, ())

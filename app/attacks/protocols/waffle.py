@@ -8,13 +8,15 @@ from functools import partial
 
 import numpy as np
 
+from app.attacks.adaptive.base import adapted_name
+from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.lab import Kind, Lab, ShadowSet
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Shadow, TargetKind
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.choices import Choice, adaptation_notes, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -30,6 +32,7 @@ from app.attacks.responses import Ids
 from app.attacks.shadows.book import train_or_find
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job
+from app.attacks.shadows.concealed import reading_notes, shadow_reading
 from app.attacks.shadows.draws import FEWEST, shared_size
 from app.attacks.world import World
 from app.errors import Problem, UserError, raise_all
@@ -88,7 +91,8 @@ class ShadowMaker:
     def shadows(self, target: AttackedModel, client: int) -> FixedShadows:
         """Shadows for telling the members of a client from the target's answers, with the target's width and recipe."""
         owner, size = NO_CLIENT if self.own_data else client, shared_size(target.size)
-        place = (owner, size, target.last.rate, target.rounds)
+        read = shadow_reading(self._world.public, target.reading)
+        place = (owner, size, target.last.rate, target.rounds, read)
         if place not in self._made:
             self._made[place] = self._make(target, owner, self.pool(client), size)
         return self._made[place]
@@ -100,7 +104,7 @@ class ShadowMaker:
         ]
         jobs = [Job(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
         key = derive_key(seed, "waffle-shadows", owner, size)
-        models = train_or_find(self._world.public, jobs, target.rounds, key, self._cache)
+        models = train_or_find(self._world.public, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
         return FixedShadows(
             tuple(
                 Shadow(model, job.samples, np.sort(order[half : 2 * half]))
@@ -113,7 +117,8 @@ class WafflePaper(Protocol):
     """Membership inference as in WAFFLe's sec. 4.4 and Table 3: Shokri et al.'s attack with three shadow models.
 
     Every client's members are told from test samples, with the released model and with the client's intercepted update,
-    which is what the text of the paper is about. Cells that clients keep to themselves are those of the broadcast.
+    which is what the text of the paper is about. Cells that clients keep to themselves are those of the broadcast;
+    where they are a choice of factors, an interceptor who knows the method guesses it.
     """
 
     name = "waffle"
@@ -126,6 +131,7 @@ class WafflePaper(Protocol):
         shadows: int = 3,
         targets: Sequence[TargetKind] = ("global", "uploads"),
         clients: int | None = None,
+        adaptive: bool = True,
     ) -> None:
         """Follow the paper.
 
@@ -134,6 +140,8 @@ class WafflePaper(Protocol):
             shadows: shadow models per target.
             targets: models that are attacked: the released one, the clients' updates, or both.
             clients: attack the first so many clients only; without data of the attacker's own, each needs shadows.
+            adaptive: where the run hides which factors clients use, attack updates a second time with the factors that
+                an interceptor who knows the method takes for used.
         """
         self._attacks = chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows} | ({} if clients is None else {"clients": clients})
@@ -141,12 +149,12 @@ class WafflePaper(Protocol):
         unknown = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in strange]
         raise_all([*option_problems(self.name, counts, {}), *unknown])
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
+        self._adaptive = adaptive
 
     def findings(self, world: World) -> Iterator[Finding]:
-        """The released model, then every client's update."""
+        """The released model, then every client's update; where it hides a choice, as it is and with a guess of it."""
         maker, attack = ShadowMaker(world, self._shadows), Shokri()
-        for kind in self._targets if self._attacks else ():
-            choice = Choice(kind, world.public.rounds, all_rounds=False)
+        for choice in self._choices(world):
             conditions = Conditions(
                 attack.name,
                 choice.name(world),
@@ -154,8 +162,16 @@ class WafflePaper(Protocol):
                 choice.adversary(world),
                 attack.threat,
                 f"{self._shadows} central",
+                adapted_name(choice.adaptations),
             )
             yield guarded(conditions, partial(self._attacked, world, maker, attack, choice, conditions))
+
+    def _choices(self, world: World) -> Iterator[Choice]:
+        """What is attacked, one after the other."""
+        for kind in self._targets if self._attacks else ():
+            yield Choice(kind, world.public.rounds, all_rounds=False)
+            if self._adaptive and kind == "uploads" and "hidden-choice" in world.public.traits:
+                yield Choice(kind, world.public.rounds, all_rounds=False, adaptations=(FactorChoice(),))
 
     def sets(self, world: World, client: int) -> LabelledSets:
         """The client's members and as many test samples, or as many as there are; the attacker knows none."""
@@ -168,7 +184,8 @@ class WafflePaper(Protocol):
     def _attacked(
         self, world: World, maker: ShadowMaker, attack: Shokri, choice: Choice, conditions: Conditions
     ) -> Finding:
-        models, notes, missing = seen_models(world, choice, ()), _remarks(maker), []
+        models, missing = seen_models(world, choice, ()), list[str]()
+        notes = [*_remarks(maker), *reading_notes(world.public), *adaptation_notes(models)]
         rows: dict[int, MembershipScores] = {}
         for client in world.clients[: self._clients]:
             model = models.get(client, models.get(NO_CLIENT))

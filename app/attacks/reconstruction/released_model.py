@@ -1,4 +1,4 @@
-"""Model inversion of a released model: what does it take its classes to look like, and is that a training image?"""
+"""Model inversion: what does a model take its classes to look like, and is that a training image?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.attacks.models import Snapshot
+from app.attacks.models import TargetKind
 from app.attacks.query import Oracle
 from app.attacks.reconstruction.deep_inversion import DeepInversion
 from app.attacks.reconstruction.evaluator import Evaluator, train_evaluator
@@ -18,7 +18,9 @@ from app.attacks.reconstruction.images import Candidates, Truth, pixel_bounds, t
 from app.attacks.reconstruction.judging import assess
 from app.attacks.reconstruction.model_inversion import MIFace, Prior
 from app.attacks.reconstruction.passive import PassiveAttack
+from app.attacks.reconstruction.subjects import Subject, subjects
 from app.attacks.world import World
+from app.errors import Problem, raise_all
 from app.metrics.inversion import InversionScores, LabelledImages, inversion_scores
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.seeding import torch_generator
@@ -28,7 +30,7 @@ MOST_PER_SET = 5000
 
 
 class ModelInversion(PassiveAttack):
-    """MI-Face: for every class an image that the released model is sure of, with priors for small and smooth images."""
+    """MI-Face: for every class an image that the model is sure of, with priors for small and smooth images."""
 
     name = "mi-face"
 
@@ -39,6 +41,8 @@ class ModelInversion(PassiveAttack):
         l2: float = 1e-2,
         tv: float = 1e-2,
         prior: Prior = "black",
+        target: TargetKind = "global",
+        client: int | None = None,
     ) -> None:
         """Set up the attack.
 
@@ -48,29 +52,31 @@ class ModelInversion(PassiveAttack):
             l2: weight of the squared length of an image, 0 or more.
             tv: weight of the total variation, 0 or more.
             prior: what the search begins with: a black image, the mean of the attacker's own images, or noise.
+            target: `global` for the released model, or `uploads` for what one client sent last, as the server sees it;
+                where clients hide which factors they use, as it was sent and with a guess of them.
+            client: whose upload; without one, the client with the most samples of those that were heard last.
         """
         self.search = MIFace(steps, restarts, l2=l2, tv=tv, prior=prior)
+        self._aim(target, client)
+
+    def _aim(self, target: TargetKind, client: int | None) -> None:
+        raise_all(_aim_problems(target, client))
+        self.target, self.client = target, client
 
     def findings(self, world: World) -> Iterator[ReconstructionFinding]:
-        """One result: an image per class, beside the mean of the class's training images."""
-        members = np.sort(np.concatenate(world.truth.members))
-        clients = tuple(world.clients)
-        notes = (
-            "truth: mean of the training images of each class; only the gap between the nearest training image and the "
-            "nearest other one is leakage",
-        )
-        conditions = Conditions(
-            self.name, self.name, "anybody outside", "the released model", world.public.rounds, clients, notes
-        )
-        if not world.final:
-            yield ReconstructionFinding(conditions, NotAvailable("the model has not been released yet"))
-            return
-        vector = world.transcript.external_view().released()
-        net = Oracle(world.public).network(Snapshot(world.public.rounds, 1.0, vector))
+        """An image per class, beside the mean of the class's training images: one result for every reading."""
+        oracle = Oracle(world.public)
+        for subject in subjects(world, self.name, self.target, self.client):
+            yield self._of(world, oracle, subject)
+
+    def _of(self, world: World, oracle: Oracle, subject: Subject) -> ReconstructionFinding:
+        conditions, model = subject.conditions, subject.model
+        if isinstance(model, NotAvailable):
+            return ReconstructionFinding(conditions, model)
+        net = oracle.network(model)
         if (reason := self.search.obstacle(net)) is not None:
-            yield ReconstructionFinding(conditions, NotAvailable(reason))
-            return
-        yield attempted(conditions, lambda: self._inverted(world, conditions, net, members))
+            return ReconstructionFinding(conditions, NotAvailable(reason))
+        return attempted(conditions, lambda: self._inverted(world, conditions, net, subject.members))
 
     def _inverted(
         self, world: World, conditions: Conditions, net: torch.nn.Module, members: np.ndarray
@@ -97,7 +103,14 @@ class DeepInversionAttack(ModelInversion):
     name = "deep-inversion"
 
     def __init__(
-        self, steps: int = 500, restarts: int = 1, l2: float = 1e-2, tv: float = 1e-2, statistics: float = 1.0
+        self,
+        steps: int = 500,
+        restarts: int = 1,
+        l2: float = 1e-2,
+        tv: float = 1e-2,
+        statistics: float = 1.0,
+        target: TargetKind = "global",
+        client: int | None = None,
     ) -> None:
         """Set up the attack.
 
@@ -107,8 +120,21 @@ class DeepInversionAttack(ModelInversion):
             l2: weight of the squared length of an image, 0 or more.
             tv: weight of the total variation, 0 or more.
             statistics: weight of the distance from batch norm's running statistics, 0 or more.
+            target: `global` for the released model, or `uploads` for what one client sent last.
+            client: whose upload; without one, the client with the most samples of those that were heard last.
         """
         self.search = DeepInversion(steps, restarts, l2=l2, tv=tv, statistics=statistics)
+        self._aim(target, client)
+
+
+def _aim_problems(target: TargetKind, client: int | None) -> Iterator[Problem]:
+    if target not in ("global", "uploads"):
+        yield Problem(
+            f"model inversion has no target {target!r}", "nothing would be attacked", "choose global or uploads"
+        )
+    elif client is not None and target == "global":
+        cause = f"client {client} is to be attacked, but the target is the released model"
+        yield Problem(cause, "the client would be ignored", "set target to uploads, or leave client out")
 
 
 def _class_means(world: World, members: np.ndarray, labels: Tensor) -> Truth:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from app.attacks.adaptive.base import Reading
 from app.attacks.lab import Kind, ShadowSet
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.concealed import as_seen, reading_notes, rounds_to_keep, shadow_reading
 from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
 from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
@@ -63,18 +66,20 @@ class CentralShadows:
     def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
         """Shadows of a target: all of them, or the first few."""
         size = shared_size(target.size) if kind == "out" else target.size
-        place = (kind, size, target.last.rate, target.rounds, target.client if kind == "in-out" else None)
+        owner, read = target.client if kind == "in-out" else None, shadow_reading(self._public, target.reading)
+        place = (kind, size, target.last.rate, target.rounds, owner, read)
         made, wanted = self._made[place], min(first or self._count, self._count)
         if len(made) < wanted:
             made.extend(self._make(target, kind, size, range(len(made), wanted)))
-        return ShadowSet(tuple(made[:wanted]), tuple(_notes(target, made[0])))
+        notes = [*_notes(target, made[0]), *reading_notes(self._public)]
+        return ShadowSet(tuple(made[:wanted]), tuple(notes))
 
     def _make(self, target: AttackedModel, kind: Kind, size: int, numbers: range) -> list[Shadow]:
         draws = [self._draw(target, kind, size, number) for number in numbers]
         client = target.client if kind == "in-out" else 0
         seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
         jobs = [Job(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
-        models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client)
+        models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client, target.reading)
         return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, draws, strict=True)]
 
     def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
@@ -91,17 +96,33 @@ def train_or_find(
     seed: int,
     cache: ShadowCache,
     client: int = NO_CLIENT,
+    reading: Reading | None = None,
 ) -> list[AttackedModel]:
-    """Models of the jobs, as a client's; those that were never trained before are trained now."""
-    keys = [cache.key(public, job, rounds, seed) for job in jobs]
+    """Models of the jobs, as a client's; those that were never trained before are trained now.
+
+    Where the network has a private part, they are read like their target: without it.
+
+    Args:
+        public: network, data and recipe.
+        jobs: models to train.
+        rounds: rounds to see them in, ascending, counted from 1.
+        seed: key of initial values, batches and augmentation.
+        cache: where they are kept.
+        client: whose model they stand for.
+        reading: how the target was read.
+    """
+    kept = rounds_to_keep(public, rounds)
+    keys = [cache.key(public, job, kept, seed) for job in jobs]
     known = {key: found for key in keys if (found := cache.read(key)) is not None}
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
     if missing:
-        trained = train_centrally(public, list(missing.values()), rounds, seed)
+        trained = train_centrally(public, list(missing.values()), kept, seed)
         for key, snapshots in zip(missing, trained, strict=True):
             cache.write(key, snapshots)
             known[key] = snapshots
-    return [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
+    models = [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
+    starts = [partial(initial_vector, public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
+    return [as_seen(public, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
 
 
 def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:

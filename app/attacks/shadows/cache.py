@@ -16,6 +16,7 @@ from app.attacks.public import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.central import Job
 from app.errors import UserError
+from app.models.base import ScalableNet
 
 VERSION = 1
 """To be raised whenever the same settings lead to other shadows."""
@@ -81,7 +82,7 @@ def _description(public: Public) -> dict[str, Any]:
     return {
         "version": VERSION,
         "torch": str(torch.__version__),
-        "network": [type(public.prototype).__name__, str(public.prototype)],
+        "network": [type(public.prototype).__name__, str(public.prototype), *_private_settings(public.prototype)],
         "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
         "optimizer": [repr(optimizer)],
         "augment": _plain(getattr(public.augment, "__self__", public.augment)),
@@ -90,6 +91,14 @@ def _description(public: Public) -> dict[str, Any]:
         "batch": public.batch_size,
         "seed": public.seed,
     }
+
+
+def _private_settings(net: ScalableNet) -> list[str]:
+    """Settings of a network with a private part, which its layers do not show when they are printed."""
+    if not net.private_names():
+        return []
+    plain = (bool, int, float, str, tuple, dict, type(None))
+    return [f"{name}={value!r}" for name, value in sorted(net.hparams.items()) if isinstance(value, plain)]
 
 
 def _plain(augment: Any) -> str:

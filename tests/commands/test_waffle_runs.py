@@ -1,0 +1,84 @@
+"""WAFFLe from the command line: recipes, resumption, fairness and newcomers."""
+
+import csv
+import json
+
+import pytest
+from run_kit import assert_same_end, last_checkpoint, parsed, records, train
+
+from app.errors import UserError
+from app.results.newcomer_files import newcomer_lines
+
+WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}', "--model.executor", "vectorised")
+JOINING = ("--model.newcomers.clients", "1", "--model.newcomers.visits", "2")
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_waffle_to_the_letter_changes_two_numbers():
+    """The overlay keeps the network and the factors of the recipe before it."""
+    ours, literal = (
+        parsed("--config", "waffle-lenet", *more)["model"]["net"]["init_args"]
+        for more in ((), ("--config", "waffle-literal"))
+    )
+    assert {name for name in ours if ours[name] != literal[name]} == {"speed", "kl_weight"}
+    assert (literal["speed"], literal["kl_weight"]) == (1.0, 1.0)
+    assert literal["factors"] == {"conv*": 10, "hidden1": 60, "hidden2": 40}
+
+
+@pytest.mark.parametrize("data", ["mnist", "fashionmnist", "cifar10"])
+def test_the_multimodal_recipes_change_the_partition_only(data):
+    """The rest is the setting of the unimodal ones."""
+    unimodal = parsed("--config", f"waffle-{data}")
+    multimodal = parsed("--config", f"waffle-{data}", "--config", f"waffle-{data}-multimodal")
+    assert multimodal["data"]["init_args"].pop("partition")["class_path"].endswith("Multimodal")
+    unimodal["data"]["init_args"].pop("partition")
+    assert multimodal == unimodal
+
+
+def test_a_waffle_run_can_be_resumed(tmp_path):
+    """One round, then two more, end like three in one go: metrics, transcript, server and private choices."""
+    train(tmp_path, "whole", *WAFFLE)
+    train(tmp_path, "parts", *WAFFLE, rounds=1)
+    train(tmp_path, "parts", *WAFFLE)
+    assert_same_end(tmp_path / "whole", tmp_path / "parts")
+    kept = last_checkpoint(tmp_path / "whole")["personal"]
+    assert set(kept) == {"0", "1", "2", "3"}
+    assert {len(values) for values in kept.values()} == {18}
+
+
+def test_every_run_tells_what_swapping_the_choice_costs(tmp_path):
+    """The control stands in the metrics of the last round and in the summary."""
+    path = train(tmp_path, "swap", *WAFFLE)
+    last = records(path)[-1]
+    assert {"everyone/accuracy", "everyone/another", "everyone/mean_choice", "everyone/no_choice"} <= set(last)
+    assert "verdict" in json.loads((path / "summary.json").read_text())["fairness"]["swap"]
+
+
+def test_newcomers_are_recorded(tmp_path, capsys):
+    """One of four clients joins at the end: its accuracies stand in the summary, and it was in no round."""
+    path = train(tmp_path, "joined", *WAFFLE, *JOINING)
+    told = capsys.readouterr().out
+    record = json.loads((path / "newcomers.json").read_text())
+    with (path / "newcomers.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert record["clients"] == 1
+    assert list(record["accuracy"]) == ["server", "mean", "fitted", "fine_tuned"]
+    assert all(float(row[stage]) == record["accuracy"][stage]["mean"] for stage in record["accuracy"])
+    assert row["client"] not in last_checkpoint(path)["personal"]
+    assert all(row["client"] != line.split(",")[1] for line in (path / "clients.csv").read_text().splitlines())
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["newcomers"]["accuracy"] == record["accuracy"]
+    assert newcomer_lines(summary["newcomers"])[0] in told
+
+
+def test_newcomers_of_a_federation_without_private_parts_are_fine_tuned_only(tmp_path):
+    """There is nothing that belongs to them alone."""
+    path = train(tmp_path, "plain", *JOINING)
+    assert list(json.loads((path / "newcomers.json").read_text())["accuracy"]) == ["server", "fine_tuned"]
+
+
+def test_submodels_of_factors_are_refused(tmp_path):
+    """HeteroFL and WAFFLe number different things."""
+    with pytest.raises(UserError, match="WAFFLe and submodels do not go together"):
+        train(tmp_path, "narrow", *WAFFLE, "--model.capacities", "[1.0, 0.5, 0.5, 0.5]")
