@@ -15,6 +15,8 @@ from app.privacy.statement import MEANINGLESS
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Accuracy over the rounds: the server, the clients' mean and worst, and the mean of every capacity.
 
+    Where participants are not evaluated, all clients stand for them.
+
     Args:
         records: lines of `metrics.jsonl`.
         path: picture to write.
@@ -32,11 +34,21 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     for number, name in enumerate(_capacity_metrics(records)):
         label = f"clients of width {name.split('/')[0].removeprefix('capacity-')}, common test set"
         _line(axes, records, name, label, f"C{2 + number}", ":")
+    if not _points(records, "clients/trained_own/mean")[0]:
+        _line(
+            axes,
+            records,
+            "everyone/accuracy",
+            "every client with the model it would use, own test set",
+            "tab:green",
+            "-",
+        )
     axes.set(xlabel="round", ylabel="accuracy", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
+    if axes.get_lines():
+        axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=130)
 
 

@@ -1,0 +1,6 @@
+"""Settings that must be in place before the first tensor operation, in this process and in those that tests start."""
+
+import os
+
+# Some virtual machines announce AMX units that they do not have: bf16 products would end the process there.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
