@@ -140,7 +140,7 @@ class MembershipInference(FederatedCallback):
         return World(
             public=public_knowledge(federation, rounds),
             transcript=transcript,
-            truth=federation.data.membership,
+            sets=federation.data.membership,
             final=final,
             federations=None if home is None else home.federations,
             cache=None if home is None else home.cache,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,6 +68,17 @@ class Membership:
     population: np.ndarray
     test: np.ndarray
     reference: tuple[np.ndarray, ...] = ()
+
+    def among(self, clients: Collection[int]) -> Membership:
+        """The same sets where those of all other clients are empty."""
+        nothing = np.empty(0, dtype=np.int64)
+
+        def kept(sets: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return tuple(own if client in clients else nothing for client, own in enumerate(sets))
+
+        return replace(
+            self, members=kept(self.members), nonmembers=kept(self.nonmembers), reference=kept(self.reference)
+        )
 
     def reference_problems(self, least: int = 1) -> list[Problem]:
         """Why a defense that needs reference samples of every client cannot work.

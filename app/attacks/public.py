@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,6 +63,13 @@ class Public:
     def rounds(self) -> int:
         """Rounds of the run."""
         return len(self.learning_rates)
+
+    @cached_property
+    def took_part(self) -> frozenset[int]:
+        """Clients that the plan has in any round: of nobody else can a model know anything."""
+        assert self.plan_of is not None, "who took part is known from the public plan alone"
+        roster = self.plan_of(0).roster
+        return frozenset(client for round_ in range(self.rounds) for client in roster.participants(round_))
 
     @property
     def traits(self) -> frozenset[Trait]:

@@ -92,7 +92,7 @@ def upload_sightings(
 
 def _heard(view: ServerView, public: Public, rounds: Sequence[int], only: int | None) -> dict[int, list[_Heard]]:
     """Messages of every client, or of one, by client and round."""
-    heard: dict[int, list[_Heard]] = {client: [] for client in range(len(_sizes(public))) if only in (None, client)}
+    heard: dict[int, list[_Heard]] = {client: [] for client in sorted(public.took_part) if only in (None, client)}
     trainable = _trainable(public)
     for round_ in rounds:
         broadcast = view.broadcast(round_) if view.readable(round_) else None
@@ -147,7 +147,8 @@ class _Heard:
 def _global(
     public: Public, prefix: str, snapshots: tuple[Snapshot, ...], reading: Reading | None = None
 ) -> AttackedModel:
-    return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, sum(_sizes(public)), snapshots, reading)
+    size = sum(_sizes(public)[client] for client in public.took_part)
+    return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
 
 
 def _uploaded(

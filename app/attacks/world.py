@@ -26,7 +26,7 @@ class World:
     Attributes:
         public: what every adversary knows; its rounds are those that have been trained.
         transcript: what was recorded; attacks get views of it.
-        truth: who was trained on what.
+        sets: who owns what, newcomers and clients that were never asked included.
         final: whether the run is over, so that its last model is released.
         federations: repeats the federation for `shadows: federated`, None where that is not possible.
         cache: folder of shadow models, None to keep none.
@@ -34,7 +34,7 @@ class World:
 
     public: Public
     transcript: Transcript
-    truth: Membership
+    sets: Membership
     final: bool = True
     federations: Federations | None = None
     cache: Path | None = None
@@ -44,26 +44,37 @@ class World:
         """Asks models; one for all attacks, so that they share answers."""
         return Oracle(self.public)
 
+    @cached_property
+    def truth(self) -> Membership:
+        """Who was trained on what. Clients that took part in no round own nothing here: their samples are no members,
+        and as non-members they would not be compared with their like."""
+        return self.sets.among(self.public.took_part)
+
     @property
-    def clients(self) -> range:
-        """Client ids."""
-        return range(len(self.truth.members))
+    def clients(self) -> tuple[int, ...]:
+        """Ids of the clients that took part in any round."""
+        return tuple(sorted(self.public.took_part))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known about who is audited."""
+        everybody = len(self.sets.members)
+        absent = everybody - len(self.clients)
+        return (f"{absent} of {everybody} clients took part in no round, and are not audited",) if absent else ()
 
     @cached_property
     def audited(self) -> Mapping[int, Ids]:
-        """Audited samples by client, members and non-members together, ascending; NO_CLIENT for all of them."""
-        own = {
-            client: np.sort(np.concatenate([self.truth.members[client], self.truth.nonmembers[client]]))
-            for client in self.clients
-        }
-        return {**own, NO_CLIENT: np.sort(np.concatenate(list(own.values())))}
+        """Samples of every client, members and non-members together, ascending; NO_CLIENT for all audited ones."""
+        pairs = zip(self.sets.members, self.sets.nonmembers, strict=True)
+        own = {client: np.sort(np.concatenate(pair)) for client, pair in enumerate(pairs)}
+        return {**own, NO_CLIENT: np.sort(np.concatenate([own[client] for client in self.clients]))}
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Width that each client trained in the last round."""
+        """Width of each client of the federation, by id, in the last round."""
         assert self.public.plan_of is not None
         plan = self.public.plan_of(self.public.rounds - 1)
-        return tuple(plan.rate(client) for client in self.clients)
+        return tuple(plan.rate(client) for client in range(len(self.sets.members)))
 
     @property
     def kept_rounds(self) -> tuple[int, ...]:

@@ -30,7 +30,8 @@ SHARE = 0.7
 def known(method):
     """Public knowledge of two clients, the second of half the width."""
     roster = Roster((30, 20), (1.0, 0.5), 1.0, 0)
-    return SimpleNamespace(prototype=NET, plan_of=lambda round_: Plan(round_, roster, method, SPACE))
+    plan_of = lambda round_: Plan(round_, roster, method, SPACE)  # noqa: E731
+    return SimpleNamespace(prototype=NET, plan_of=plan_of, took_part=frozenset(range(len(roster.sizes))))
 
 
 def noise(*size, seed=0):

@@ -68,7 +68,7 @@ def test_truth_of_another_client_is_noticed(memorised):
     """With the clients' sets rotated, uploads tell nothing any more: the mutant cannot hide."""
     members, outside = memorised.truth.members, memorised.truth.nonmembers
     wrong = replace(memorised.truth, members=(*members[1:], members[0]), nonmembers=(*outside[1:], outside[0]))
-    finding = audited(replace(memorised, truth=wrong), "yeom", targets=("uploads",))["yeom.uploads"]
+    finding = audited(replace(memorised, sets=wrong), "yeom", targets=("uploads",))["yeom.uploads"]
     assert auc(finding) < 0.75
     assert auc(audited(memorised, "yeom", targets=("uploads",))["yeom.uploads"]) > 0.95
 
@@ -205,7 +205,7 @@ def test_without_nonmembers(tmp_path):
 def test_a_client_without_nonmembers_is_left_out(memorised):
     """The others are measured; a remark names it."""
     outside = (np.empty(0, dtype=np.int64), *memorised.truth.nonmembers[1:])
-    world = replace(memorised, truth=replace(memorised.truth, nonmembers=outside))
+    world = replace(memorised, sets=replace(memorised.truth, nonmembers=outside))
     finding = audited(world, "yeom", targets=("uploads",))["yeom.uploads"]
     assert set(finding.scores.client_ids) == {1, 2}
     assert any("client 0 has" in note for note in finding.notes)

@@ -113,7 +113,7 @@ def test_uploads_that_nobody_can_read(tmp_path, memorised):
     assert named.conditions.label == "mi-face-client-0"
     assert isinstance(named.result, NotAvailable)
     (absent,) = ModelInversion(steps=1, target="uploads", client=7).findings(memorised)
-    assert absent.result.reason == "there is no client 7"
+    assert absent.result.reason == "there is no client 7 in any round"
 
 
 def test_deep_inversion_reads_uploads_too(memorised, tmp_path):

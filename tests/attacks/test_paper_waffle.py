@@ -119,7 +119,7 @@ def test_results(memorised, leak):
 
 def test_small_test_set_bounds_the_members(memorised):
     """The sets stay balanced."""
-    few = replace(memorised, truth=replace(memorised.truth, test=memorised.truth.test[:50]))
+    few = replace(memorised, sets=replace(memorised.truth, test=memorised.truth.test[:50]))
     sets = WafflePaper().sets(few, 0)
     assert (len(sets.members), len(sets.nonmembers)) == (50, 50)
 

@@ -53,7 +53,8 @@ class Examination:
             notes.extend(lab.notes)
         if not parts:
             return unavailable(conditions, "; ".join(few(notes)))
-        return self._measured(conditions, MembershipScores.joined(parts), decisions, tuple(few(notes)))
+        told = (*self.world.notes, *few(notes))
+        return self._measured(conditions, MembershipScores.joined(parts), decisions, told)
 
     def _measured(
         self, conditions: Conditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
@@ -107,7 +108,7 @@ class Examination:
                 f"{self.attack.name} needs {needed} rounds, the transcript holds {len(model.snapshots)} of the target "
                 "(--transcript.last or --transcript.rounds keeps more)"
             )
-        chosen = list(self.world.clients) if client == NO_CLIENT else [client]
+        chosen = self.world.clients if client == NO_CLIENT else (client,)
         inside = sum(len(truth.members[one]) for one in chosen)
         outside = sum(len(truth.nonmembers[one]) for one in chosen)
         if min(inside, outside) < 1 or inside + outside < 4:

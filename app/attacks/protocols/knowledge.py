@@ -242,5 +242,5 @@ def concluded(
         clients=client_table(scores, sizes),
         capacities=capacity_rows(world, scores),
         figures=tuple(figures),
-        notes=(*dict.fromkeys(notes), *reasons),
+        notes=(*world.notes, *dict.fromkeys(notes), *reasons),
     )

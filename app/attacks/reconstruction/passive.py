@@ -72,7 +72,7 @@ class UploadInversion(PassiveAttack):
         self, world: World, round_: int, client: int, upload: Upload | None, space: ParameterSpace
     ) -> str | None:
         if client not in world.clients:
-            return f"there is no client {client}"
+            return f"there is no client {client} in any round"
         if not world.transcript.server_view().readable(round_):
             return "the server holds ciphertext only"
         if upload is None:

@@ -59,7 +59,7 @@ def subjects(world: World, attack: str, target: TargetKind, client: int | None) 
 
 def _released(world: World, attack: str) -> Subject:
     rounds, members = world.public.rounds, np.sort(np.concatenate(world.truth.members))
-    clients = tuple(world.clients)
+    clients = world.clients
     conditions = Conditions(attack, attack, "anybody outside", "the released model", rounds, clients, (TRUTH,))
     if not world.final:
         return Subject(conditions, NotAvailable("the model has not been released yet"), members)
@@ -83,7 +83,7 @@ def _upload(world: World, attack: str, client: int | None, *adaptations: Adaptat
 def _model(models: Models, client: int | None) -> Snapshot | NotAvailable:
     if client is None:
         return NotAvailable("; ".join(few([one.reason for one in models.values() if isinstance(one, NotAvailable)], 2)))
-    found = models.get(client, NotAvailable(f"there is no client {client}"))
+    found = models.get(client, NotAvailable(f"there is no client {client} in any round"))
     return found if isinstance(found, NotAvailable) else found.last
 
 

@@ -83,7 +83,8 @@ class FederatedShadows:
         prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}-{'.'.join(map(str, rounds))}"
         if target.is_global:
             model = aggregated_models(transcript.client_view(), self._public, rounds, prefix, target.reading)
-            return Shadow(model, _joined([draw.members for draw in draws]), self._outside(kind, draws, NO_CLIENT))
+            inside = _joined([draw.members for draw in self._trained(draws)])
+            return Shadow(model, inside, self._outside(kind, draws, NO_CLIENT))
         view, client = transcript.server_view(), target.client
         upload = uploaded_models(view, self._public, rounds, prefix, False, target.reading, client)[client]
         if not isinstance(upload, AttackedModel):
@@ -97,9 +98,13 @@ class FederatedShadows:
     def _outside(self, kind: Kind, draws: list[Draw], client: int) -> Ids:
         """Known non-members: of the audited samples, or of the attacker's own data."""
         if kind == "in-out":
-            chosen = draws if client == NO_CLIENT else [draws[client]]
+            chosen = self._trained(draws) if client == NO_CLIENT else [draws[client]]
             return _joined([draw.nonmembers for draw in chosen])
         return np.setdiff1d(self._public.auxiliary, _joined([draw.members for draw in draws]))
+
+    def _trained(self, draws: list[Draw]) -> list[Draw]:
+        """Those of the clients that take part in any round."""
+        return [draws[client] for client in sorted(self._public.took_part)]
 
     def _run(self, kind: Kind, number: int) -> Transcript:
         folder = self._cache / self._key(kind, number)
