@@ -2,7 +2,8 @@
 
 Mappings are merged key by key, so a method, two defenses and an attack suite add up; lists and plain values are
 replaced; `null` removes what a layer below has put there. An object (`class_path` with `init_args`) is merged with one
-of the same class and replaced by one of another class.
+of the same class and replaced by one of another class. A key with a question mark (`net?`) gives way: it counts only
+where the layers below have chosen nothing, or an object of the same class.
 """
 
 from __future__ import annotations
@@ -96,15 +97,17 @@ def read_layer(path: Path) -> dict[str, Any]:
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`below` overlaid with `above`."""
-    if _class_of(above) is not None and _class_of(below) != _class_of(above):
-        return dict(above)
-    result = dict(below)
-    for key, value in above.items():
+    replaced = _class_of(above) is not None and _class_of(below) != _class_of(above)
+    result = {} if replaced else dict(below)
+    for marked, value in above.items():
+        key = marked.removesuffix("?")
         old = result.get(key)
+        if key != marked and old is not None and _class_of(old) != _class_of(value):
+            continue
         if value is None and isinstance(old, Mapping):
             del result[key]
-        elif isinstance(value, Mapping) and isinstance(old, Mapping):
-            result[key] = merge(old, value)
+        elif isinstance(value, Mapping):
+            result[key] = merge(old if isinstance(old, Mapping) else {}, value)
         else:
             result[key] = value
     return result
@@ -129,8 +132,9 @@ def _nested(keys: list[str], value: Any) -> dict[str, Any]:
     return {first: _nested(rest, value) if rest else value}
 
 
-def _class_of(value: Mapping[str, Any]) -> str | None:
-    name = value.get("class_path")
+def _class_of(value: Any) -> str | None:
+    """Class of an object, None for anything else."""
+    name = value.get("class_path") if isinstance(value, Mapping) else None
     return str(name).rpartition(".")[2] if name is not None else None
 
 

@@ -39,7 +39,7 @@ def recover(arguments: Sequence[str]) -> int:
         raise UserError.of(
             cause, "the kinds of attacks have options of their own", "run `rampart attack` once for each"
         )
-    folder = finished_run(Path(_parser().parse_args(list(arguments)).run))
+    folder = finished_run(Path(factor_parser().parse_args(list(arguments)).run))
     checkpoint = newest_usable(folder.checkpoints)
     if checkpoint is None:
         raise UserError.of(
@@ -63,7 +63,8 @@ def _names(arguments: Sequence[str]) -> Iterator[str]:
             yield from re.findall(r"[\w.-]+", value if equals else " ".join(arguments[place + 1 : place + 2]))
 
 
-def _parser() -> ArgumentParser:
+def factor_parser() -> ArgumentParser:
+    """Options of `rampart attack RUN --attacks factor-recovery`."""
     usage = f"rampart attack RUN --attacks {NAME}"
     parser = ArgumentParser(prog="rampart attack", description=__doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("run", help="folder of a finished run, such as runs/demo")

@@ -141,3 +141,22 @@ def test_printed_config_replays_to_itself(stack, tmp_path, capsys):
     assert isinstance(yaml.safe_load(printed), dict)
     (tmp_path / "printed.yaml").write_text(printed)
     assert parsed("--config", str(tmp_path / "printed.yaml")) == parsed(*options)
+
+
+def test_a_marked_key_gives_way_to_what_was_chosen_below():
+    """A defense that needs another default network must not replace the one that was asked for."""
+    offered = {"model": {"net?": {"class_path": "app.models.CNN", "init_args": {"norm": "group"}}}}
+    plain = {"model": {"net": offered["model"]["net?"]}}
+    assert merge({}, offered) == plain
+    assert merge({"model": {"seed": 1}}, offered) == {"model": {"seed": 1, **plain["model"]}}
+    wide = {"model": {"net": {"class_path": "app.models.CNN", "init_args": {"u": 8}}}}
+    assert merge(wide, offered)["model"]["net"]["init_args"] == {"u": 8, "norm": "group"}
+    other = {"model": {"net": {"class_path": "app.models.Factorised", "init_args": {"speed": 1}}}}
+    assert merge(other, offered) == other
+    assert merge(plain, other) == other, "what is chosen later counts"
+
+
+def test_dp_sgd_keeps_a_network_without_batch_norm():
+    """`--config waffle --config dp-sgd` is WAFFLe under DP-SGD."""
+    assert layered(["waffle", "dp-sgd"])["model"]["net"] == layered(["waffle"])["model"]["net"]
+    assert layered(["dp-sgd"])["model"]["net"]["init_args"] == {"norm": "group"}
