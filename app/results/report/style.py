@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.figure import Figure
 
 INK = "#14161a"
@@ -45,7 +47,7 @@ class Picture:
 def report_style() -> Iterator[None]:
     """Within it, figures have the report's ink, no background, and text that stays text."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    settings = {
+    settings: dict[Any, Any] = {
         **dict.fromkeys(inked, INK),
         "figure.facecolor": "none",
         "axes.facecolor": "none",
@@ -53,7 +55,7 @@ def report_style() -> Iterator[None]:
         "legend.frameon": False,
         "grid.color": FAINT,
         "grid.alpha": 0.3,
-        "axes.prop_cycle": mpl.cycler(color=list(COLOURS)),
+        "axes.prop_cycle": cycler(color=list(COLOURS)),
         "svg.fonttype": "none",
         "svg.hashsalt": "rampart",
         "font.size": 9,
