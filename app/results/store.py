@@ -66,6 +66,7 @@ class RunRecord:
         channels: what was hidden on the way to the server.
         attacks: results of membership inference, by label.
         reconstructions: results of reconstruction, by label.
+        notes: what could not be read of it.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class RunRecord:
     channels: tuple[ChannelStatement, ...]
     attacks: tuple[AttackRecord, ...]
     reconstructions: tuple[ReconstructionRecord, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
