@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | attack | plan | cost | list`."""
+"""The command line: `rampart fit | attack | report | plan | cost | list`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ def _cost() -> Callable[[Sequence[str]], int]:
     return cost
 
 
+def _report() -> Callable[[Sequence[str]], int]:
+    from app.commands.report import report
+
+    return report
+
+
 def _list() -> Callable[[Sequence[str]], int]:
     from app.commands.listing import list_choices
 
@@ -52,6 +58,7 @@ def _list() -> Callable[[Sequence[str]], int]:
 COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
     "attack": Command("attack a finished run from its transcript, without training it again", _attack),
+    "report": Command("make tables, pictures and one HTML page of finished runs", _report),
     "plan": Command("show who trains which cells, before any training", _plan),
     "cost": Command("estimate what encryption and masks would take per round, before any training", _cost),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
