@@ -35,8 +35,8 @@ def drawn(picture: Picture) -> Drawing:
     """Draw a picture in both formats."""
     vector, raster = io.StringIO(), io.BytesIO()
     with report_style():
-        picture.figure.savefig(vector, format="svg", metadata={"Date": None, "Creator": None})
-        picture.figure.savefig(raster, format="png", dpi=150, facecolor="white")
+        picture.figure.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        picture.figure.savefig(raster, format="png", bbox_inches="tight", dpi=150, facecolor="white")
     return Drawing(picture, vector.getvalue(), raster.getvalue())
 
 

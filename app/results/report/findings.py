@@ -74,7 +74,7 @@ def _parts(measure: Measure, rows: Sequence[Row], found: Sequence[tuple[Row, Val
         yield f"No row can be called best. These cannot be told apart: {told}{others}."
     if unknown:
         ends = sorted(value.mean for _, value in unknown)
-        spread = f"{number(measure, ends[0])} to {number(measure, ends[-1])} {measure.unit}".rstrip()
+        spread = f"{number(measure, ends[0])} and {number(measure, ends[-1])} {measure.unit}".rstrip()
         who = "Nothing" if len(unknown) == len(found) else f"For {_count(len(unknown))} of {len(found)} rows nothing"
         yield f"{who} can be said about which row is best: too few seeds to tell. Means lie between {spread}."
     if missing := [row for row in rows if isinstance(row.values.get(measure.key), NotAvailable)]:

@@ -119,27 +119,31 @@ function startArrows(table) {
   });
 }
 
-// One tip for whatever is pointed at or focused; Escape takes it away.
+// One tip for whatever is pointed at or focused; it follows when the page scrolls, and Escape takes it away.
 function startTips() {
   const tip = document.getElementById("tip");
-  const hide = () => { tip.hidden = true; };
-  const show = (event) => {
-    const about = event.target.closest("[data-tip]") ?? event.target.querySelector?.(":scope > a[data-tip]");
-    if (!about) return hide();
+  let about = null;
+  const place = () => {
+    tip.hidden = !about;
+    if (!about) return;
     tip.textContent = about.dataset.tip;
-    tip.hidden = false;
-    const place = about.getBoundingClientRect();
+    const at = about.getBoundingClientRect();
     const size = tip.getBoundingClientRect();
-    const below = place.bottom + 6;
-    const top = below + size.height > innerHeight ? Math.max(4, place.top - size.height - 6) : below;
-    tip.style.left = `${Math.max(4, Math.min(place.left, innerWidth - size.width - 12))}px`;
+    const below = at.bottom + 6;
+    const top = below + size.height > innerHeight ? Math.max(4, at.top - size.height - 6) : below;
+    tip.style.left = `${Math.max(4, Math.min(at.left, innerWidth - size.width - 12))}px`;
     tip.style.top = `${top}px`;
   };
+  const show = (event) => {
+    about = event.target.closest("[data-tip]") ?? event.target.querySelector(":scope > a[data-tip]");
+    place();
+  };
+  const hide = () => { about = null; place(); };
   document.addEventListener("mouseover", show);
   document.addEventListener("focusin", show);
   document.addEventListener("focusout", hide);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  addEventListener("scroll", hide, { passive: true, capture: true });
+  addEventListener("scroll", place, { passive: true, capture: true });
 }
 
 // On paper everything is open; afterwards the page is as it was.
