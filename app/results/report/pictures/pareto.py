@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -132,7 +133,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
 
 def _cross(axes: Axes, look: Series, across: Value, up: Value) -> None:
     """A mark with its two intervals, as far as there are any."""
-    lines = {"color": look.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
+    lines: dict[str, Any] = {"color": look.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
     if math.isfinite(across.low):
         axes.plot([across.low, across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):

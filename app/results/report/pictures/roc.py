@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -109,7 +110,7 @@ def _picture(scene: Scene, dataset: str, shown: dict[str, list[Bundle]]) -> Pict
             f"non-members that it takes for members, on logarithmic axes. {seeds}"
         ),
         reading=(
-            "Low is good: on the dashed line the attack guesses. The left end matters most, because there the attack is "
+            "Low is good: on the dashed line the attack guesses. The left end matters most: there the attack is "
             "sure of whom it names. Left of the dotted line there are fewer non-members than one false alarm."
         ),
         figure=figure,
@@ -146,7 +147,7 @@ def _key(axes: Axes, looks: Sequence[Series], shown: dict[str, list[Bundle]]) ->
     def place(inches: float) -> float:
         return 1 + inches / wide
 
-    style = {"va": "center", "fontsize": layout.SMALL, "transform": axes.transAxes}
+    style: dict[str, Any] = {"va": "center", "fontsize": layout.SMALL, "transform": axes.transAxes}
     for number, kind in enumerate(shown):
         head = "uploads" if kind == "uploads" else "released"
         axes.text(place(room + 0.3 + 0.5 * number), 1.0, head, ha="right", **style)
