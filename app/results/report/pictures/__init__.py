@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.results.comparison.table import ComparisonTable
+from app.results.report.pictures.clients import clients
+from app.results.report.pictures.contributors import contributors
+from app.results.report.pictures.cost import cost
+from app.results.report.pictures.heatmap import heatmap
 from app.results.report.pictures.pareto import pareto
+from app.results.report.pictures.reconstructions import reconstructions
 from app.results.report.pictures.roc import roc
 from app.results.report.pictures.rounds import rounds
 from app.results.report.pictures.scene import Scene
+from app.results.report.pictures.tsne import tsne
 from app.results.report.style import Picture
 from app.results.store import Store
 
-KINDS = (pareto, roc, rounds)
+KINDS = (pareto, roc, rounds, clients, reconstructions, tsne, cost, heatmap, contributors)
 """In the order of the report."""
 
 

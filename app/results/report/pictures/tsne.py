@@ -1,4 +1,4 @@
-"""What the last layer of the released model reads of members and of others, in two dimensions (MemDefense, Figure 3)."""
+"""What the released model's last layer reads of members and of others, in two dimensions (MemDefense, Figure 3)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _auc(run: RunRecord) -> str:
 
 def _draw_classes(axes: Axes, places: Array, found: RepresentedSamples) -> None:
     colours = [COLOURS[label % len(COLOURS)] for label in found.labels]
-    axes.scatter(*places.T, s=9, c=colours, linewidths=0, alpha=0.85, rasterized=True)
+    axes.scatter(places[:, 0], places[:, 1], s=9, c=colours, linewidths=0, alpha=0.85, rasterized=True)
     _bare(axes)
 
 
@@ -101,7 +101,8 @@ def _draw_members(axes: Axes, places: Array, found: RepresentedSamples) -> None:
     order = np.random.default_rng(0).permutation(found.members.size)
     for part in np.array_split(order, 8):
         for chosen, look in ((found.members[part], MEMBER), (~found.members[part], OTHER)):
-            axes.scatter(*places[part[chosen]].T, s=11, linewidths=0, alpha=0.75, rasterized=True, **look)
+            across, up = places[part[chosen]].T
+            axes.scatter(across, up, s=11, linewidths=0, alpha=0.75, rasterized=True, **look)
     _bare(axes)
 
 
