@@ -13,11 +13,12 @@ from app.metrics.correlation import SizeCorrelation, size_correlation
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
+from app.results.attack_files import AttackRecord
+from app.results.comparison.cells import Cell
 from app.results.report.pictures import layout
-from app.results.report.pictures.leakage import headline
+from app.results.report.pictures.leakage import strongest
 from app.results.report.pictures.scene import Scene, Series
 from app.results.report.style import Picture, report_style
-from app.results.store import RunRecord
 
 ACROSS = 3
 """Panels side by side."""
@@ -42,19 +43,19 @@ class ClientPoint:
 def clients(scene: Scene) -> Iterator[Picture]:
     """One picture per dataset whose uploads were attacked, with a panel per row."""
     for dataset in scene.datasets:
-        found = [(scene.look(row), client_points(scene.runs(row))) for row in scene.table.of(dataset)]
+        found = [(scene.look(row), client_points(scene.cell(row))) for row in scene.table.of(dataset)]
         shown = [(look, points) for look, points in found if points]
         if shown:
             yield _picture(scene, dataset, shown)
 
 
-def client_points(runs: Sequence[RunRecord]) -> list[ClientPoint]:
+def client_points(cell: Cell) -> list[ClientPoint]:
     """Clients of all seeds under the strongest attack on uploads.
 
     Where a client has the same size under every seed, it is one client, and its mean over the seeds is one point. Else
     data were dealt anew, and every seed's clients are clients of their own.
     """
-    seeds = [points for run in runs if (points := _of_run(run))]
+    seeds = [points for _, record in strongest(cell, "uploads") if (points := _of(record))]
     sizes = [{client: point.size for client, point in points.items()} for points in seeds]
     if len(seeds) > 1 and all(size == sizes[0] for size in sizes):
         means = {client: float(np.mean([seed[client].auc for seed in seeds])) for client in sizes[0]}
@@ -69,12 +70,10 @@ def told(found: SizeCorrelation | NotAvailable) -> str:
     return f"r = {_number(found.pearson)}\n{found.clients} clients"
 
 
-def _of_run(run: RunRecord) -> dict[int, ClientPoint]:
-    strongest = headline(run, "uploads")
-    rows = strongest.record.clients if strongest is not None else ()
+def _of(record: AttackRecord) -> dict[int, ClientPoint]:
     return {
         row.client: ClientPoint(row.size, row.leakage.auc.value)
-        for row in rows
+        for row in record.clients
         if isinstance(row.leakage, Leakage) and row.size > 0
     }
 

@@ -194,4 +194,4 @@ def _bar(axes: Axes) -> None:
     bar.ax.minorticks_off()
     bar.ax.tick_params(length=0, labelsize=7.5)
     bar.set_label("clients", fontsize=layout.SMALL)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)

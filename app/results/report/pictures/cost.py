@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from app.results.comparison.table import Row
+from app.results.comparison.table import Row, Value
 from app.results.report.pictures import layout
+from app.results.report.pictures.columns import MEGABYTES, SECONDS_RATIO
 from app.results.report.pictures.scene import Scene, Series
 from app.results.report.style import INK, Picture, report_style
 from app.results.run_labels import NO_DEFENSE
-from app.results.store import RunRecord
 
 WIDE = 8.0
 """Ratio from which on the axis is logarithmic."""
@@ -26,7 +26,7 @@ class Ratio:
 
     Attributes:
         look: how the row looks.
-        mean: ratio of the means over the seeds that both have.
+        mean: over the seeds that both have.
         low: smallest ratio of a seed.
         high: largest ratio of a seed.
     """
@@ -36,46 +36,48 @@ class Ratio:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, look: Series, by_seed: Mapping[int, float]) -> Ratio:
+        """From the ratio of every seed, of which there is at least one."""
+        each = list(by_seed.values())
+        return cls(look, fmean(each), min(each), max(each))
+
 
 def cost(scene: Scene) -> Iterator[Picture]:
     """One picture per dataset with rows that have a baseline: the same method without a defense."""
-    panels = {"seconds per round": _seconds, "bytes per round": _bytes}
     for dataset in scene.datasets:
-        shown = {title: ratios(scene, dataset, read) for title, read in panels.items()}
-        if any(shown.values()):
-            yield _picture(scene, dataset, {title: found for title, found in shown.items() if found})
+        found = {"seconds per round": seconds_ratios(scene, dataset), "bytes per round": bytes_ratios(scene, dataset)}
+        if shown := {title: ratios for title, ratios in found.items() if ratios}:
+            yield _picture(scene, dataset, shown)
 
 
-def ratios(scene: Scene, dataset: str, read: Callable[[RunRecord], float | None]) -> list[Ratio]:
-    """Costs of all defended rows of a dataset over those of their baselines, seed by seed."""
+def seconds_ratios(scene: Scene, dataset: str) -> list[Ratio]:
+    """As the table has them, of all defended rows."""
+    return [
+        Ratio.of(scene.look(row), value.by_seed)
+        for row in scene.table.of(dataset)
+        if row.defense != NO_DEFENSE and isinstance(value := row.values.get(SECONDS_RATIO), Value)
+    ]
+
+
+def bytes_ratios(scene: Scene, dataset: str) -> list[Ratio]:
+    """Bytes both ways over those of the same method and seed without a defense, of all defended rows."""
     rows = scene.table.of(dataset)
-    plain = {row.method: row for row in rows if row.defense == NO_DEFENSE}
+    plain = {row.method: _bytes(row) for row in rows if row.defense == NO_DEFENSE}
     found = []
-    for row in rows:
-        if row.defense != NO_DEFENSE and row.method in plain:
-            ratio = _ratio(scene, row, plain[row.method], read)
-            found += [] if ratio is None else [ratio]
+    for row in (row for row in rows if row.defense != NO_DEFENSE):
+        base = plain.get(row.method, {})
+        each = {seed: sent / base[seed] for seed, sent in _bytes(row).items() if base.get(seed)}
+        found += [Ratio.of(scene.look(row), each)] if each else []
     return found
 
 
-def _ratio(scene: Scene, row: Row, plain: Row, read: Callable[[RunRecord], float | None]) -> Ratio | None:
-    own, base = ({run.labels.seed: read(run) for run in scene.runs(one)} for one in (row, plain))
-    pairs = [(own[seed], base[seed]) for seed in own if own[seed] and base.get(seed)]
-    if not pairs:
-        return None
-    above, below = np.array(pairs, dtype=np.float64).T
-    each = above / below
-    return Ratio(scene.look(row), float(above.mean() / below.mean()), float(each.min()), float(each.max()))
-
-
-def _seconds(run: RunRecord) -> float | None:
-    return run.cost.get("seconds_per_round")
-
-
-def _bytes(run: RunRecord) -> float | None:
-    """Both ways, per round."""
-    rounds = run.cost.get("rounds")
-    return (run.cost.get("bytes/up", 0.0) + run.cost.get("bytes/down", 0.0)) / rounds if rounds else None
+def _bytes(row: Row) -> dict[int, float]:
+    """Megabytes of a client in a round, up and down, by seed."""
+    up, down = (row.values.get(key) for key in MEGABYTES)
+    if not isinstance(up, Value) or not isinstance(down, Value):
+        return {}
+    return {seed: sent + down.by_seed[seed] for seed, sent in up.by_seed.items() if seed in down.by_seed}
 
 
 def _picture(scene: Scene, dataset: str, shown: dict[str, list[Ratio]]) -> Picture:
@@ -94,8 +96,8 @@ def _picture(scene: Scene, dataset: str, shown: dict[str, list[Ratio]]) -> Pictu
         key=scene.key("cost", dataset),
         title=scene.title("What defenses cost", dataset),
         shows=(
-            "Seconds and bytes (up and down) per round of every defended row, as multiples of the same method without a "
-            "defense under the same seeds."
+            "Seconds and bytes (up and down) per round of every defended row, as multiples of the same method without "
+            "a defense under the same seeds."
         ),
         reading=(
             "Short is good: 1 (dashed) is the cost of no defense. Lines reach from the cheapest to the dearest seed. "

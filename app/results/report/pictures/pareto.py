@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.table import Measure, Row, Value
+from app.results.comparison.table import Row, Value
 from app.results.report.pictures import layout
-from app.results.report.pictures.columns import GLOBAL_AUC, UPLOADS_AUC, UTILITY
-from app.results.report.pictures.scene import Scene, Series, value_of
+from app.results.report.pictures.columns import AUC, UTILITY
+from app.results.report.pictures.leakage import TARGETS
+from app.results.report.pictures.scene import Scene, Series
 from app.results.report.style import FAINT, INK, Picture, report_style
 
 HIDDEN = "not visible to the server"
@@ -44,13 +45,13 @@ class Point:
 
 def pareto(scene: Scene) -> Iterator[Picture]:
     """One picture per dataset that has accuracy and leakage of some row."""
-    utility = scene.measure(*UTILITY)
-    targets = [("what single clients send", UPLOADS_AUC), ("the released model", GLOBAL_AUC)]
     for dataset in scene.datasets:
-        found = [(name, _points(scene, dataset, utility, scene.measure(*keys))) for name, keys in targets]
-        shown = [(name, points) for name, points in found if any(point.leakage for point in points)]
-        if utility is not None and shown:
-            yield _picture(scene, dataset, utility, shown)
+        utility = scene.fullest(dataset, UTILITY)
+        if utility is not None:
+            found = [(TARGETS[kind], _points(scene, dataset, utility, leakage)) for kind, leakage in AUC.items()]
+            shown = [(name, points) for name, points in found if any(point.leakage for point in points)]
+            if shown:
+                yield _picture(scene, dataset, UTILITY[utility], shown)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -66,10 +67,10 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted((number for number, one in enumerate(points) if not beaten(one)), key=lambda number: points[number])
 
 
-def _points(scene: Scene, dataset: str, utility: Measure | None, leakage: Measure | None) -> list[Point]:
+def _points(scene: Scene, dataset: str, utility: str, leakage: str) -> list[Point]:
     found = []
     for row in scene.table.of(dataset):
-        useful, leaks = value_of(row, utility), value_of(row, leakage)
+        useful, leaks = row.values.get(utility), row.values.get(leakage)
         if isinstance(useful, Value) and (isinstance(leaks, Value) or hidden(scene, row, leaks)):
             found.append(Point(scene.look(row), useful, leaks if isinstance(leaks, Value) else None))
     return found
@@ -80,7 +81,7 @@ def hidden(scene: Scene, row: Row, value: Value | NotAvailable | None) -> bool:
     return isinstance(value, NotAvailable) and any(run.channels for run in scene.runs(row))
 
 
-def _picture(scene: Scene, dataset: str, utility: Measure, shown: list[tuple[str, list[Point]]]) -> Picture:
+def _picture(scene: Scene, dataset: str, utility: str, shown: list[tuple[str, list[Point]]]) -> Picture:
     labels = {point.look.label: point for _, points in shown for point in points}
     room = layout.label_room(list(labels))
     margins = layout.Margins(right=room, across=0.3)
@@ -90,7 +91,7 @@ def _picture(scene: Scene, dataset: str, utility: Measure, shown: list[tuple[str
         for axes, (name, points) in zip(grid[0], shown, strict=True):
             _draw(axes, points)
             axes.set_title(name, pad=14)
-        grid[0, 0].set_ylabel(f"{utility.title.lower()} (%)")
+        grid[0, 0].set_ylabel(utility)
         layout.label_column(grid[0, -1], [(100 * point.utility.mean, point.look) for point in labels.values()])
     return Picture(
         key=scene.key("pareto", dataset),

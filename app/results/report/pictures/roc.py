@@ -13,8 +13,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from app.errors import UserError
 from app.metrics.membership import Array
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
+from app.results.attack_files import AttackRecord
 from app.results.report.pictures import layout
-from app.results.report.pictures.leakage import TARGETS, headline
+from app.results.report.pictures.leakage import TARGETS, strongest
 from app.results.report.pictures.scene import Scene, Series
 from app.results.report.style import Picture, report_style
 from app.results.store import RunRecord
@@ -67,19 +68,17 @@ def roc(scene: Scene) -> Iterator[Picture]:
 def _bundles(scene: Scene, dataset: str, kind: str) -> list[Bundle]:
     bundles = []
     for row in scene.table.of(dataset):
-        curves = [curve for run in scene.runs(row) if (curve := _curve(run, kind)) is not None]
+        results = strongest(scene.cell(row), kind)
+        curves = [curve for run, record in results if (curve := _curve(run, record)) is not None]
         if curves:
             bundles.append(Bundle(scene.look(row), tuple(curves)))
     return bundles
 
 
-def _curve(run: RunRecord, kind: str) -> RocCurve | None:
-    """Of the run's strongest attack; None where there is none, or its scores are gone."""
-    strongest = headline(run, kind)
-    if strongest is None or strongest.record.no_scores is not None:
-        return None
+def _curve(run: RunRecord, record: AttackRecord) -> RocCurve | None:
+    """Of one result; None where its scores are gone."""
     try:
-        return roc_curve(run.scores(strongest.record.label))
+        return roc_curve(run.scores(record.label))
     except (UserError, KeyError):
         return None
 

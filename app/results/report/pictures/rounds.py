@@ -23,9 +23,12 @@ MOST_MARKS = 30
 """Rounds up to which every one of them has a mark."""
 
 ACCURACIES = {
-    "accuracy of clients, own test sets (%)": ("everyone/accuracy", "clients/trained_own/mean"),
-    "accuracy of clients, common test set (%)": ("clients/trained_common/mean",),
-    "accuracy of the server's model (%)": ("server/accuracy",),
+    "accuracy of the\nclients' models (%)": (
+        "clients/received_common/mean",
+        "everyone/accuracy",
+        "clients/trained_own/mean",
+    ),
+    "accuracy of the\nserver's model (%)": ("server/accuracy",),
 }
 """Panels of accuracy: title of the axis, and the metric, the most wanted first."""
 
@@ -73,7 +76,7 @@ def _panels() -> dict[str, Callable[[RunRecord], Curve]]:
     for title, names in ACCURACIES.items():
         found[title] = lambda run, names=names: _metric(run, names)  # type: ignore[misc]
     for kind, words in TARGETS.items():
-        found[f"AUC on {words}"] = lambda run, kind=kind: _leakage(run, kind)  # type: ignore[misc]
+        found[f"AUC on\n{words}"] = lambda run, kind=kind: _leakage(run, kind)  # type: ignore[misc]
     return found
 
 
@@ -110,7 +113,7 @@ def _picture(scene: Scene, dataset: str, shown: Mapping[str, list[Curves]]) -> P
         figure, grid = layout.panels(len(shown), [5.6], height, margins, sharex=True)
         for axes, (title, panel) in zip(grid[:, 0], shown.items(), strict=True):
             _draw(axes, panel)
-            axes.set_ylabel(title.replace(", ", ",\n").replace("of the ", "of the\n"), fontsize=layout.SMALL + 0.5)
+            axes.set_ylabel(title, fontsize=layout.SMALL + 0.5)
             if title.startswith("AUC"):
                 axes.axhline(0.5, **layout.CHANCE)
             layout.label_column(axes, [(float(curves.mean[-1]), curves.look) for curves in panel])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from app.metrics.membership import NotAvailable
-from app.results.comparison.table import ComparisonTable, Measure, Row, Value
+from app.results.comparison.cells import Cell
+from app.results.comparison.table import ComparisonTable, Row, Value
 from app.results.report.style import COLOURS, MARKERS
 from app.results.run_labels import NO_DEFENSE
 from app.results.store import RunRecord, Store
@@ -85,11 +85,15 @@ class Scene:
         """How a row looks."""
         return self.series[row.name]
 
-    def runs(self, row: Row) -> tuple[RunRecord, ...]:
+    def cell(self, row: Row) -> Cell:
         """Runs behind a row, by seed."""
         place = (row.dataset, row.method, row.defense)
         found = [run for run in self.store.runs if (run.labels.dataset, run.labels.method, run.labels.defense) == place]
-        return tuple(sorted(found, key=lambda run: run.labels.seed))
+        return Cell(*place, tuple(sorted(found, key=lambda run: run.labels.seed)))
+
+    def runs(self, row: Row) -> tuple[RunRecord, ...]:
+        """The same runs by themselves."""
+        return self.cell(row).runs
 
     def key(self, stem: str, dataset: str) -> str:
         """Unique name of a picture, fit for a file."""
@@ -110,12 +114,11 @@ class Scene:
 
         return sorted(self.table.of(dataset), key=rank)
 
-    def measure(self, *keys: str) -> Measure | None:
-        """The first of some columns that the table has."""
-        known = {measure.key: measure for measure in self.table.measures}
-        return next((known[key] for key in keys if key in known), None)
+    def fullest(self, dataset: str, keys: Iterable[str]) -> str | None:
+        """Of some columns the one that most rows of a dataset have a number in, and of equal ones the first."""
 
+        def numbers(key: str) -> int:
+            return sum(isinstance(row.values.get(key), Value) for row in self.table.of(dataset))
 
-def value_of(row: Row, measure: Measure | None) -> Value | NotAvailable | None:
-    """A row's entry; None where it was not measured at all."""
-    return None if measure is None else row.values.get(measure.key)
+        best = max(keys, key=numbers)
+        return best if numbers(best) else None

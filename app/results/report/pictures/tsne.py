@@ -11,9 +11,11 @@ from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 
 from app.errors import UserError
+from app.metrics.leakage import Leakage
 from app.metrics.membership import Array
+from app.results.comparison.table import Row
 from app.results.report.pictures import layout
-from app.results.report.pictures.leakage import headline
+from app.results.report.pictures.leakage import strongest
 from app.results.report.pictures.scene import Scene, Series
 from app.results.report.style import COLOURS, Picture, report_style
 from app.results.representation_files import RepresentedSamples, read_representations
@@ -26,26 +28,27 @@ MEMBER: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
 OTHER: dict[str, Any] = {"color": COLOURS[1], "marker": "^"}
 """How members and non-members look."""
 
-Shown = tuple[Series, RunRecord, RepresentedSamples]
+Shown = tuple[Series, str, RepresentedSamples]
+"""Look of a row, its leakage in words, and what it has kept."""
 
 
 def tsne(scene: Scene) -> Iterator[Picture]:
     """One picture per dataset: the baseline and at most three other rows that have kept their representations."""
     for dataset in scene.datasets:
-        found = [shown for row in scene.ordered(dataset) for shown in _first(scene.look(row), scene.runs(row))]
+        found = [shown for row in scene.ordered(dataset) for shown in _first(scene, row)]
         if found:
             yield _picture(scene, dataset, found[:MOST_ROWS])
 
 
-def _first(look: Series, runs: tuple[RunRecord, ...]) -> list[Shown]:
+def _first(scene: Scene, row: Row) -> list[Shown]:
     """The first seed with representations, if any."""
-    for run in runs:
+    for run in scene.runs(row):
         try:
             found = read_representations(run.path)
         except UserError:
             continue
         if found is not None and found.members.size >= FEWEST_SAMPLES:
-            return [(look, run, found)]
+            return [(scene.look(row), _auc(scene, row, run), found)]
     return []
 
 
@@ -61,12 +64,12 @@ def _picture(scene: Scene, dataset: str, shown: list[Shown]) -> Picture:
     with report_style():
         margins = layout.Margins(left=0.2, right=1.3, top=0.35, bottom=0.15, across=0.25, down=0.45)
         figure, grid = layout.panels(len(shown), [2.6, 2.6], 2.2, margins)
-        for (by_class, by_membership), (look, run, found) in zip(grid, shown, strict=True):
+        for (by_class, by_membership), (look, leakage, found) in zip(grid, shown, strict=True):
             places = embedded(found)
             _draw_classes(by_class, places, found)
             _draw_members(by_membership, places, found)
             by_class.set_title(f"{look.label}: by class", fontsize=layout.SMALL + 0.5, loc="left")
-            by_membership.set_title(f"by membership{_auc(run)}", fontsize=layout.SMALL + 0.5, loc="left")
+            by_membership.set_title(f"by membership{leakage}", fontsize=layout.SMALL + 0.5, loc="left")
         _key(grid[0, 1])
     return Picture(
         key=scene.key("tsne", dataset),
@@ -85,9 +88,10 @@ def _picture(scene: Scene, dataset: str, shown: list[Shown]) -> Picture:
     )
 
 
-def _auc(run: RunRecord) -> str:
-    strongest = headline(run, "global")
-    return f", AUC {strongest.leakage.auc.value:.3f}" if strongest is not None else ""
+def _auc(scene: Scene, row: Row, run: RunRecord) -> str:
+    """Leakage of the same run's released model, where it was attacked."""
+    found = [record.leakage for one, record in strongest(scene.cell(row), "global") if one is run]
+    return f", AUC {found[0].auc.value:.3f}" if found and isinstance(found[0], Leakage) else ""
 
 
 def _draw_classes(axes: Axes, places: Array, found: RepresentedSamples) -> None:
