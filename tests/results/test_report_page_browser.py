@@ -146,7 +146,7 @@ def test_themes(opened):
 
 
 def test_nothing_leaves_the_page(opened, tmp_path):
-    """One request, for the file itself, beside what it holds itself; no complaint; every picture has a size; a request would be refused."""
+    """One request, for the file itself; no complaint; pictures have a size; a request of the page is refused."""
     assert [one for one in opened.requested() if not one.startswith("data:")] == [(tmp_path / "report.html").as_uri()]
     loaded = opened.run("performance.getEntriesByType('resource').map((one) => one.name)")
     assert [one for one in loaded if not one.startswith("data:")] == []
