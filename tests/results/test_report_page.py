@@ -232,11 +232,25 @@ def test_what_was_left_out():
 
 
 def test_how_numbers_were_obtained(markup):
-    """Remarks on the table, and what intervals mean, of the kinds that occur."""
-    told = parsed(markup).one("section", id="obtained").text
-    assert "corrected after Holm" in told
-    assert "Intervals over seeds" in told
-    assert "Intervals over samples" not in told
+    """Remarks on the table once, and what the signs mean; what was left out has its own part."""
+    known = replace(table(), notes=(*table().notes, "left out: half, the run is not finished"))
+    told = parsed(page_of(known)).one("section", id="obtained").text
+    assert told.count("corrected after Holm") == 1
+    assert "~: cannot be told from the best" in told
+    assert "never replaced by a guess" in told
+    assert "half" not in told
+
+
+def test_single_attacks_are_shown_on_demand():
+    """Their columns have a group of their own, whose box is not ticked."""
+    known = table()
+    single = replace(AUC, key="auc:yeom.global", title="yeom.global")
+    rows = tuple(replace(each, values={**each.values, single.key: entry(0.6)}) for each in known.rows)
+    measures = (*known.measures[:2], single, *known.measures[2:])
+    root = parsed(page_of(ComparisonTable(measures, rows)))
+    boxes = {box.attributes["data-group"]: "checked" in box.attributes for box in root.all("input", type="checkbox")}
+    assert boxes == {"utility": True, "leakage": True, "attack": False, "formal": True, "cost": True}
+    assert {cell.text for cell in root.all("td", class_="number g-attack")} == {"0.600"}
 
 
 def test_further_parts_have_their_place():

@@ -57,13 +57,18 @@ def test_a_best_row_beside_rows_of_too_few_seeds():
 
 
 def test_only_measures_with_a_direction_are_headlines():
-    """One per group; sizes of which neither is better are none."""
-    neither = replace(AUC, key="members", lower_is_better=None)
-    known = table()
-    several = replace(known, measures=(neither, *known.measures, replace(ACCURACY, key="second")))
-    assert [measure.key for measure in headline_measures(several)] == [
-        *(ACCURACY.key, AUC.key, "epsilon", SECONDS.key),
-    ]
+    """One per group, and the strongest attacks on every kind of target; sizes of which neither is better are none."""
+    neither, single = replace(AUC, key="members", lower_is_better=None), replace(AUC, key="auc:yeom.global")
+    other, second = replace(AUC, key="global_auc"), replace(ACCURACY, key="second")
+    several = replace(table(), measures=(neither, single, *table().measures, other, second))
+    keys = [measure.key for measure in headline_measures(several)]
+    assert keys == [ACCURACY.key, AUC.key, "epsilon", SECONDS.key, "global_auc"]
+
+
+def test_leakage_without_headlines():
+    """The first measure stands in."""
+    several = replace(table(), measures=(replace(AUC, key="advantage"), ACCURACY, replace(AUC, key="other")))
+    assert [measure.key for measure in headline_measures(several)] == ["advantage", ACCURACY.key]
 
 
 def test_a_single_row_is_not_compared():

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
+from app.results.comparison.table import ComparisonTable, Group, Measure, Row, Standing, Value
 from app.results.report.entries import number, with_interval
+
+GROUPS: dict[Group, str] = {"utility": "Utility", "leakage": "Leakage", "formal": "Formal privacy", "cost": "Cost"}
+"""Groups of measures in words."""
 
 MOST_NAMED = 4
 """Rows that a sentence names; more are counted."""
@@ -39,12 +42,14 @@ def findings(table: ComparisonTable) -> tuple[FoundOut, ...]:
 
 
 def headline_measures(table: ComparisonTable) -> tuple[Measure, ...]:
-    """The first measure of every group in which lower or higher is better."""
+    """The first measure of every group in which lower or higher is better, and all headlines of attacks."""
     first: dict[str, Measure] = {}
     for measure in table.measures:
         if measure.lower_is_better is not None:
-            first.setdefault(measure.group, measure)
-    return tuple(first.values())
+            headline = measure.key.endswith("_auc") or measure.key == "recovered_share"
+            first.setdefault(measure.key if headline else measure.group, measure)
+    leaks = any(measure.group == "leakage" for key, measure in first.items() if key == measure.key)
+    return tuple(measure for key, measure in first.items() if not (leaks and key == "leakage"))
 
 
 def _measured(rows: Sequence[Row], measure: Measure) -> list[tuple[Row, Value]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.table import ComparisonTable, Value
+from app.results.comparison.table import ComparisonTable
 from app.results.report.drawing import Drawing, inline
-from app.results.report.findings import findings
+from app.results.report.findings import GROUPS, FoundOut, findings
 from app.results.report.markup import Html, items, joined, tag
 from app.results.store import Skipped, Store
 
@@ -46,13 +45,13 @@ def finding_section(table: ComparisonTable) -> Html:
     if not found:
         return tag("p", "There is nothing to compare: every dataset has a single row with numbers.")
     many = len({one.dataset for one in found}) > 1
-    return items(
-        (
-            joined((tag("b", f"{one.measure.title}{f' on {one.dataset}' if many else ''}: "), one.sentence))
-            for one in found
-        ),
-        class_="findings",
-    )
+    return items((_finding(one, many) for one in found), class_="findings")
+
+
+def _finding(found: FoundOut, many: bool) -> Html:
+    place = f" on {found.dataset}" if many else ""
+    what = found.measure.meaning.partition(", 0 to")[0].rstrip(".")
+    return joined((tag("b", f"{GROUPS[found.measure.group]}{place}"), f" ({what}): {found.sentence}"))
 
 
 def picture_section(drawings: Sequence[Drawing], folder: str) -> Html:
@@ -98,27 +97,18 @@ def skipped_section(skipped: Sequence[Skipped]) -> Html:
 
 
 def obtained_section(table: ComparisonTable) -> Html:
-    """How the numbers came about: remarks on the table, and what its intervals and signs mean."""
-    return items([*table.notes, *_explained(table)])
+    """How the numbers came about, and what the signs beside them mean."""
+    # what was left out has a part of its own
+    return items([*(note for note in table.notes if not note.startswith("left out:")), *_signs(table)])
 
 
-def _explained(table: ComparisonTable) -> Iterator[str]:
-    values = [value for row in table.rows for value in row.values.values()]
-    kinds = {value.interval for value in values if isinstance(value, Value) and math.isfinite(value.low)}
-    if "seeds" in kinds:
-        yield "Intervals over seeds tell where the mean would lie if everything were trained again with other seeds."
-    if "samples" in kinds:
-        yield (
-            "Intervals over samples belong to rows with a single seed: they tell how far the number of this one run "
-            "would move with other samples, and nothing about training again."
-        )
+def _signs(table: ComparisonTable) -> Iterator[str]:
     yield (
-        "Bold marks a row that is better than every other row of its dataset beyond chance; ~ marks rows that cannot "
-        "be told from the best. A number without a sign is worse beyond chance, or rests on too few seeds to tell: "
-        "pointing at it says which."
+        "bold: better than every other row of the dataset beyond chance; ~: cannot be told from the best; no sign: "
+        "worse beyond chance, or too few seeds to tell. Pointing at a number says which, and shows the value of every seed."
     )
-    if any(isinstance(value, NotAvailable) for value in values):
-        yield "N/A stands where a number does not exist; it is never replaced by a guess, nor counted as chance."
+    if any(isinstance(value, NotAvailable) for row in table.rows for value in row.values.values()):
+        yield "N/A: the number does not exist; it is never replaced by a guess, nor counted as chance."
 
 
 def download_section(tables: Mapping[str, str], folder: str) -> Html:

@@ -6,6 +6,8 @@ import math
 
 from app.results.comparison.table import ComparisonTable, Row, Value
 
+Cell = str | int | float | None
+
 
 def numbers(table: ComparisonTable) -> dict[str, float]:
     """Every mean as `report/<dataset>/<method>/<defense>/<measure>`, in the unit that the table shows it in."""
@@ -22,13 +24,14 @@ def columns(table: ComparisonTable) -> list[str]:
     return ["dataset", "method", "defense", "seeds", *(measure.key for measure in table.measures)]
 
 
-def rows(table: ComparisonTable) -> list[list[str | int | float | None]]:
+def rows(table: ComparisonTable) -> list[list[Cell]]:
     """Labels, number of seeds and means of every row, None where there is no number."""
-    return [
-        [row.dataset, row.method, row.defense, len(row.seeds)]
-        + [_mean(row, measure.key, measure.scale) for measure in table.measures]
-        for row in table.rows
-    ]
+    return [_cells(table, row) for row in table.rows]
+
+
+def _cells(table: ComparisonTable, row: Row) -> list[Cell]:
+    means = (_mean(row, measure.key, measure.scale) for measure in table.measures)
+    return [row.dataset, row.method, row.defense, len(row.seeds), *means]
 
 
 def _mean(row: Row, key: str, scale: float) -> float | None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.table import ComparisonTable, Group, Measure, Row, Value
+from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 from app.results.report.entries import half_width, number, titled
-from app.results.report.findings import STANDINGS
+from app.results.report.findings import GROUPS, STANDINGS
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, joined, tag
 
-GROUPS: dict[Group, str] = {"utility": "Utility", "leakage": "Leakage", "formal": "Formal privacy", "cost": "Cost"}
+SINGLE = "attack"
+"""Group on the page of single attacks, of which there may be many: they are shown on demand."""
+
 INTERVALS = {"seeds": "over seeds", "samples": "over samples of one run"}
 LABELS = ("dataset", "method", "defense")
 
@@ -46,12 +48,19 @@ def table_section(table: ComparisonTable, baseline: tuple[str, str] | None) -> H
     )
 
 
+def _group(measure: Measure) -> tuple[str, str]:
+    """Short name and title of the group that a column belongs to on the page."""
+    if ":" in measure.key:
+        return SINGLE, "Each attack"
+    return measure.group, GROUPS[measure.group]
+
+
 def _controls(table: ComparisonTable) -> Html:
     search = tag("label", "Search", tag("input", type="search", id="search", autocomplete="off"))
     chosen = [_choice(label, table.rows) for label in LABELS]
     groups = [
-        tag("label", tag("input", type="checkbox", checked=True, data_group=group), GROUPS[group])
-        for group in dict.fromkeys(measure.group for measure in table.measures)
+        tag("label", tag("input", type="checkbox", checked=group != SINGLE, data_group=group), title)
+        for group, title in dict(map(_group, table.measures)).items()
     ]
     return tag(
         "form",
@@ -80,12 +89,14 @@ def _head(table: ComparisonTable, many: bool) -> Html:
     first = [_sorter("Method / defense", "row", "text"), *([_sorter("Dataset", "dataset", "text")] if many else [])]
     first.append(_sorter("Seeds", "seeds", "number", tip="how many seeds the row has been trained with"))
     groups = [
-        tag("th", GROUPS[group], colspan=len(list(measures)), scope="colgroup", class_=f"group g-{group}")
-        for group, measures in groupby(table.measures, key=lambda measure: measure.group)
+        tag("th", title, colspan=len(list(measures)), scope="colgroup", class_=f"group g-{group}")
+        for (group, title), measures in groupby(table.measures, key=_group)
     ]
     corner = tag("td", colspan=len(first), class_="corner")
     columns = [
-        _sorter(titled(measure), measure.key, "number", _direction(measure), tip=_meaning(measure), group=measure.group)
+        _sorter(
+            titled(measure), measure.key, "number", _direction(measure), tip=_meaning(measure), group=_group(measure)[0]
+        )
         for measure in table.measures
     ]
     return tag("thead", tag("tr", corner, *groups), tag("tr", *first, *columns))
@@ -125,7 +136,7 @@ def _row(table: ComparisonTable, row: Row, notes: Footnotes, many: bool, baselin
 
 
 def _cell(measure: Measure, value: Value | NotAvailable | None, notes: Footnotes) -> Html:
-    group = f"g-{measure.group}"
+    group = f"g-{_group(measure)[0]}"
     if value is None:
         return tag("td", "–", class_=f"number {group}", data_tip="not measured in this row")
     if isinstance(value, NotAvailable):
