@@ -84,7 +84,7 @@ def _rate_column(kind: str, target: float, name: str, strongest: Pick) -> Column
     where, rate = KINDS.get(kind, kind), f"{100 * target:g} %"
     meaning = f"share of members that the strongest attack on {where} finds at {rate} false alarms, 0 to 100 %"
     measure = Measure(f"{kind}_tpr{name}", f"TPR@{rate} {kind}", meaning, "leakage", "%", 100, 2, True)
-    return _column(measure, strongest, lambda leakage: _rate(leakage, target), True)
+    return _column(measure, strongest, lambda leakage: _rate(leakage, target), False)
 
 
 def _attack_column(label: str) -> Column:
@@ -122,7 +122,7 @@ def _series(cell: Cell, label: str, measured: Measured, headline: bool) -> Serie
     return Series(
         {seed: value for seed, (value, _) in present.items()},
         _only([interval for _, interval in present.values()]),
-        (name, *adaptive) if headline else adaptive,
+        (name, *adaptive) if headline else (),
         label if headline else "",
         absent(cell, present) if headline else (),
     )

@@ -42,6 +42,8 @@ def tabulate(store: Store) -> ComparisonTable:
 def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:
     """Mean and interval: Student's over two or more seeds, else the run's own, else none.
 
+    Values that are the same for every seed have no interval: what did not vary tells nothing about how it varies.
+
     Args:
         series: values by seed.
         bounds: smallest and largest possible value, to which the interval is cut.
@@ -50,6 +52,8 @@ def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "
     values = [series.by_seed[seed] for seed in sorted(series.by_seed)]
     entry = Value(fmean(values), math.nan, math.nan, dict(series.by_seed), "none", standing, series.marks)
     if len(values) > 1:
+        if len(set(values)) == 1:
+            return entry
         reach = student_quantile(len(values), CONFIDENCE) * stdev(values) / math.sqrt(len(values))
         low, high = max(bounds[0], entry.mean - reach), min(bounds[1], entry.mean + reach)
         return replace(entry, low=low, high=high, interval="seeds")
