@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from app.metrics.correlation import SizeCorrelation, size_correlation
 from app.metrics.intervals import Estimate, Interval
@@ -66,8 +66,8 @@ def client_points(cell: Cell) -> list[ClientPoint]:
 def told(found: SizeCorrelation | NotAvailable) -> str:
     """The correlation in a few words."""
     if isinstance(found, NotAvailable):
-        return "too few clients\nfor a correlation" if "at least" in found.reason else found.reason
-    return f"r = {_number(found.pearson)}\n{found.clients} clients"
+        return "too few clients for a correlation" if "at least" in found.reason else found.reason
+    return f"r = {_number(found.pearson)}, {found.clients} clients"
 
 
 def _of(record: AttackRecord) -> dict[int, ClientPoint]:
@@ -88,7 +88,7 @@ def _picture(scene: Scene, dataset: str, shown: list[tuple[Series, list[ClientPo
     across = min(ACROSS, len(shown))
     lines = -(-len(shown) // across)
     with report_style():
-        margins = layout.Margins(across=0.3, down=0.42)
+        margins = layout.Margins(top=0.45, across=0.3, down=0.62)
         figure, grid = layout.panels(lines, [2.5] * across, 1.75, margins, sharex=True, sharey=True)
         for axes, (look, points) in zip(grid.ravel(), shown, strict=False):
             _draw(axes, look, points)
@@ -123,13 +123,13 @@ def _draw(axes: Axes, look: Series, points: list[ClientPoint]) -> None:
         rasterized=len(points) > MANY,
     )
     axes.axhline(0.5, **layout.CHANCE)
-    axes.set_title(look.label, fontsize=layout.SMALL + 0.5, loc="left", pad=3)
+    axes.set_title(look.label, fontsize=layout.SMALL + 0.5, loc="left", pad=14)
     axes.text(
-        1.0,
+        0.0,
         1.03,
         told(size_correlation(sizes, aucs)),
         transform=axes.transAxes,
-        ha="right",
+        ha="left",
         va="bottom",
         fontsize=layout.SMALL - 0.5,
     )
@@ -139,11 +139,11 @@ def _draw(axes: Axes, look: Series, points: list[ClientPoint]) -> None:
 def _axes(grid: np.ndarray, number: int, sizes: Sequence[int]) -> None:
     """Logarithmic sizes with few round numbers, and axis titles at the edges of the grid."""
     low, high = min(sizes), max(sizes)
-    edge = (high / low) ** 0.08 if high > low else 1.3
+    edge = max((high / low) ** 0.08, 1.15)
     for place, axes in enumerate(grid.ravel()[:number]):
         axes.set_xscale("log")
         axes.set_xlim(low / edge, high * edge)
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 30 else (1,)))
+        axes.xaxis.set_major_locator(_ticks(high / low))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
@@ -152,3 +152,10 @@ def _axes(grid: np.ndarray, number: int, sizes: Sequence[int]) -> None:
             axes.tick_params(labelbottom=True)
         if place % grid.shape[1] == 0:
             axes.set_ylabel("AUC")
+
+
+def _ticks(span: float) -> Locator:
+    """Few round numbers, also where all clients have about the same size."""
+    if span < 2:
+        return MaxNLocator(4, integer=True)
+    return LogLocator(subs=(1, 2, 3, 4, 6) if span < 8 else (1, 2, 5) if span < 50 else (1,))

@@ -83,13 +83,14 @@ def _bytes(row: Row) -> dict[int, float]:
 def _picture(scene: Scene, dataset: str, shown: dict[str, list[Ratio]]) -> Picture:
     labels = list(dict.fromkeys(ratio.look.label for found in shown.values() for ratio in found))
     with report_style():
-        room = 0.2 + layout.LETTER * max(map(len, labels))
+        room = 0.15 + 0.95 * layout.LETTER * max(map(len, labels))
         margins = layout.Margins(left=room, right=0.55, across=0.6)
         height = max(0.9, 0.27 * len(labels) + 0.1)
         figure, grid = layout.panels(1, [2.7] * len(shown), height, margins, sharey=True)
         for axes, (title, found) in zip(grid[0], shown.items(), strict=True):
             _draw(axes, found, labels)
-            axes.set_xlabel(f"{title}, times that without defense")
+            axes.set_title(title, fontsize=9)
+            axes.set_xlabel("times that of no defense")
         grid[0, 0].set_yticks(range(len(labels)), labels, fontsize=layout.SMALL)
         grid[0, 0].set_ylim(len(labels) - 0.4, -0.6)
     return Picture(

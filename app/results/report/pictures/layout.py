@@ -132,6 +132,7 @@ def label_column(axes: Axes, entries: Sequence[tuple[float, Series]], markers: b
     """
     figure = axes.figure
     assert isinstance(figure, Figure)
+    axes.get_xlim(), axes.get_ylim()  # limits that are still to be fitted to the data are fitted now
     box = axes.get_position()
     tall, wide = box.height * figure.get_figheight(), box.width * figure.get_figwidth()
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1]) for y, _ in entries]

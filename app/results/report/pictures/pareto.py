@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -122,12 +121,17 @@ def _draw(axes: Axes, points: list[Point]) -> None:
         look: Series = point.look
         place = axes.get_yaxis_transform()
         axes.plot(
-            [MARGIN / 2], [100 * point.utility.mean], look.marker, color=look.colour, transform=place, gid="hidden"
+            [0.62 * MARGIN],
+            [100 * point.utility.mean],
+            look.marker,
+            color=look.colour,
+            markersize=6.5,
+            transform=place,
+            gid="hidden",
         )
     axes.axvline(CHANCE, **layout.CHANCE)
     layout.along_top(axes, CHANCE, "chance")
     axes.set_xlabel("AUC of the strongest attack")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=True)
     axes.set_axisbelow(True)
 
@@ -151,9 +155,9 @@ def _limits(axes: Axes, found: list[Value], strip: bool) -> None:
     low, high = low - room, high + room
     left = low - (high - low) * MARGIN / (1 - MARGIN) if strip else low
     axes.set_xlim(left, high)
+    axes.set_xticks([tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high])
     axes.margins(y=0.12)
     if strip:
         axes.axvspan(left, low, color=FAINT, alpha=0.14, linewidth=0)
         style = {"rotation": 90, "ha": "center", "va": "center", "alpha": 0.75}
         layout.remark(axes, HIDDEN, (MARGIN / 5, 0.5), **style)
-        axes.set_xticks([tick for tick in np.linspace(0, 1, 21) if low <= tick <= high])

@@ -92,10 +92,10 @@ def _tpr(curve: RocCurve, fpr: Array) -> Array:
 def _picture(scene: Scene, dataset: str, shown: dict[str, list[Bundle]]) -> Picture:
     names = {bundle.look.label: bundle.look for bundles in shown.values() for bundle in bundles}
     thin = max(sum(len(bundle.curves) for bundle in bundles) for bundles in shown.values()) <= MOST_THIN
-    margins = layout.Margins(right=layout.label_room(list(names)) + 0.45 * len(shown), across=0.75)
+    margins = layout.Margins(left=0.8, right=layout.label_room(list(names)) + 0.1 + 0.55 * len(shown), across=0.85)
     with report_style():
-        height = layout.label_height(len(names) + 1, 3.1)
-        figure, grid = layout.panels(1, [3.1] * len(shown), height, margins)
+        height = layout.label_height(len(names) + 1, 2.8)
+        figure, grid = layout.panels(1, [2.8] * len(shown), height, margins)
         for axes, (kind, bundles) in zip(grid[0], shown.items(), strict=True):
             _draw(axes, bundles, thin)
             axes.set_title(TARGETS[kind], pad=14)
@@ -149,7 +149,7 @@ def _key(axes: Axes, looks: Sequence[Series], shown: dict[str, list[Bundle]]) ->
     style: dict[str, Any] = {"va": "center", "fontsize": layout.SMALL, "transform": axes.transAxes}
     for number, kind in enumerate(shown):
         head = "uploads" if kind == "uploads" else "released"
-        axes.text(place(room + 0.3 + 0.5 * number), 1.0, head, ha="right", **style)
+        axes.text(place(room + 0.45 + 0.55 * number), 1.0, head, ha="right", **style)
     axes.text(place(0.38), 1.0, "AUC", ha="left", **style)
     first = next(iter(areas.values()))
     for line, look in enumerate(sorted(looks, key=lambda look: -first.get(look.label, -1.0)), start=1):
@@ -166,4 +166,4 @@ def _key(axes: Axes, looks: Sequence[Series], shown: dict[str, list[Bundle]]) ->
         axes.text(place(0.38), height, look.label, ha="left", **style)
         for number, found in enumerate(areas.values()):
             told = f"{found[look.label]:.3f}" if look.label in found else "N/A"
-            axes.text(place(room + 0.3 + 0.5 * number), height, told, ha="right", **style)
+            axes.text(place(room + 0.45 + 0.55 * number), height, told, ha="right", **style)

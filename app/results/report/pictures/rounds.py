@@ -19,6 +19,9 @@ from app.results.store import RunRecord
 MOST_POINTS = 300
 """Rounds drawn of a curve; of longer runs every n-th, and the last."""
 
+WIDTH = 5.6
+"""Inches of a panel."""
+
 MOST_MARKS = 30
 """Rounds up to which every one of them has a mark."""
 
@@ -106,14 +109,15 @@ def _curves(scene: Scene, dataset: str, read: Callable[[RunRecord], Curve]) -> l
 
 def _picture(scene: Scene, dataset: str, shown: Mapping[str, list[Curves]]) -> Picture:
     labels = {curves.look.label for panel in shown.values() for curves in panel}
-    margins = layout.Margins(right=layout.label_room(sorted(labels)), down=0.25, left=0.75)
+    margins = layout.Margins(right=layout.label_room(sorted(labels)), down=0.25, left=0.95)
     leaks = any(title.startswith("AUC") for title in shown)
     with report_style():
-        height = layout.label_height(len(labels), 2.2)
-        figure, grid = layout.panels(len(shown), [5.6], height, margins, sharex=True)
+        height = layout.label_height(len(labels), 1.75)
+        figure, grid = layout.panels(len(shown), [WIDTH], height, margins, sharex=True)
         for axes, (title, panel) in zip(grid[:, 0], shown.items(), strict=True):
             _draw(axes, panel)
             axes.set_ylabel(title, fontsize=layout.SMALL + 0.5)
+            axes.yaxis.set_label_coords(-0.65 / WIDTH, 0.5)
             if title.startswith("AUC"):
                 axes.axhline(0.5, **layout.CHANCE)
             layout.label_column(axes, [(float(curves.mean[-1]), curves.look) for curves in panel])

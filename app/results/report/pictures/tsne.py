@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from app.errors import UserError
 from app.metrics.leakage import Leakage
@@ -56,7 +57,8 @@ def embedded(found: RepresentedSamples) -> Array:
     """(samples, 2) t-SNE with a fixed start, so that the same representations give the same picture."""
     perplexity = min(30.0, found.members.size / 4)
     space = TSNE(2, perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
-    places: Array = np.asarray(space.fit_transform(found.features.astype(np.float64)), dtype=np.float64)
+    with threadpool_limits(1):  # threads that wait for each other are slower on a busy machine, by far
+        places: Array = np.asarray(space.fit_transform(found.features.astype(np.float64)), dtype=np.float64)
     return places
 
 
