@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from app.results.published.ours import OwnResult, own_result
 from app.results.published.parse import parse_published
 from app.results.store import COMPARISON, Store
 
-FULL = "full"
-"""Scale of a comparison at which it trains as the paper does."""
+FULL, QUICK = "full", "quick"
+"""Scales of a comparison: as the paper trains, and much shorter."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def side_by_side(store: Store, table: ComparisonTable, published: Sequence[Publi
         published: what the papers print, see `published_of`.
     """
     rows = tuple(PublishedRow(figure, own_result(store, table, figure)) for figure in published)
-    scales = {str(told["scale"]) for told in _comparisons(store) if told.get("scale")}
+    scales = {scale for told in _comparisons(store) if (scale := _scale(told))}
     return PublishedComparison(rows, scales.pop() if len(scales) == 1 else ", ".join(sorted(scales)))
 
 
@@ -142,6 +142,11 @@ def _comparisons(store: Store) -> list[dict[str, Any]]:
     """What lies beside the runs, one per folder."""
     folders = dict.fromkeys(run.path.parent for run in store.runs)
     return [told for folder in folders if (told := _read(folder / COMPARISON)) is not None]
+
+
+def _scale(told: Mapping[str, Any]) -> str:
+    """The scale that a comparison was made at, where it tells; a shorter one is part of its name."""
+    return str(told.get("scale") or (QUICK if str(told.get("name")).endswith(f"-{QUICK}") else ""))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -16,7 +16,6 @@ UNITS: dict[str, str] = {
     "seconds_ratio": "x",
     "train_seconds": "s",
     "recovered_share": "%",
-    "psnr": "dB",
 }
 """Unit of every measure that goes by a plain name."""
 
