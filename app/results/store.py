@@ -7,90 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from app.errors import UserError
-from app.metrics.fairness import Fairness
-from app.metrics.membership import MembershipScores
-from app.privacy.channel_statement import ChannelStatement
-from app.privacy.statement import PrivacyStatement
-from app.results.attack_files import AttackFiles, AttackRecord
-from app.results.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
-from app.results.result_files import restored
-from app.results.run_labels import RunLabels, labels_of
+from app.results.run_labels import RunLabels
+from app.results.run_record import ClientEnd, RunRecord, read_run
+
+__all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_store"]
 
 COMPARISON = "comparison.json"
 """File beside the runs of a comparison that tells their places in its matrix."""
 
-
-@dataclass(frozen=True)
-class ClientEnd:
-    """A client at the end of its last round. Accuracies are fractions in [0, 1], NaN where nothing was tested.
-
-    Attributes:
-        client: client id.
-        capacity: width rate, in (0, 1].
-        samples: training samples.
-        received_common: accuracy of the model it received on the common test set.
-        trained_common: accuracy of its trained model on the common test set.
-        trained_own: accuracy of its trained model on its own test set.
-    """
-
-    client: int
-    capacity: float
-    samples: int
-    received_common: float
-    trained_common: float
-    trained_own: float
-
-
-@dataclass(frozen=True, eq=False)
-class RunRecord:
-    """One finished run, without anything large.
-
-    Attributes:
-        path: its folder.
-        labels: its place in a comparison.
-        config: its complete configuration, as plain data.
-        final: metrics of the last round.
-        rounds: metrics of every round, in order.
-        cost: seconds and bytes, summed over the run.
-        clients: every client that took part, by id.
-        fairness: how the accuracies of all clients spread, None where no client has a test set.
-        budgets: privacy budgets spent.
-        channels: what was hidden on the way to the server.
-        attacks: results of membership inference, by label.
-        reconstructions: results of reconstruction, by label.
-        notes: what could not be read of it.
-    """
-
-    path: Path
-    labels: RunLabels
-    config: Mapping[str, Any]
-    final: Mapping[str, float]
-    rounds: tuple[Mapping[str, float], ...]
-    cost: Mapping[str, float]
-    clients: tuple[ClientEnd, ...]
-    fairness: Fairness | None
-    budgets: tuple[PrivacyStatement, ...]
-    channels: tuple[ChannelStatement, ...]
-    attacks: tuple[AttackRecord, ...]
-    reconstructions: tuple[ReconstructionRecord, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.path.name
-
-    def scores(self, label: str) -> MembershipScores:
-        """Scores of one result of membership inference, read from its file."""
-        return AttackFiles(self.path / "attacks").scores(label)
+MOST_TOLD = 10
+"""Reasons that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +62,25 @@ class Store:
         return tuple(dict.fromkeys(run.labels.dataset for run in self.runs))
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What `comparison.json` tells.
+
+    Attributes:
+        name: of the comparison; may be empty.
+        purpose: what is compared; may be empty.
+        baseline: method and defense that others are compared with.
+        cells: labels of every run by its name, in the order of the comparison.
+        problems: what of it cannot be used.
+    """
+
+    name: str = ""
+    purpose: str = ""
+    baseline: tuple[str, str] | None = None
+    cells: Mapping[str, RunLabels] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
 def read_store(paths: Iterable[Path]) -> Store:
     """All runs below some folders: run folders, folders of runs, or folders of comparisons.
 
@@ -140,105 +91,132 @@ def read_store(paths: Iterable[Path]) -> Store:
         UserError: where a path does not exist, or no run is found in all of them.
     """
     given = list(paths)
-    runs: list[RunRecord] = []
+    runs: dict[Path, RunRecord] = {}
     skipped: list[Skipped] = []
-    told = [plan for path in given if (plan := _comparison(path)) is not None]
+    plans = [plan for path in given if (plan := _plan_of(path, skipped)) is not None]
     for folder, labels in _folders(given, skipped):
         try:
-            runs.append(_read(folder, labels))
-        except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            skipped.append(Skipped(folder, _cause(error)))
+            runs.setdefault(folder.resolve(), read_run(folder, labels))
+        except UserError as error:
+            skipped.append(Skipped(folder, error.problems[0].cause))
+        except Exception as error:  # a folder that nobody foresaw must not stop the others
+            skipped.append(Skipped(folder, f"its files cannot be read ({type(error).__name__}: {error})"))
     if not runs:
-        left = "".join(f"\n    {one.path}: {one.reason}" for one in skipped[:10])
-        raise UserError.of(
-            f"no finished run in {', '.join(map(str, given))}{left}",
-            "there is nothing to show",
-            "name folders of finished runs, such as runs/demo; `rampart fit` and `rampart compare` make them",
-        )
-    ordered = tuple(sorted(runs, key=lambda run: _place(run, told)))
-    first = told[0] if len(told) == 1 else {}
-    pair = first.get("baseline")
+        raise _nothing(given, skipped)
+    order = {labels: number for number, labels in enumerate(place for plan in plans for place in plan.cells.values())}
+    first = plans[0] if len(plans) == 1 else _Plan()
     return Store(
-        name=str(first.get("name") or given[0].resolve().name),
-        purpose=str(first.get("purpose") or ""),
-        runs=ordered,
-        skipped=tuple(skipped),
-        baseline=(pair["method"], pair["defense"]) if pair else None,
+        name=first.name or given[0].resolve().name,
+        purpose=first.purpose,
+        runs=tuple(sorted(runs.values(), key=lambda run: (order.get(run.labels, len(order)), run.labels, run.name))),
+        skipped=tuple(dict.fromkeys(skipped)),
+        baseline=first.baseline,
     )
 
 
-def _folders(paths: list[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:
+def _folders(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:
     """Run folders with the labels that a comparison gives them."""
     for path in paths:
         if not path.is_dir():
             raise UserError.of(f"there is no folder {path}", "its runs cannot be shown", "name an existing folder")
-        if _looks_like_run(path):
-            yield path, None
-            continue
-        cells = {cell["run"]: cell for cell in (_comparison(path) or {}).get("cells", [])}
-        for inner in sorted(path.iterdir()):
-            if inner.name.startswith(".") or (inner.is_file() and not cells.get(inner.name)):
+        try:
+            if _looks_like_run(path):
+                yield path, _told_above(path)
                 continue
-            cell = cells.get(inner.name)
-            if inner.is_dir() and (_looks_like_run(inner) or cell):
-                yield inner, RunLabels(**{key: cell[key] for key in RunLabels.names()}) if cell else None
-            else:
-                skipped.append(Skipped(inner, "it is no run of this program"))
+            inner = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+        except OSError as error:
+            skipped.append(Skipped(path, _unreadable(error)))
+            continue
+        yield from _within(path, inner, skipped)
+
+
+def _within(path: Path, inner: list[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:
+    """Runs of a folder; those of its comparison that are not there yet are left out with that reason."""
+    cells = (_plan_of(path) or _Plan()).cells
+    for each in inner:
+        try:
+            if each.name in cells or (each.is_dir() and _looks_like_run(each)):
+                yield each, cells.get(each.name)
+            elif each.is_dir():
+                skipped.append(Skipped(each, _foreign(each)))
+        except OSError as error:
+            skipped.append(Skipped(each, _unreadable(error)))
+    there = {each.name for each in inner}
+    skipped += [Skipped(path / name, "not run yet") for name in cells if name not in there]
 
 
 def _looks_like_run(path: Path) -> bool:
     return (path / "config.yaml").is_file()
 
 
-def _comparison(path: Path) -> dict[str, Any] | None:
-    """What a comparison tells about its runs; None where there is none, or it cannot be read."""
+def _foreign(path: Path) -> str:
+    if (path / COMPARISON).is_file():
+        return "it is a comparison of its own; name its folder to see it"
+    return "it is no run of this program"
+
+
+def _told_above(path: Path) -> RunLabels | None:
+    """Labels that the comparison around a single run gives it."""
+    plan = _plan_of(path.resolve().parent)
+    return None if plan is None else plan.cells.get(path.resolve().name)
+
+
+def _plan_of(path: Path, skipped: list[Skipped] | None = None) -> _Plan | None:
+    """What a comparison tells about its runs; None where there is none.
+
+    Args:
+        path: folder of the comparison.
+        skipped: where to tell what of it cannot be used.
+    """
+    file = path / COMPARISON
     try:
-        told = json.loads((path / COMPARISON).read_text())
-    except (OSError, ValueError):
+        plan = _plan(json.loads(file.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return told if isinstance(told, dict) else None
+    except (OSError, ValueError) as error:
+        plan = _Plan(problems=(f"{_unreadable(error)}; its runs are labelled by their configurations",))
+    if skipped is not None:
+        skipped += [Skipped(file, problem) for problem in plan.problems]
+    return plan
 
 
-def _place(run: RunRecord, told: list[dict[str, Any]]) -> tuple[int, RunLabels]:
-    """Runs of a comparison in its order, all others by their labels."""
-    order = [cell["run"] for plan in told for cell in plan.get("cells", [])]
-    return (order.index(run.name) if run.name in order else len(order), run.labels)
-
-
-def _read(folder: Path, labels: RunLabels | None) -> RunRecord:
-    if not (folder / "summary.json").is_file():
-        raise UserError.of("the run is not finished", "", "")
-    summary, config = (
-        json.loads((folder / "summary.json").read_text()),
-        yaml.safe_load((folder / "config.yaml").read_text()),
-    )
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    ends = [restored(ClientEnd, client) for client in summary["clients"]]
-    fairness = (summary.get("fairness") or {}).get("final")
-    return RunRecord(
-        path=folder,
-        labels=labels or labels_of(config),
-        config=config,
-        final=summary["final"],
-        rounds=tuple(json.loads(line) for line in lines),
-        cost=summary["cost"],
-        clients=tuple(sorted(ends, key=lambda end: end.client)),
-        fairness=restored(Fairness, {"gap": None, **fairness}) if fairness else None,
-        budgets=tuple(_budget(each) for each in summary.get("privacy", [])),
-        channels=tuple(restored(ChannelStatement, each) for each in summary.get("channels", [])),
-        attacks=tuple(AttackFiles(folder / "attacks").records()),
-        reconstructions=tuple(ReconstructionFiles(folder / PREFIX).records()),
+def _plan(told: Any) -> _Plan:
+    """A plan from plain data, whatever they are."""
+    if not isinstance(told, Mapping):
+        return _Plan(problems=("it tells no comparison; its runs are labelled by their configurations",))
+    problems, cells = [], {}
+    listed = told.get("cells")
+    for number, cell in enumerate(listed if isinstance(listed, list) else [], start=1):
+        try:
+            dataset, method, defense = (str(cell[key]) for key in ("dataset", "method", "defense"))
+            cells[str(cell["run"])] = RunLabels(dataset, method, defense, int(cell["seed"]))
+        except (KeyError, TypeError, ValueError):
+            problems.append(f"its cell {number} lacks the run's name or its place")
+    return _Plan(
+        name=str(told.get("name") or ""),
+        purpose=str(told.get("purpose") or ""),
+        baseline=_baseline(told.get("baseline")),
+        cells=cells,
+        problems=tuple(problems),
     )
 
 
-def _budget(record: Mapping[str, Any]) -> PrivacyStatement:
-    """A statement from its record, in which clients are keyed by text."""
-    clients = [[int(client), epsilon] for client, epsilon in (record.get("clients") or {}).items()]
-    statement: PrivacyStatement = restored(PrivacyStatement, {**record, "clients": clients})
-    return statement
+def _baseline(pair: Any) -> tuple[str, str] | None:
+    if isinstance(pair, Mapping) and "method" in pair and "defense" in pair:
+        return str(pair["method"]), str(pair["defense"])
+    return None
 
 
-def _cause(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return error.problems[0].cause
-    return f"its files cannot be read ({type(error).__name__}: {error})"
+def _unreadable(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"it cannot be read ({type(error).__name__}: {told})"
+
+
+def _nothing(given: list[Path], skipped: list[Skipped]) -> UserError:
+    left = "".join(f"\n    {one.path}: {one.reason}" for one in skipped[:MOST_TOLD])
+    more = f"\n    and {len(skipped) - MOST_TOLD} more" if len(skipped) > MOST_TOLD else ""
+    return UserError.of(
+        f"no finished run in {', '.join(map(str, given))}{left}{more}",
+        "there is nothing to show",
+        "name folders of finished runs, such as runs/demo; `rampart fit` and `rampart compare` make them",
+    )

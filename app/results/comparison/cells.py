@@ -14,6 +14,7 @@ from app.results.store import RunRecord
 
 NOT_RUN = NotAvailable("not run")
 NOT_MEASURED = NotAvailable("not measured")
+NO_PROMISE = NotAvailable("no formal guarantee")
 
 MOST_NAMED = 3
 """Settings that a note names."""

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.metrics.membership import NotAvailable
+from app.results.comparison.cells import NO_PROMISE, NOT_MEASURED, NOT_RUN
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 
 SINGLE = ("auc:", "recovered:")
 """Beginnings of the keys of measures that tell about one attack each; tables for reading leave them out."""
+
+NOTHING = (NOT_RUN.reason, NOT_MEASURED.reason, NO_PROMISE.reason)
+"""Reasons that are not worth a column where all rows have them."""
 
 LEGEND = (
     "{best} best of its dataset beyond chance, {level} cannot be told from the best; [low, high] is the 95 % interval"
@@ -34,14 +38,23 @@ class Reasons:
         return enumerate(self.texts, start=1)
 
 
-def shown_measures(table: ComparisonTable, every: bool = False) -> tuple[Measure, ...]:
-    """The columns of a table for reading.
+def shown_measures(table: ComparisonTable, dataset: str, every: bool = False) -> tuple[Measure, ...]:
+    """The columns of a dataset's table for reading; without those in which no row has anything to tell.
 
     Args:
         table: the table.
-        every: also those of single attacks.
+        dataset: whose rows are shown.
+        every: also the columns of single attacks.
     """
-    return tuple(measure for measure in table.measures if every or not measure.key.startswith(SINGLE))
+    rows = table.of(dataset)
+    read = [measure for measure in table.measures if every or not measure.key.startswith(SINGLE)]
+    return tuple(measure for measure in read if any(_tells(entry_of(row, measure)) for row in rows))
+
+
+def groups_of(measures: Sequence[Measure]) -> tuple[tuple[Measure, ...], ...]:
+    """The columns, those of one group together."""
+    groups = dict.fromkeys(measure.group for measure in measures)
+    return tuple(tuple(measure for measure in measures if measure.group == group) for group in groups)
 
 
 def titled(measure: Measure) -> str:
@@ -51,7 +64,7 @@ def titled(measure: Measure) -> str:
 
 def entry_of(row: Row, measure: Measure) -> Value | NotAvailable:
     """What a row has in a column."""
-    return row.values.get(measure.key, NotAvailable("not measured"))
+    return row.values.get(measure.key, NOT_MEASURED)
 
 
 def mean_text(measure: Measure, value: Value) -> str:
@@ -83,6 +96,10 @@ def row_notes(rows: Sequence[Row], several: bool) -> list[str]:
         for note in row.notes:
             concerned.setdefault(note, []).append(f"{row.dataset}: {row.name}" if several else row.name)
     return [f"{', '.join(names)}: {note}" for note, names in concerned.items()]
+
+
+def _tells(entry: Value | NotAvailable) -> bool:
+    return isinstance(entry, Value) or entry.reason not in NOTHING
 
 
 def _number(measure: Measure, value: float) -> str:

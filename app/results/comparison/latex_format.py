@@ -14,6 +14,7 @@ from app.results.comparison.entries import (
     bounds_text,
     datasets_of,
     entry_of,
+    groups_of,
     mean_text,
     row_notes,
     shown_measures,
@@ -41,13 +42,14 @@ def as_latex(table: ComparisonTable, every: bool = False) -> str:
         table: the table.
         every: also show the columns of single attacks.
     """
-    measures = shown_measures(table, every)
-    parts = ["% needs \\usepackage{booktabs}"]
-    for dataset in datasets_of(table):
-        for group in dict.fromkeys(measure.group for measure in measures):
-            parts.append(_of_group(table.of(dataset), [one for one in measures if one.group == group]))
     told = [*row_notes(table.rows, len(datasets_of(table)) > 1), *table.notes]
-    return "\n\n".join(["\n".join([*parts[:1], *(f"% {' '.join(text.split())}" for text in told)]), *parts[1:]]) + "\n"
+    parts = ["\n".join(["% needs \\usepackage{booktabs}", *(f"% {' '.join(text.split())}" for text in told)])]
+    parts += [
+        _of_group(table.of(dataset), group)
+        for dataset in datasets_of(table)
+        for group in groups_of(shown_measures(table, dataset, every))
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def escaped(text: str) -> str:

@@ -29,8 +29,11 @@ def as_markdown(table: ComparisonTable, every: bool = False) -> str:
         table: the table.
         every: also show the columns of single attacks.
     """
-    reasons, measures = Reasons(), shown_measures(table, every)
-    parts = [_of_dataset(dataset, table.of(dataset), measures, reasons) for dataset in datasets_of(table)]
+    reasons = Reasons()
+    parts = [
+        _of_dataset(dataset, table.of(dataset), shown_measures(table, dataset, every), reasons)
+        for dataset in datasets_of(table)
+    ]
     parts.append(escaped(LEGEND).format(best="**bold**:", level=r"\~"))
     if reasons.texts:
         parts.append("\n".join(f"{number}. {escaped(text)}" for number, text in reasons.numbered()))

@@ -9,7 +9,6 @@ from app.metrics.membership import NotAvailable
 from app.results.attack_headline import headline_rank, target_kind
 from app.results.comparison.cells import Cell
 from app.results.comparison.table import Row, Value
-from app.results.store import Store
 
 SWAPPED = "lies below chance beyond its interval: its score or the labels are probably swapped"
 
@@ -58,7 +57,7 @@ def attacks_of(cells: Iterable[Cell]) -> frozenset[str]:
     return frozenset(record.label for record in records if not record.conditions.adaptation)
 
 
-def table_notes(rows: Sequence[Row], store: Store) -> tuple[str, ...]:
+def table_notes(rows: Sequence[Row]) -> tuple[str, ...]:
     """How the table was made, as far as it concerns these rows."""
     values = [(key, value) for row in rows for key, value in row.values.items() if isinstance(value, Value)]
     present = {
@@ -72,8 +71,7 @@ def table_notes(rows: Sequence[Row], store: Store) -> tuple[str, ...]:
         RECOVERED: any(key.startswith("recovered") and value.standing != "unknown" for key, value in values),
         COUNTED: any(key.startswith("megabytes") and value.standing in ("best", "worse") for key, value in values),
     }
-    left = [f"left out: {skipped.path.name}, {skipped.reason}" for skipped in store.skipped]
-    return (*(text for text, holds in present.items() if holds), *left)
+    return tuple(text for text, holds in present.items() if holds)
 
 
 def numbered(notes: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
 from app.privacy.statement import PrivacyStatement
-from app.results.comparison.cells import Cell, Column, Series, absent, by_seed
+from app.results.comparison.cells import NO_PROMISE, Cell, Column, Series, absent, by_seed
 from app.results.comparison.table import Measure
 from app.results.run_labels import NO_DEFENSE
 from app.results.store import RunRecord
@@ -16,7 +16,6 @@ from app.results.store import RunRecord
 MEGABYTE = 1e6
 """Bytes."""
 
-NO_PROMISE = NotAvailable("no formal guarantee")
 UNBOUNDED = NotAvailable("the defense adds no noise: epsilon is infinite")
 POSITIVE, SIGNED = (0.0, math.inf), (-1.0, 1.0)
 SQUARED = "squared points"
@@ -90,10 +89,10 @@ def cost_columns(cells: Sequence[Cell]) -> tuple[Column, ...]:
 def _fairness_columns() -> tuple[Column, ...]:
     whose = "over every client of the federation with the model it would use, on its own test set, each counted once"
     return (
-        _fair("everyone_accuracy", "everyone", f"mean accuracy {whose}", lambda found: found.mean, False),
-        _fair("everyone_worst", "everyone's worst", f"worst accuracy {whose}", lambda found: found.worst, False),
-        _fair("everyone_majority", "majority", f"mean accuracy of the majority, {whose}", _group("majority"), False),
-        _fair("everyone_minority", "minority", f"mean accuracy of the minority, {whose}", _group("minority"), False),
+        _fair("everyone_accuracy", "everyone", f"mean accuracy {whose}", lambda found: found.mean),
+        _fair("everyone_worst", "everyone's worst", f"worst accuracy {whose}", lambda found: found.worst),
+        _fair("everyone_majority", "majority", f"mean accuracy of the majority, {whose}", _group("majority")),
+        _fair("everyone_minority", "minority", f"mean accuracy of the minority, {whose}", _group("minority")),
         _fair("everyone_gap", "gap", "the majority's mean less the minority's", lambda found: found.gap, None),
         Column(
             Measure("everyone_variance", "variance", f"population variance {whose}", "utility", SQUARED, 1.0, 1, True),
@@ -108,14 +107,15 @@ def _percent(key: str, title: str, name: str, meaning: str, lower: bool | None =
     return Column(_utility(key, title, meaning, lower), lambda cell: by_seed(cell, lambda run: run.final.get(name)))
 
 
-def _fair(key: str, title: str, meaning: str, read: Callable[[Fairness], float], lower: bool | None) -> Column:
+def _fair(key: str, title: str, meaning: str, read: Callable[[Fairness], float], lower: bool | None = False) -> Column:
     """A fraction of the clients' fairness, shown in percent; runs without groups have no gap."""
+    bounds = (0.0, 1.0) if lower is False else SIGNED
 
     def value(run: RunRecord) -> float | None:
         found = None if run.fairness is None else read(run.fairness)
         return None if found is None or math.isnan(found) else found
 
-    return Column(_utility(key, title, meaning, lower), lambda cell: by_seed(cell, value), SIGNED)
+    return Column(_utility(key, title, meaning, lower), lambda cell: by_seed(cell, value), bounds)
 
 
 def _utility(key: str, title: str, meaning: str, lower: bool | None) -> Measure:

@@ -23,16 +23,20 @@ ComparePair = Callable[[str, str], Comparison | NotAvailable]
 def standings(means: Mapping[str, float], lower_is_better: bool, compare: ComparePair) -> dict[str, Standing]:
     """Standing of every row of one dataset in one measure.
 
+    A row that can be compared with no other, as one with too few seeds, is unknown, and nothing is best beside it; the
+    others are compared with the best among them.
+
     Args:
         means: mean of every row that has a number, by name.
         lower_is_better: as for leakage; False for accuracy.
         compare: compares two rows.
     """
-    if len(means) < 2:
-        return dict.fromkeys(means, "unknown")
-    best = (min if lower_is_better else max)(means, key=lambda name: means[name])
     found = {pair: compare(*pair) for pair in combinations(means, 2)}
     tested = with_holm({"\n".join(pair): each for pair, each in found.items() if isinstance(each, Comparison)})
+    rivals = {name for pair in tested for name in pair.split("\n")}
+    if not rivals:
+        return dict.fromkeys(means, "unknown")
+    best = (min if lower_is_better else max)((name for name in means if name in rivals), key=lambda name: means[name])
     others = {name: _against(tested, name, best) for name in means if name != best}
     return {name: others[name] if name != best else _of_best(list(others.values())) for name in means}
 

@@ -17,6 +17,7 @@ from app.results.comparison.notes import attacks_of, cell_notes, numbered, table
 from app.results.comparison.plain_columns import cost_columns, formal_columns, utility_columns
 from app.results.comparison.standings import standings
 from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
+from app.results.run_labels import NO_DEFENSE
 from app.results.store import Store
 
 CONFIDENCE = 0.95
@@ -33,10 +34,10 @@ def tabulate(store: Store) -> ComparisonTable:
     cells = cells_of(store.runs)
     every = (*utility_columns(), *leakage_columns(cells), *formal_columns(), *cost_columns(cells))
     entries = [{column.measure.key: column.series(cell) for column in every} for cell in cells]
-    columns = _present(every, entries)
+    columns = _present(cells, every, entries)
     places = _standings(cells, columns, entries)
     rows = [_row(cell, columns, entries[number], places[number], cells) for number, cell in enumerate(cells)]
-    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), table_notes(rows, store))
+    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), table_notes(rows))
 
 
 def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:
@@ -62,11 +63,16 @@ def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "
     return entry
 
 
-def _present(columns: Sequence[Column], entries: Sequence[Entries]) -> tuple[Column, ...]:
-    """Columns with a number in some row; the last round's clients only where not every client was measured."""
+def _present(cells: Sequence[Cell], columns: Sequence[Column], entries: Sequence[Entries]) -> tuple[Column, ...]:
+    """Columns with a number in some row.
+
+    The last round's clients only where not every client was measured, ratios only where there is a defense.
+    """
     keys = {key for row in entries for key, entry in row.items() if isinstance(entry, Series)}
     if "everyone_accuracy" in keys:
         keys -= {"clients_own"}
+    if all(cell.defense == NO_DEFENSE for cell in cells):
+        keys -= {"seconds_ratio"}
     return tuple(column for column in columns if column.measure.key in keys)
 
 

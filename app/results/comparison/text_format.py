@@ -13,6 +13,7 @@ from app.results.comparison.entries import (
     bounds_text,
     datasets_of,
     entry_of,
+    groups_of,
     mean_text,
     row_notes,
     shown_measures,
@@ -35,12 +36,12 @@ def as_text(table: ComparisonTable, width: int | None = None, every: bool = Fals
         every: also show the columns of single attacks.
     """
     room = max(NARROWEST, width or shutil.get_terminal_size((USUAL, 24)).columns)
-    reasons, measures = Reasons(), shown_measures(table, every)
+    reasons = Reasons()
     parts = [
         block
         for dataset in datasets_of(table)
-        for group in dict.fromkeys(measure.group for measure in measures)
-        for block in _blocks(table.of(dataset), [one for one in measures if one.group == group], room, reasons)
+        for group in groups_of(shown_measures(table, dataset, every))
+        for block in _blocks(table.of(dataset), group, room, reasons)
     ]
     parts.append(_filled(LEGEND.format(best=BEST, level=LEVEL), room, ""))
     listed = {
