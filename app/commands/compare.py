@@ -6,6 +6,7 @@ are kept, unfinished ones are resumed.
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from app.errors import UserError, raise_all
 from app.experiments.board import Board
 from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.jobs import Job, cores, make_job
+from app.experiments.jobs import make_job
 from app.experiments.local_engine import LocalEngine, default_workers, gpus, local_shares
 from app.experiments.matrix import Cell, Combination, baseline_of, cells_of
-from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.parsed import ParsedRun
+from app.experiments.parsing import parse_all
+from app.experiments.processes import Job, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.spec import ComparisonSpec
 from app.experiments.stopping import StopRequest
@@ -150,18 +153,16 @@ def _show_plan(
     print(f"{spec.name}: {spec.purpose}\n{len(cells)} runs in {folder.path}, compared with {method} and {defense}")
     width = max(len(cell.name) for cell in cells)
     for cell in cells:
-        print(f"  {cell.name:<{width}}  {folder.state(cell.name).value:<13}  {' '.join(cell.arguments)}")
+        print(f"  {cell.name:<{width}}  {folder.state(cell.name).value:<13}  {shlex.join(cell.arguments)}")
     for problem in folder.problems(cells, parsed):
         print(f"error: {problem}")
 
 
 def _show_results(folder: ComparisonFolder) -> None:
     """The table of all finished runs, and where the report is."""
+    from app.commands.report import make_report  # draws; not needed to start runs
+
     if not any((run / "summary.json").is_file() for run in folder.path.iterdir()):
-        return
-    try:
-        from app.commands.report import make_report
-    except ImportError:
         return
     make_report([folder.path])
 

@@ -11,9 +11,9 @@ from typing import TextIO
 
 from app.experiments.estimate import Running, in_words, seconds_left
 from app.experiments.folder import ComparisonFolder
-from app.experiments.jobs import Job, last_lines
 from app.experiments.leash import BUSY
 from app.experiments.matrix import Combination
+from app.experiments.processes import Job, last_lines
 
 REDRAWN = 0.5
 """Seconds between two pictures of the line."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
-from app.experiments.jobs import Job, Share, cores, start
+from app.experiments.processes import Job, Share, cores, start
 from app.experiments.stopping import StopRequest
 
 PAUSE = 0.1

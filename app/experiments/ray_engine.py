@@ -6,15 +6,13 @@ All nodes need this program and the folder of the comparison under the same path
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from app.errors import UserError
 from app.experiments.board import Board
-from app.experiments.jobs import Job, Share, cores, start
+from app.experiments.processes import Job, Share, cores, work
 from app.experiments.stopping import StopRequest
 
 RETRIES = 3
@@ -22,20 +20,6 @@ RETRIES = 3
 
 PAUSE = 0.2
 """Seconds between two looks at the cluster."""
-
-
-def work(job: Job, share: Share) -> int:
-    """Run a job in the process of a Ray worker; returns its exit code. A cancelled task lets the run end by itself."""
-    process = start(job, share)
-    try:
-        while True:
-            try:
-                return process.wait(PAUSE)
-            except subprocess.TimeoutExpired:
-                continue
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-        return process.wait()
 
 
 class RayEngine:

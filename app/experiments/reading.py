@@ -54,7 +54,7 @@ def _spec(content: Mapping[str, Any], path: Path, fields: Fields) -> ComparisonS
     if "defenses" not in content:
         axes["defenses"] = (Entry("none"),)
     for key, entries in axes.items():
-        if not entries:
+        if not entries and not content.get(key):  # else it was told why
             fields.wrong(f"{key} is empty", f"name at least one below {key}", "there would be no cell")
     exclude = tuple(_pattern(one, f"exclude[{at}]", axes, fields) for at, one in _numbered(content, "exclude", fields))
     include = []
