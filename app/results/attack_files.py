@@ -136,7 +136,7 @@ class AttackFiles:
             cause = f"{self.folder} holds no scores of {label}"
             remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
             raise UserError.of(cause, "there is nothing to draw or to compare", remedy) from error
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise unreadable(path, error) from error
 
     def scores_by_label(self) -> dict[str, MembershipScores]:

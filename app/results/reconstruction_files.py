@@ -127,7 +127,7 @@ class ReconstructionFiles:
             cause = f"{self.folder} holds no images of {label}"
             remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
             raise UserError.of(cause, "there is nothing to show", remedy) from error
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise unreadable(path, error) from error
 
     def records(self) -> list[ReconstructionRecord]:
