@@ -121,7 +121,7 @@ def _picture(scene: Scene, dataset: str, shown: list[Contributors]) -> Picture:
     colours, norm = _colours(most)
     with report_style():
         margins = layout.Margins(right=0.75, across=0.55, down=0.62)
-        figure, grid = layout.panels(2 * lines, [2.0] * across, 1.7, margins)
+        figure, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
         for number, one in enumerate(shown):
             line, column = divmod(number, across)
             upper, lower = grid[2 * line, column], grid[2 * line + 1, column]

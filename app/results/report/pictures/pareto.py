@@ -83,7 +83,7 @@ def hidden(scene: Scene, row: Row, value: Value | NotAvailable | None) -> bool:
 def _picture(scene: Scene, dataset: str, utility: str, shown: list[tuple[str, list[Point]]]) -> Picture:
     labels = {point.look.label: point for _, points in shown for point in points}
     room = layout.label_room(list(labels))
-    margins = layout.Margins(right=room, across=0.3)
+    margins = layout.Margins(right=room, top=0.45, across=0.3)
     with report_style():
         height = layout.label_height(len(labels), 3.1)
         figure, grid = layout.panels(1, [3.1] * len(shown), height, margins, sharey=True)
@@ -143,7 +143,7 @@ def _cross(axes: Axes, look: Series, across: Value, up: Value) -> None:
         axes.plot([across.low, across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):
         axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
-    axes.plot([across.mean], [100 * up.mean], look.marker, color=look.colour, markersize=6.5, zorder=4)
+    axes.plot([across.mean], [100 * up.mean], look.marker, color=look.colour, markersize=6.5, alpha=0.85, zorder=4)
 
 
 def _limits(axes: Axes, found: list[Value], strip: bool) -> None:
@@ -155,7 +155,9 @@ def _limits(axes: Axes, found: list[Value], strip: bool) -> None:
     low, high = low - room, high + room
     left = low - (high - low) * MARGIN / (1 - MARGIN) if strip else low
     axes.set_xlim(left, high)
-    axes.set_xticks([tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high])
+    axes.set_xticks(
+        [tick for tick in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    )
     axes.margins(y=0.12)
     if strip:
         axes.axvspan(left, low, color=FAINT, alpha=0.14, linewidth=0)

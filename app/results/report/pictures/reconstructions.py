@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ MOST_IMAGES = 10
 
 FRAME = COLOURS[2]
 """Colour round what was recovered."""
+
+SIDE = 0.55
+"""Inches of an image."""
+
+LONGEST = 105
+"""Letters of a line that says why there are no images."""
 
 GAP = 0.12
 """Between images, in sides of an image."""
@@ -116,11 +123,17 @@ def share_told(result: Reconstruction | NotAvailable) -> str:
 
 def _picture(scene: Scene, dataset: str, strips: list[Strip]) -> Picture:
     with report_style():
-        width = 0.62 * MOST_IMAGES
-        margins = layout.Margins(left=0.85, right=0.1, top=0.45, bottom=0.1, down=0.5)
-        figure, grid = layout.panels(len(strips), [width], 1.24, margins)
-        for axes, strip in zip(grid[:, 0], strips, strict=True):
+        seen, unseen = ([strip for strip in strips if bool(strip.pairs) is there] for there in (True, False))
+        below = 0.17 * len(unseen)
+        margins = layout.Margins(left=0.85, right=0.1, top=0.45, bottom=0.1 + below, down=0.5)
+        figure, grid = layout.panels(len(seen), [SIDE * MOST_IMAGES * (1 + GAP)], SIDE * (2 + GAP), margins)
+        for axes, strip in zip(grid[:, 0], seen, strict=True):
             _draw(axes, strip)
+        width, height = figure.get_size_inches()
+        for number, strip in enumerate(unseen):
+            place = (0.85 / width, (below - 0.17 * number) / height)
+            told = f"{strip.look.label}, {strip.attack}: {share_told(strip.result)}"
+            figure.text(*place, textwrap.shorten(told, LONGEST, placeholder=" ..."), fontsize=layout.SMALL, va="top")
     return Picture(
         key=scene.key("reconstructions", dataset),
         title=scene.title("Training images brought back", dataset),
@@ -142,7 +155,7 @@ def _draw(axes: Axes, strip: Strip) -> None:
     axes.set_title(f"{strip.look.label}, {strip.attack}:", loc="left", fontsize=layout.SMALL + 0.5, pad=16)
     axes.text(0, 1.03, share_told(strip.result), transform=axes.transAxes, fontsize=layout.SMALL, va="bottom")
     axes.set(xlim=(0, MOST_IMAGES * (1 + GAP)), ylim=(2 + GAP, 0), xticks=[])
-    axes.set_yticks([0.5, 1.5 + GAP] if strip.pairs else [], ["original", "brought back"] if strip.pairs else [])
+    axes.set_yticks([0.5, 1.5 + GAP], ["original", "brought back"])
     axes.tick_params(length=0, labelsize=layout.SMALL)
     for spine in axes.spines.values():
         spine.set_visible(False)

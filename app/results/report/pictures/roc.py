@@ -92,7 +92,9 @@ def _tpr(curve: RocCurve, fpr: Array) -> Array:
 def _picture(scene: Scene, dataset: str, shown: dict[str, list[Bundle]]) -> Picture:
     names = {bundle.look.label: bundle.look for bundles in shown.values() for bundle in bundles}
     thin = max(sum(len(bundle.curves) for bundle in bundles) for bundles in shown.values()) <= MOST_THIN
-    margins = layout.Margins(left=0.8, right=layout.label_room(list(names)) + 0.1 + 0.55 * len(shown), across=0.85)
+    margins = layout.Margins(
+        left=0.8, top=0.45, right=layout.label_room(list(names)) + 0.1 + 0.55 * len(shown), across=0.85
+    )
     with report_style():
         height = layout.label_height(len(names) + 1, 2.8)
         figure, grid = layout.panels(1, [2.8] * len(shown), height, margins)

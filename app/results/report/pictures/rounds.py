@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from app.metrics.membership import Array
+from app.results.comparison.cells import Cell
 from app.results.report.pictures import layout
 from app.results.report.pictures.leakage import TARGETS, auc_by_round
 from app.results.report.pictures.scene import Scene, Series
@@ -73,13 +74,13 @@ def rounds(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def _panels() -> dict[str, Callable[[RunRecord], Curve]]:
-    """What each panel reads from a run."""
-    found: dict[str, Callable[[RunRecord], Curve]] = {}
+def _panels() -> dict[str, Callable[[Cell], list[Curve]]]:
+    """What each panel reads from a row: a curve per seed."""
+    found: dict[str, Callable[[Cell], list[Curve]]] = {}
     for title, names in ACCURACIES.items():
-        found[title] = lambda run, names=names: _metric(run, names)  # type: ignore[misc]
+        found[title] = lambda cell, names=names: [_metric(run, names) for run in cell.runs]  # type: ignore[misc]
     for kind, words in TARGETS.items():
-        found[f"AUC on\n{words}"] = lambda run, kind=kind: _leakage(run, kind)  # type: ignore[misc]
+        found[f"AUC on\n{words}"] = lambda cell, kind=kind: _leakage(cell, kind)  # type: ignore[misc]
     return found
 
 
@@ -92,16 +93,15 @@ def _metric(run: RunRecord, names: tuple[str, ...]) -> Curve:
     return {}
 
 
-def _leakage(run: RunRecord, kind: str) -> Curve:
+def _leakage(cell: Cell, kind: str) -> list[Curve]:
     """Empty where only the end was attacked: one point is no curve."""
-    found = auc_by_round(run, kind)
-    return found if len(found) > 1 else {}
+    return [seed for seed in auc_by_round(cell, kind) if len(seed) > 1]
 
 
-def _curves(scene: Scene, dataset: str, read: Callable[[RunRecord], Curve]) -> list[Curves]:
+def _curves(scene: Scene, dataset: str, read: Callable[[Cell], list[Curve]]) -> list[Curves]:
     found = []
     for row in scene.table.of(dataset):
-        seeds = [curve for run in scene.runs(row) if (curve := read(run))]
+        seeds = [curve for curve in read(scene.cell(row)) if curve]
         if seeds:
             found.append(Curves.of(scene.look(row), seeds))
     return found
