@@ -16,12 +16,16 @@ from tqdm import tqdm
 
 from app.commands.fit import quieten
 from app.errors import UserError
-from app.results.comparison.formats import as_csv, as_latex, as_markdown, as_text
+from app.results.comparison.formats import as_csv, as_csv_seeds, as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable
 from app.results.comparison.tabulate import tabulate
+from app.results.published.beside import PublishedComparison, published_of, side_by_side
+from app.results.published.formats import as_markdown as published_markdown
+from app.results.published.formats import as_text as published_text
 from app.results.report.drawing import Drawing, drawn
 from app.results.report.page import GENERATOR, Part, files_folder, write_page
 from app.results.report.pictures import pictures_of
+from app.results.report.published_section import published_section
 from app.results.report.summary import columns, numbers, rows
 from app.results.store import COMPARISON, Store, read_store
 from app.results.tracking import TrackingMode, make_tracker
@@ -81,7 +85,7 @@ def report_parser() -> ArgumentParser:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="runs or comparisons, as in runs/demo")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: report.html in the folder)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--published", action="store_true", help="set published figures beside the measured ones")
+    parser.add_argument("--published", action="store_true", help="print published figures beside the measured ones")
     parser.add_argument(
         "--track", choices=("offline", "online"), help="keep the report in Weights & Biases too: offline, or uploaded"
     )
@@ -92,11 +96,26 @@ def _make(paths: Sequence[Path], output: Path | None, published: bool = False) -
     path = _page_path(paths, output)
     store = _without_reports(read_store(paths))
     table = tabulate(store)
-    more = _published(store, table) if published else []
-    write_page(path, store, table, list(_drawings(store, table)), _tables(table), more)
-    print(as_text(table), end="\n\n")
+    beside = _beside(store, table, published)
+    more = [Part("published", "Published figures", published_section(beside))] if beside else []
+    write_page(path, store, table, list(_drawings(store, table)), _tables(table, beside), more)
+    print(as_text(table))
+    if beside and published:
+        print(published_text(beside))
     print(*_told(store, path), sep="\n", flush=True)
     return Report(path, store, table)
+
+
+def _beside(store: Store, table: ComparisonTable, wanted: bool) -> PublishedComparison | None:
+    """Published figures that the comparisons know, beside ours; None where they know none."""
+    figures = published_of(store)
+    if wanted and not figures:
+        raise UserError.of(
+            "no published figures are known for these runs",
+            "there is nothing to set beside them",
+            "leave out --published, or name a comparison of a published table, see `rampart list recipes`",
+        )
+    return side_by_side(store, table, figures) if figures else None
 
 
 def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
@@ -123,13 +142,15 @@ def _drawings(store: Store, table: ComparisonTable) -> Iterator[Drawing]:
     yield from map(drawn, tqdm(pictures, "drawing", unit=" pictures", delay=1, leave=False, disable=None))
 
 
-def _tables(table: ComparisonTable) -> dict[str, str]:
+def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[str, str]:
     """Files of tables by name."""
-    return {"table.csv": as_csv(table), "table.md": as_markdown(table), "table.tex": as_latex(table)}
-
-
-def _published(store: Store, table: ComparisonTable) -> list[Part]:
-    return []
+    files = {
+        "table.csv": as_csv(table),
+        "table-seeds.csv": as_csv_seeds(table),
+        "table.md": as_markdown(table),
+        "table.tex": as_latex(table),
+    }
+    return files | ({"published.md": published_markdown(beside)} if beside else {})
 
 
 def _told(store: Store, path: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import math
 from datetime import datetime
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def _memdefense(none):
     return (entry(0.9, 0.005, "worse"), leak, none, entry(2.2))
 
 
+@cache
 def store(**others):
     """Runs that belong to the table."""
     return make_store(methods=("fedavg",), **others)
@@ -81,10 +83,15 @@ def picture(key="pareto", title="Accuracy and leakage", label="fedavg"):
 
 def page_of(table_=None, store_=None, pictures=None, tables=None, more=()):
     """The page of the table, or of another."""
-    drawings = [drawn(each) for each in (pictures or (picture(), picture("other", "Another")))]
+    drawings = _two_drawings() if pictures is None else [drawn(each) for each in pictures]
     files = tables or {"table.csv": "a,b\n1,2\n", "table.md": "| a |\n", "table.tex": "\\begin{tabular}"}
     made = datetime(2026, 1, 2, 3, 4)
     return page(store_ or store(), table_ or table(), drawings, files, "report", more, made)
+
+
+@cache
+def _two_drawings():
+    return (drawn(picture()), drawn(picture("other", "Another")))
 
 
 class Element:

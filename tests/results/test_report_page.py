@@ -272,6 +272,16 @@ def test_files(tmp_path):
     assert (tmp_path / "new" / "mine" / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_report_made_again(tmp_path):
+    """Files of the report before are replaced or taken away; those of others stay."""
+    path, folder = tmp_path / "report.html", tmp_path / "report"
+    write_page(path, store(), table(), [drawn(picture("old")), drawn(picture("kept"))], {"table.csv": "a\n"})
+    (folder / "mine.png").write_bytes(b"mine")
+    write_page(path, store(), table(), [drawn(picture("kept"))], {"table.csv": "b\n"})
+    assert sorted(each.name for each in folder.iterdir()) == ["kept.png", "kept.svg", "mine.png", "table.csv"]
+    assert (folder / "table.csv").read_text() == "b\n"
+
+
 def test_a_place_that_cannot_be_written(tmp_path):
     """Told as a mistake of the user, with what to do."""
     (tmp_path / "file").write_text("")

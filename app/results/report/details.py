@@ -26,6 +26,15 @@ def run_section(store: Store, table: ComparisonTable) -> Html:
     )
 
 
+def remarks_id(place: int) -> str:
+    """Id of the remarks on a row.
+
+    Args:
+        place: of the row in the table, counted from 0.
+    """
+    return f"remarks-{place}"
+
+
 def _belongs(run: RunRecord, row: Row) -> bool:
     labels = run.labels
     return (labels.dataset, labels.method, labels.defense) == (row.dataset, row.method, row.defense)
@@ -42,7 +51,7 @@ def _row(row: Row, runs: Sequence[RunRecord], place: int) -> Html:
         _attacks(runs, notes),
         _reconstructions(runs, notes),
         notes.listed(),
-        _part("Remarks", _once([*row.notes, *_remarks(runs)])),
+        tag("div", _part("Remarks", _once([*row.notes, *_remarks(runs)])), id=remarks_id(place)),
     )
     return tag("details", title, *parts, class_="run")
 

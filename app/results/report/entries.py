@@ -9,8 +9,10 @@ from app.results.comparison.table import Measure, Value
 
 def number(measure: Measure, value: float) -> str:
     """A number in the unit of its column, without the unit."""
-    scaled = value * measure.scale
-    return f"{scaled:.{measure.digits}f}" if math.isfinite(scaled) else {math.inf: "∞"}.get(scaled, "–")
+    if not math.isfinite(value):
+        return "∞" if value == math.inf else "–"
+    shown = f"{value * measure.scale:.{measure.digits}f}"
+    return shown.removeprefix("-") if float(shown) == 0 else shown
 
 
 def half_width(measure: Measure, value: Value) -> str | None:
@@ -24,8 +26,3 @@ def with_interval(measure: Measure, value: Value) -> str:
     half = half_width(measure, value)
     unit = f" {measure.unit}" if measure.unit else ""
     return f"{number(measure, value.mean)}{f' ± {half}' if half else ''}{unit}"
-
-
-def titled(measure: Measure) -> str:
-    """Title of a column with its unit."""
-    return f"{measure.title} ({measure.unit})" if measure.unit else measure.title

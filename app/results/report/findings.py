@@ -74,26 +74,30 @@ def _parts(measure: Measure, rows: Sequence[Row], found: Sequence[tuple[Row, Val
         )
         yield f"{row.name} is best ({with_interval(measure, value)}): {others} are worse beyond chance."
     elif level:
-        told = ", ".join(_numbered(level, measure))
+        told = _and(_numbered(level, measure))
         others = f"; {_rows(len(worse))} worse beyond chance" if worse else ""
-        yield f"No row can be called best. These cannot be told apart: {told}{others}."
+        yield f"no row can be called best. {told} cannot be told apart{others}."
     if unknown:
         ends = sorted(value.mean for _, value in unknown)
         spread = f"{number(measure, ends[0])} and {number(measure, ends[-1])} {measure.unit}".rstrip()
-        who = "Nothing" if len(unknown) == len(found) else f"For {_count(len(unknown))} of {len(found)} rows nothing"
-        yield f"{who} can be said about which row is best: too few seeds to tell. Means lie between {spread}."
+        whose = "" if len(unknown) == len(found) else f"for {_count(len(unknown))} of {len(found)} rows "
+        yield f"{whose}too few seeds to tell which row is best; means lie between {spread}."
     if missing := [row for row in rows if isinstance(row.values.get(measure.key), NotAvailable)]:
-        yield f"Not available for {_listed([row.name for row in missing])}."
+        yield f"Not available for {_and(_shortened([row.name for row in missing]))}."
 
 
 def _numbered(found: Sequence[tuple[Row, Value]], measure: Measure) -> list[str]:
-    told = [f"{row.name} ({with_interval(measure, value)})" for row, value in found[:MOST_NAMED]]
-    return [*told, f"and {_count(len(found) - MOST_NAMED)} more"] if len(found) > MOST_NAMED else told
+    return _shortened([f"{row.name} ({with_interval(measure, value)})" for row, value in found])
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = list(names[:MOST_NAMED])
-    return ", ".join([*shown, f"and {_count(len(names) - MOST_NAMED)} more"] if len(names) > MOST_NAMED else shown)
+def _shortened(names: list[str]) -> list[str]:
+    """The first names, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    return [*names[:MOST_NAMED], f"{_count(more)} more"] if more > 0 else names
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _rows(count: int) -> str:

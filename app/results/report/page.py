@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from app.errors import UserError
 from app.results.comparison.table import ComparisonTable
@@ -80,7 +82,10 @@ def write_page(
     contents[path] = page(store, table, drawings, tables, folder.name, more, made or datetime.now()).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        former = _linked(path, folder)
         replace_all(contents)
+        for left in former - set(contents):
+            left.unlink(missing_ok=True)
     except OSError as error:
         raise UserError.of(
             f"cannot write {path}: {error.strerror or error}",
@@ -92,6 +97,14 @@ def write_page(
 def files_folder(path: Path) -> Path:
     """Folder of the files that belong to a page: `report/` beside `report.html`."""
     return path.with_suffix("")
+
+
+def _linked(path: Path, folder: Path) -> set[Path]:
+    """Files that the page before this one has linked: what it does not link any more would lie there unexplained."""
+    if not path.is_file():
+        return set()
+    links = re.findall(rf'href="{re.escape(quote(folder.name))}/([^"/]+)"', path.read_text(errors="replace"))
+    return {folder / Path(unquote(link)).name for link in links}
 
 
 def page(

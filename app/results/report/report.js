@@ -146,6 +146,19 @@ function startTips() {
   addEventListener("scroll", place, { passive: true, capture: true });
 }
 
+// What a link leads to is shown, also where it lies in a part that is closed.
+function startLinks() {
+  const reveal = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const part = target?.closest("details");
+    if (!part || part.open) return;
+    part.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+}
+
 // On paper everything is open; afterwards the page is as it was.
 function startPrinting() {
   let opened = [];
@@ -162,5 +175,6 @@ document.addEventListener("DOMContentLoaded", () => {
   startSorting(table, startFilters(table, document.getElementById("controls")));
   startArrows(table);
   startTips();
+  startLinks();
   startPrinting();
 });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
@@ -10,7 +11,7 @@ from urllib.parse import quote
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
 from app.results.report.drawing import Drawing, inline
-from app.results.report.findings import GROUPS, FoundOut, findings
+from app.results.report.findings import FoundOut, findings
 from app.results.report.markup import Html, items, joined, tag
 from app.results.store import Skipped, Store
 
@@ -44,14 +45,20 @@ def finding_section(table: ComparisonTable) -> Html:
     found = findings(table)
     if not found:
         return tag("p", "There is nothing to compare: every dataset has a single row with numbers.")
-    many = len({one.dataset for one in found}) > 1
-    return items((_finding(one, many) for one in found), class_="findings")
+    by_dataset: dict[str, list[Html]] = {}
+    for one in found:
+        by_dataset.setdefault(one.dataset, []).append(_finding(one))
+    blocks = [
+        tag("div", tag("h3", dataset) if len(by_dataset) > 1 else "", items(told))
+        for dataset, told in by_dataset.items()
+    ]
+    return tag("div", *blocks, class_="findings")
 
 
-def _finding(found: FoundOut, many: bool) -> Html:
-    place = f" on {found.dataset}" if many else ""
-    what = found.measure.meaning.partition(", 0 to")[0].rstrip(".")
-    return joined((tag("b", f"{GROUPS[found.measure.group]}{place}"), f" ({what}): {found.sentence}"))
+def _finding(found: FoundOut) -> Html:
+    """What the measure means, up to its range or a remark in brackets, and what the standings say."""
+    what = re.split(r", | \(", found.measure.meaning, maxsplit=1)[0].rstrip(".")
+    return joined((tag("b", f"{what[:1].upper()}{what[1:]}: "), found.sentence))
 
 
 def picture_section(drawings: Sequence[Drawing], folder: str) -> Html:
@@ -105,7 +112,7 @@ def obtained_section(table: ComparisonTable) -> Html:
 def _signs(table: ComparisonTable) -> Iterator[str]:
     yield (
         "bold: better than every other row of the dataset beyond chance; ~: cannot be told from the best; no sign: "
-        "worse beyond chance, or too few seeds to tell. Pointing at a number says which, and shows the value of every seed."
+        "worse beyond chance, or too few seeds to tell. Pointing at a number says which, and shows all seeds."
     )
     if any(isinstance(value, NotAvailable) for row in table.rows for value in row.values.values()):
         yield "N/A: the number does not exist; it is never replaced by a guess, nor counted as chance."

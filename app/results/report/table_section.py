@@ -7,16 +7,21 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from app.metrics.membership import NotAvailable
+from app.results.comparison.entries import SINGLE, titled
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
-from app.results.report.entries import half_width, number, titled
+from app.results.report.details import remarks_id
+from app.results.report.entries import half_width, number
 from app.results.report.findings import GROUPS, STANDINGS
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, joined, tag
 
-SINGLE = "attack"
+EACH = "attack"
 """Group on the page of single attacks, of which there may be many: they are shown on demand."""
 
 INTERVALS = {"seeds": "over seeds", "samples": "over samples of one run"}
+MOST_NOTES = 3
+"""Notes of a row that it has links to."""
+
 LABELS = ("dataset", "method", "defense")
 
 
@@ -50,8 +55,8 @@ def table_section(table: ComparisonTable, baseline: tuple[str, str] | None) -> H
 
 def _group(measure: Measure) -> tuple[str, str]:
     """Short name and title of the group that a column belongs to on the page."""
-    if ":" in measure.key:
-        return SINGLE, "Each attack"
+    if measure.key.startswith(SINGLE):
+        return EACH, "Each attack"
     return measure.group, GROUPS[measure.group]
 
 
@@ -59,7 +64,7 @@ def _controls(table: ComparisonTable) -> Html:
     search = tag("label", "Search", tag("input", type="search", id="search", autocomplete="off"))
     chosen = [_choice(label, table.rows) for label in LABELS]
     groups = [
-        tag("label", tag("input", type="checkbox", checked=group != SINGLE, data_group=group), title)
+        tag("label", tag("input", type="checkbox", checked=group != EACH, data_group=group), title)
         for group, title in dict(map(_group, table.measures)).items()
     ]
     return tag(
@@ -124,7 +129,7 @@ def _meaning(measure: Measure) -> str:
 
 
 def _row(table: ComparisonTable, row: Row, notes: Footnotes, many: bool, baseline: bool) -> Html:
-    remarks = joined((notes.link(note) for note in row.notes), " ")
+    remarks = joined(_remarks(table, row, notes), " ")
     mark = tag("small", "baseline", class_="mark") if baseline else ""
     cells = [tag("th", tag("span", row.name, class_="name"), remarks, mark, scope="row", data_value=row.name)]
     if many:
@@ -133,6 +138,16 @@ def _row(table: ComparisonTable, row: Row, notes: Footnotes, many: bool, baselin
     cells.append(tag("td", len(row.seeds), data_value=len(row.seeds), data_tip=seeds, class_="number"))
     cells += [_cell(measure, row.values.get(measure.key), notes) for measure in table.measures]
     return tag("tr", *cells, data_dataset=row.dataset, data_method=row.method, data_defense=row.defense)
+
+
+def _remarks(table: ComparisonTable, row: Row, notes: Footnotes) -> Iterator[Html]:
+    """Links to the notes of a row, or to its details where there are many."""
+    if len(row.notes) <= MOST_NOTES:
+        yield from map(notes.link, row.notes)
+        return
+    told = f"{len(row.notes)} remarks, listed with the runs of the row"
+    target = f"#{remarks_id(table.rows.index(row))}"
+    yield tag("a", tag("sup", f"{len(row.notes)} remarks"), href=target, class_="note", data_tip=told)
 
 
 def _cell(measure: Measure, value: Value | NotAvailable | None, notes: Footnotes) -> Html:
