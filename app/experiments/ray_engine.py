@@ -18,6 +18,9 @@ from app.experiments.stopping import StopRequest
 RETRIES = 3
 """How often a run is repeated whose worker dies."""
 
+ATTEMPTS = 3
+"""How often a cluster of this machine is started, since Ray gives up after half a minute where a machine is busy."""
+
 PAUSE = 0.2
 """Seconds between two looks at the cluster."""
 
@@ -72,19 +75,16 @@ class RayEngine:
     def _connect(self, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what the user has set for GPUs is kept
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        try:
-            if address is None:
-                here = {"num_cpus": len(cores()), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-                self._ray.init(address="local", **here, **quiet)
-            else:
-                self._ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise UserError.of(
-                f"there is no Ray cluster at {address or 'this machine'}: {error}",
-                "no run starts",
-                "correct --address, start the cluster with `ray start --head`, or leave out --address",
-            ) from error
+        here = {"num_cpus": len(cores()), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        where: dict[str, Any] = {"address": "local", **here} if address is None else {"address": address}
+        for attempt in range(ATTEMPTS, 0, -1):
+            try:
+                self._ray.init(**where, log_to_driver=False, logging_level="ERROR")
+                return
+            except Exception as error:  # Ray raises exceptions of any class, also where the machine is only busy
+                self._ray.shutdown()
+                if attempt == 1 or address is not None:
+                    raise _unreachable(address, error) from error
 
     def _code(self, task: Any) -> int:
         """Exit code of an ended task; 137 where its worker died time and again, 130 where it was cancelled."""
@@ -107,6 +107,12 @@ def _ray() -> ModuleType:
         ) from error
     module: ModuleType = ray
     return module
+
+
+def _unreachable(address: str | None, error: Exception) -> UserError:
+    where = "no Ray cluster could be started here" if address is None else f"there is no Ray cluster at {address}"
+    remedy = "correct --address, start a cluster with `ray start --head`, or leave out --engine to run without Ray"
+    return UserError.of(f"{where}: {str(error).strip() or type(error).__name__}", "no run starts", remedy)
 
 
 def _size(job: Job) -> int:
