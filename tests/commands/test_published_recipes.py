@@ -213,3 +213,15 @@ def test_changes_of_the_taxonomy_are_small():
         base = method.rsplit("-", 1)[0]
         before = plain[dataset, base if base.startswith("fedavg") else f"{base}-2-large", defense, measure, client]
         assert abs(value - before) <= 3.17, method
+
+
+@pytest.mark.parametrize("images", [5, 10, 15, 20])
+def test_averages_of_the_rolling_attack_are_halved(images):
+    """Half of the published trials compare with another client and recover nothing: the average is half the truth."""
+    told = {
+        (each.measure, each.where.rpartition(", ")[2]): each.value
+        for each in figures_of("breaking-figures-4-to-8")
+        if each.dataset == f"mnist-{images}" and each.relation == "is" and each.statistic == "mean"
+    }
+    average = told["reconstruction:details/legacy_recovered", "average"]
+    assert average == pytest.approx(told["reconstruction:recovered", "right client"] / 2, abs=0.0051)

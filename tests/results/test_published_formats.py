@@ -36,9 +36,9 @@ def test_cells():
     assert (short.ours, short.difference, short.verdict) == ("30.00 %", "-29.63", "no interval")
     assert short.remark == f"{SLIP}; ours after 3 of 150 rounds"
     assert (bound.theirs, bound.difference, bound.verdict) == ("> 60.00 dB", "+17.70", "holds")
-    assert bound.measure == "reconstruction:psnr, highest of the runs"
+    assert bound.measure == "psnr, highest of the runs"
     assert (missing.ours, missing.difference, missing.verdict) == ("-", "-", "no finished run")
-    assert missing.measure.endswith(", client 4")
+    assert missing.measure == "Adv % (x), client 4"
 
 
 def test_outside_and_broken_bounds():
@@ -60,6 +60,11 @@ def test_text_tells_caveats_before_numbers():
     rows = [line for line in lines if line.startswith(("Table 5, OFM", "Table 5, OSM", "Figure 6"))]
     assert {row[head.index("theirs") - 1] for row in rows} == {" "}
     assert [row[head.index("theirs") :].split()[0] for row in rows] == ["78.26", "59.63", ">"]
+
+
+def test_extremes_tell_of_how_many_runs():
+    """The highest of two runs is not that of the paper's thirty."""
+    assert PublishedComparison((BOUND,), "full").caveats == ("highest and lowest values are those of 2 of our runs",)
 
 
 def test_full_scale_has_no_caveat():

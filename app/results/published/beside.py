@@ -77,7 +77,8 @@ class PublishedComparison:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What stands before any difference: how ours was run otherwise than the paper's, and what cannot be told."""
-        return tuple(text for text in (self._scale_caveat(), self._rounds_caveat(), self._seeds_caveat()) if text)
+        told = (self._scale_caveat(), self._rounds_caveat(), self._seeds_caveat(), self._extremes_caveat())
+        return tuple(text for text in told if text)
 
     @property
     def summary(self) -> str:
@@ -108,10 +109,20 @@ class PublishedComparison:
             return ""
         return f"{alone} of our results are of one seed and have no interval: whether theirs lies within is not told"
 
+    def _extremes_caveat(self) -> str:
+        """The highest of few runs is lower than that of many."""
+        extremes = [row.ours for row in self.measured if row.figure.statistic != "mean"]
+        counts = {len(ours.seeds) for ours in extremes if isinstance(ours, OwnResult)}
+        return f"highest and lowest values are those of {_range(counts)} of our runs" if counts else ""
+
     def _means(self) -> list[PublishedRow]:
         return [
             row for row in self.measured if row.figure.statistic == "mean" and row.figure.relation in ("is", "about")
         ]
+
+
+def _range(counts: set[int]) -> str:
+    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def side_by_side(store: Store, table: ComparisonTable, published: Sequence[PublishedFigure]) -> PublishedComparison:

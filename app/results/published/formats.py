@@ -9,6 +9,7 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.results.published.beside import PublishedComparison, PublishedRow
 from app.results.published.figures import PublishedFigure
+from app.results.published.measures import PAPER, RECONSTRUCTION
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
 WIDTH = 120
@@ -91,13 +92,21 @@ def _cells(row: PublishedRow) -> PublishedCells:
     return PublishedCells(
         where=figure.where,
         cell=" / ".join(figure.place),
-        measure=f"{figure.measure}{client}{statistic}",
+        measure=f"{_titled(figure.measure)}{client}{statistic}",
         theirs=f"{SIGNS[figure.relation]}{_with_spread(figure, figure.value, figure.spread)}",
         ours="-" if isinstance(ours, NotAvailable) else _with_spread(figure, ours.value, _half(ours.interval)),
         difference="-" if row.difference is None else f"{row.difference:+.{_digits(figure)}f}",
         verdict=reason or _verdict(row),
         remark="; ".join(remarks),
     )
+
+
+def _titled(measure: str) -> str:
+    """A measure without the beginnings that tell where it is read from."""
+    if measure.startswith(PAPER):
+        result, _, name = measure.removeprefix(PAPER).partition("/")
+        return f"{name} ({result})"
+    return measure.removeprefix(RECONSTRUCTION).removeprefix("details/")
 
 
 def _verdict(row: PublishedRow) -> str:
