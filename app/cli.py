@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | attack | plan | cost | list`."""
+"""The command line: `rampart fit | attack | report | plan | cost | list`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ def _cost() -> Callable[[Sequence[str]], int]:
     return cost
 
 
+def _report() -> Callable[[Sequence[str]], int]:
+    from app.commands.report import report
+
+    return report
+
+
+def _compare() -> Callable[[Sequence[str]], int]:
+    from app.commands.compare import compare
+
+    return compare
+
+
 def _list() -> Callable[[Sequence[str]], int]:
     from app.commands.listing import list_choices
 
@@ -52,6 +64,8 @@ def _list() -> Callable[[Sequence[str]], int]:
 COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
     "attack": Command("attack a finished run from its transcript, without training it again", _attack),
+    "report": Command("make tables, pictures and one HTML page of finished runs", _report),
+    "compare": Command("run a matrix of methods, defenses, datasets and seeds, and tabulate what came out", _compare),
     "plan": Command("show who trains which cells, before any training", _plan),
     "cost": Command("estimate what encryption and masks would take per round, before any training", _cost),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
@@ -59,7 +73,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 2 a mistake in what was asked for, 130 interrupted."""
+    """Run a command and exit with its code: 0 done, 1 not all done, 2 a mistake in what was asked, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     lines = "\n".join(f"  {name:<9} {command.purpose}" for name, command in COMMANDS.items())
     parser = ArgumentParser(

@@ -21,6 +21,7 @@ from app.federation.submodels.integration import NAMES
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
+COMPARISONS = FOLDER / "comparisons"
 CODES = {code.lower(): name for name, code in NAMES.items()}
 """Codes of the taxonomy whose recipe goes by the method's own name."""
 
@@ -47,9 +48,33 @@ class Recipe:
 
 
 def shipped_recipes() -> list[Recipe]:
-    """All recipes, by kind and name."""
-    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS)
+    """All recipes, by kind and name; comparisons are made of recipes, and are none themselves."""
+    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS and path.parent != COMPARISONS)
     return [Recipe(path.stem, _kind(path), path) for path in paths]
+
+
+def shipped_comparisons() -> list[Recipe]:
+    """All comparisons that come with the program, by name."""
+    return [Recipe(path.stem, "comparison", path) for path in sorted(COMPARISONS.glob("*.yaml"))]
+
+
+def find_comparison(name: str) -> Path:
+    """The file behind `rampart compare --config NAME`: a path, or the name of a shipped comparison."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    known = {comparison.name: comparison.path for comparison in shipped_comparisons()}
+    if name.lower() in known:
+        return known[name.lower()]
+    near = difflib.get_close_matches(name.lower(), known, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if name.lower() in {recipe.name for recipe in shipped_recipes()}:
+        hint = f"{name} is a recipe of a single run: `rampart fit --config {name}`; "
+    raise UserError.of(
+        f"no comparison {name!r}: neither a file nor a shipped one",
+        "no run starts",
+        f"{hint}`rampart list comparisons` shows those that are shipped",
+    )
 
 
 def find_recipe(name: str) -> Path:
@@ -63,6 +88,8 @@ def find_recipe(name: str) -> Path:
         return recipes[known]
     near = difflib.get_close_matches(plain, recipes, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if plain in {comparison.name for comparison in shipped_comparisons()}:
+        hint = f"{name} is a comparison of many runs: `rampart compare --config {name}`; "
     raise UserError.of(
         f"no configuration {name!r}: neither a file nor a recipe",
         "the run would not be the one you asked for",

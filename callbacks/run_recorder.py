@@ -63,6 +63,11 @@ class RunRecorder(FederatedCallback):
                 "capacities": roster.capacities,
                 "redraw": roster.redraw,
                 "cells": federation.space.size,
+                "layers": [
+                    {"name": block.name, "shape": block.shape, "start": block.start}
+                    for block in federation.space.blocks
+                    if len(block.axes) == 2  # weight matrices
+                ],
                 "participants": [roster.participants(round_) for round_ in range(federation.rounds)],
             },
         )

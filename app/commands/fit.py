@@ -44,6 +44,7 @@ from callbacks.malicious_server import MaliciousServer
 from callbacks.membership_inference import AttackHome, MembershipInference
 from callbacks.newcomers import NewcomerRecorder
 from callbacks.progress import FederationProgress
+from callbacks.representations import Representations
 from callbacks.run_recorder import RunRecorder
 from callbacks.transcript_recorder import TranscriptRecorder
 from datamodules.base import FederatedDataModule
@@ -175,6 +176,8 @@ class FitCommand(LightningCLI):
             attack.results = ReconstructionResults(self.folder, self.tracker)
         if isinstance(attack, FactorRecovery):
             attack.results = FactorResults(self.folder)
+        if isinstance(attack, Representations):
+            attack.folder = self.folder
 
     def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""

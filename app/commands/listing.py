@@ -19,7 +19,7 @@ from app.federation.aggregation import ServerOptimizer
 from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
-from app.recipes import shipped_recipes
+from app.recipes import shipped_comparisons, shipped_recipes
 from callbacks.factor_recovery import FactorRecovery
 from datamodules.base import FederatedDataModule
 from datamodules.partitions import Partition
@@ -67,6 +67,10 @@ CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
     "partitions": ("--data.partition NAME", lambda: classes(Partition, datamodules)),
     "models": ("--model.net NAME", lambda: classes(ScalableNet, app.models)),
     "recipes": ("--config NAME", _recipes),
+    "comparisons": (
+        "--config NAME of rampart compare",
+        lambda: [(comparison.name, comparison.purpose) for comparison in shipped_comparisons()],
+    ),
 }
 
 

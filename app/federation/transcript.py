@@ -67,6 +67,18 @@ class Transcript:
         """Rounds that were kept, counted from 1."""
         return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
 
+    def cells(self, round_: int) -> dict[int, Tensor | None]:
+        """Cells (int64) that every message of a round was about, by client; None for the whole network.
+
+        This is the public plan, which is no secret to anybody; what was sent is not read.
+        """
+        found: dict[int, Tensor | None] = {}
+        for path in sorted(self._round(round_).glob("client-*.npz")):
+            with np.load(path, allow_pickle=False) as arrays:
+                index = torch.from_numpy(arrays["index"]).long() if "index" in arrays.files else None
+            found[int(path.name.partition(".")[0].removeprefix("client-"))] = index
+        return found
+
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
         """Keep the server's vector at the start of a round (counted from 1).
 

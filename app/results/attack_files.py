@@ -136,7 +136,7 @@ class AttackFiles:
             cause = f"{self.folder} holds no scores of {label}"
             remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
             raise UserError.of(cause, "there is nothing to draw or to compare", remedy) from error
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise unreadable(path, error) from error
 
     def scores_by_label(self) -> dict[str, MembershipScores]:
@@ -145,8 +145,11 @@ class AttackFiles:
 
     def records(self) -> list[AttackRecord]:
         """All results, by label."""
-        paths = [path for path in self.folder.glob("*.json") if path.name not in OTHER_RESULTS]
-        return sorted(map(_read, paths), key=lambda record: record.label)
+        return sorted(map(read_attack, self.paths()), key=lambda record: record.label)
+
+    def paths(self) -> list[Path]:
+        """Files of all results, scores left out, by name."""
+        return sorted(path for path in self.folder.glob("*.json") if path.name not in OTHER_RESULTS)
 
     def summary(self) -> dict[str, float]:
         """All available numbers of all results under `attacks/<label>/<name>`."""
@@ -197,10 +200,15 @@ def _packed(scores: MembershipScores) -> bytes:
     return file.getvalue()
 
 
-def _read(path: Path) -> AttackRecord:
+def read_attack(path: Path) -> AttackRecord:
+    """One result from its file.
+
+    Raises:
+        UserError: where it cannot be read.
+    """
     try:
         record: AttackRecord = restored(AttackRecord, json.loads(path.read_text()), _mended)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error
     return record
 

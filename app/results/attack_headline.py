@@ -51,7 +51,7 @@ def headlines(records: Iterable[AttackRecord]) -> list[Headline]:
     kinds: dict[str, list[tuple[AttackRecord, Leakage]]] = {}
     for record in records:
         if isinstance(record.leakage, Leakage):
-            kinds.setdefault(_kind(record), []).append((record, record.leakage))
+            kinds.setdefault(target_kind(record), []).append((record, record.leakage))
     return [_headline(kind, found) for kind, found in sorted(kinds.items())]
 
 
@@ -71,16 +71,17 @@ def headline_numbers(records: Iterable[AttackRecord]) -> dict[str, float]:
 
 
 def _headline(kind: str, found: list[tuple[AttackRecord, Leakage]]) -> Headline:
-    best = min(_rank(record) for record, _ in found)
-    compared = [(record, leakage) for record, leakage in found if _rank(record) == best]
+    best = min(headline_rank(record) for record, _ in found)
+    compared = [(record, leakage) for record, leakage in found if headline_rank(record) == best]
     record, leakage = min(compared, key=lambda pair: (-pair[1].auc.value, pair[0].label))
     return Headline(kind, record, leakage, any(other.conditions.adaptation for other, _ in compared))
 
 
-def _kind(record: AttackRecord) -> str:
+def target_kind(record: AttackRecord) -> str:
+    """Kind of target that was attacked: `global` or `uploads`."""
     return record.conditions.target.partition("@")[0]
 
 
-def _rank(record: AttackRecord) -> tuple[bool, bool]:
+def headline_rank(record: AttackRecord) -> tuple[bool, bool]:
     """Results of the lowest rank are compared with each other."""
     return record.conditions.protocol != "audit", "@" in record.conditions.target

@@ -127,12 +127,16 @@ class ReconstructionFiles:
             cause = f"{self.folder} holds no images of {label}"
             remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
             raise UserError.of(cause, "there is nothing to show", remedy) from error
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise unreadable(path, error) from error
 
     def records(self) -> list[ReconstructionRecord]:
         """All results, by label."""
-        return sorted(map(_read, self.folder.glob("*.json")), key=lambda record: record.label)
+        return sorted(map(read_reconstruction, self.paths()), key=lambda record: record.label)
+
+    def paths(self) -> list[Path]:
+        """Files of all results, images left out, by name."""
+        return sorted(self.folder.glob("*.json"))
 
     def summary(self) -> dict[str, float]:
         """All available numbers of all results under `attacks/reconstruction/<label>/<name>`."""
@@ -179,9 +183,14 @@ def _packed(pictures: Pictures) -> bytes:
     return file.getvalue()
 
 
-def _read(path: Path) -> ReconstructionRecord:
+def read_reconstruction(path: Path) -> ReconstructionRecord:
+    """One result from its file.
+
+    Raises:
+        UserError: where it cannot be read.
+    """
     try:
         record: ReconstructionRecord = restored(ReconstructionRecord, json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(path, error) from error
     return record

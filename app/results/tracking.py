@@ -97,6 +97,33 @@ class RoundLogger(WandbLogger):
         self.experiment.log(logged)
 
     @rank_zero_only
+    def log_report(
+        self,
+        page: Path,
+        others: Sequence[Path],
+        summary: Mapping[str, float],
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> None:
+        """Keep a report as an artifact of type `report`, with its numbers in the summary and its table.
+
+        Args:
+            page: the HTML file.
+            others: files that lie in folders beside it.
+            summary: numbers by name.
+            columns: names of the table's columns.
+            rows: one per row of the report, with None where there is no value.
+        """
+        import wandb
+
+        artifact = wandb.Artifact(self.experiment.id, type="report")
+        for path in (page, *others):
+            artifact.add_file(str(path), name=path.relative_to(page.parent).as_posix())
+        self.experiment.log_artifact(artifact)
+        self.experiment.summary.update(dict(summary))
+        self.experiment.log({"report/table": wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         """End the run, so that a later one in the same process gets a run of its own."""
         super().finalize(status)

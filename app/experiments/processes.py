@@ -1,0 +1,139 @@
+"""Processes of runs: what each is told, its share of the machine, and how it is started.
+
+Nothing heavy is imported here, since the workers of a cluster load this module before each run.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import app
+
+ROOT = Path(app.__file__).parents[1]
+PAUSE = 0.2
+"""Seconds between two looks at a process."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A worker's part of the machine.
+
+    Attributes:
+        threads: threads that it may keep busy, 1 or more.
+        cores: cores that it is bound to; empty for any, where it is told the number of threads instead.
+        device: value of CUDA_VISIBLE_DEVICES, None to leave it alone.
+    """
+
+    threads: int
+    cores: tuple[int, ...] = ()
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell, ready to be run.
+
+    Attributes:
+        name: the run's name.
+        combination: dataset, method and defense.
+        command: program and arguments, without the share of the machine.
+        log: where everything it prints goes.
+        lock: file that its process keeps locked.
+        summary: file that shows that it has finished.
+        rounds: rounds that it takes, None where unknown.
+        begun: whether an earlier process has begun it.
+        workers: worker threads that it was begun with or asks for, None where that is left open.
+        home: working folder, which relative paths start from.
+    """
+
+    name: str
+    combination: tuple[str, str, str]
+    command: tuple[str, ...]
+    log: Path
+    lock: Path
+    summary: Path
+    rounds: int | None = None
+    begun: bool = False
+    workers: int | None = None
+    home: Path = Path()
+
+
+def start(job: Job, share: Share) -> subprocess.Popen[bytes]:
+    """Start a job in a session of its own; it ends when this process ends.
+
+    To be called in the main thread. The output is added to the job's log, after a line with the command.
+
+    Args:
+        job: what to run.
+        share: part of the machine that it gets.
+    """
+    command = [*job.command, *_worker_option(job, share)]
+    cores = ",".join(map(str, share.cores))
+    leash = [sys.executable, "-P", "-m", "app.experiments.leash", str(os.getpid()), str(job.lock), cores, "--"]
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("ab") as log:
+        log.write(f"$ {shlex.join(command)}\n".encode())
+        log.flush()
+        return subprocess.Popen(  # noqa: S603  our own command
+            [*leash, *command],
+            cwd=job.home,
+            env=_environment(job, share),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def work(job: Job, share: Share) -> int:
+    """Run a job to its end; returns its exit code. An interrupt is passed on, and the end of the run waited for."""
+    process = start(job, share)
+    try:
+        while True:
+            try:
+                return process.wait(PAUSE)
+            except subprocess.TimeoutExpired:
+                continue
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def last_lines(log: Path, count: int = 8) -> list[str]:
+    """The last lines of a log that are not empty."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return []
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.splitlines()]
+    return [line for line in lines if line][-count:]
+
+
+def cores() -> tuple[int, ...]:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _worker_option(job: Job, share: Share) -> tuple[str, ...]:
+    """A run goes on with the number of threads it was begun with; bound to cores, it counts them itself."""
+    open_ = job.workers is None and not job.begun and not share.cores
+    workers = share.threads if open_ else job.workers
+    return () if workers is None else ("--model.workers", str(workers))
+
+
+def _environment(job: Job, share: Share) -> dict[str, str]:
+    environment = dict(os.environ)
+    paths = [path for path in (environment.get("PYTHONPATH"), str(ROOT)) if path]
+    environment |= dict.fromkeys(THREADS, str(share.threads))
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "WANDB_TAGS": ",".join(job.combination)}
+    return environment | ({} if share.device is None else {"CUDA_VISIBLE_DEVICES": share.device})

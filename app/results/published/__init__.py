@@ -1,0 +1,1 @@
+"""What papers have published, and our own results beside it."""

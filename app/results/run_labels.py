@@ -1,0 +1,115 @@
+"""Where a run belongs in a comparison: dataset, method, defense, seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from app.federation.submodels.integration import NAMES, PRESETS
+
+NO_DEFENSE = "none"
+"""Name of the cell without any defense."""
+
+PLAIN = "fedavg"
+"""Name of a federation in which nothing is special."""
+
+USUAL_AXES = ("groups", "fixed", "submatrix")
+"""Grouping, dynamics and policy of an integration method that tells none."""
+
+LITERAL = {"speed": 1, "kl_weight": 1}
+"""Settings of the factorised networks that make them those of the paper to the letter."""
+
+
+@dataclass(frozen=True, order=True)
+class RunLabels:
+    """A run's place in the matrix of a comparison.
+
+    Attributes:
+        dataset: dataset and partition.
+        method: how submodels are chosen and aggregated.
+        defense: the stack of defenses, or `none`.
+        seed: the run's seed.
+    """
+
+    dataset: str
+    method: str
+    defense: str
+    seed: int
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the four labels."""
+        return tuple(field.name for field in fields(cls))
+
+
+def labels_of(config: Mapping[str, Any]) -> RunLabels:
+    """Labels of a run that belongs to no comparison, from its configuration: names of recipes where there are any.
+
+    Args:
+        config: complete configuration of the run, as plain data.
+    """
+    data, model = config["data"], config["model"]
+    partition = _class_name(_settings(data).get("partition"))
+    central = partition == "Centralised"
+    return RunLabels(
+        dataset="-".join(part for part in (_class_name(data).lower(), "" if central else _kebab(partition)) if part),
+        method="+".join([*(["centralised"] if central else []), *_parts(model)]) or PLAIN,
+        defense="+".join(name.replace("_", "-") for name in config.get("defenses") or {}) or NO_DEFENSE,
+        seed=int(config.get("seed_everything") or 0),
+    )
+
+
+def _parts(model: Mapping[str, Any]) -> Iterator[str]:
+    """What is special about a federation: its network, submodels, private cells, local objective, and server."""
+    if _class_name(model.get("net")) == "Factorised":
+        settings = _settings(model["net"])
+        yield "waffle-literal" if all(settings.get(key) == value for key, value in LITERAL.items()) else "waffle"
+    if submodels := _submodels(model):
+        yield submodels
+    if personal := model.get("personal"):
+        yield "local" if list(personal) == ["*"] else "local-head"
+    if float((model.get("local") or {}).get("proximal") or 0) > 0:
+        yield "fedprox"
+    if (server := _class_name(model.get("server")).lower()) not in ("", PLAIN):
+        yield server
+
+
+def _submodels(model: Mapping[str, Any]) -> str:
+    """Name of the submodel method; empty where all clients train the whole network."""
+    method = model.get("method")
+    name = _class_name(method)
+    if name in ("", "Prefix"):
+        return "heterofl" if model.get("capacities") is not None else ""
+    settings = _settings(method)
+    if name == "Integration":
+        return _integration(settings)
+    distilled = name == "FjORD" and float(settings.get("distillation") or 0) > 0
+    return f"{name.lower()}-distilled" if distilled else name.lower()
+
+
+def _integration(settings: Mapping[str, Any]) -> str:
+    """Name of one of the nine integration methods, or its code where it has none."""
+    keys = ("grouping", "dynamics", "policy")
+    axes = tuple(settings.get(key) or usual for key, usual in zip(keys, USUAL_AXES, strict=True))
+    code = next((code for code, preset in PRESETS.items() if preset == axes), "-".join(map(str, axes)))
+    name = {known: name for name, known in NAMES.items()}.get(code, code.lower())
+    return f"{name}-independent" if settings.get("coupling") == "independent" else name
+
+
+def _settings(part: Any) -> Mapping[str, Any]:
+    """Settings of an object in a configuration."""
+    found = part.get("init_args") if isinstance(part, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _class_name(part: Any) -> str:
+    """Name of the class of an object in a configuration; empty where there is none."""
+    named = part.get("class_path", "") if isinstance(part, Mapping) else part or ""
+    return str(named).rpartition(".")[2]
+
+
+def _kebab(name: str) -> str:
+    """`DirichletSizes` as `dirichlet-sizes`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

@@ -1,0 +1,176 @@
+"""`rampart compare` as it is typed, on a machine where runs are only pretended."""
+
+import json
+import re
+
+import pytest
+import yaml
+from run_kit import exit_code
+
+import app.commands.compare as command
+from app.results.store import COMPARISON
+
+SPEC = """# Two methods on the digits.
+datasets: [digits]
+methods: [fedavg, heterofl]
+seeds: [0, 1]
+set: {trainer.max_epochs: 2}
+scales: {quick: {seeds: [0]}}
+"""
+
+
+class Pretender:
+    """Finishes every job but those whose name holds a word."""
+
+    def __init__(self, failing="nothing", interrupting=False):
+        self.failing, self.interrupting, self.seen = failing, interrupting, []
+
+    def run(self, jobs, board, stop):
+        """One after the other."""
+        for job in jobs:
+            self.seen.append(job)
+            board.started(job)
+            if self.interrupting:
+                stop.count = 1
+                board.ended(job, 130, stopping=True)
+                return
+            if self.failing not in job.name:
+                job.summary.parent.mkdir(parents=True)
+                (job.summary.parent / "config.yaml").write_text(yaml.safe_dump(self.configs[job.combination]))
+                job.summary.write_text("{}")
+            board.ended(job, 0 if job.summary.is_file() else 1)
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Puts a pretender in the place of the engine."""
+
+    def install(pretender):
+        parse = command.parse_all
+
+        def remembered(cells):
+            parsed = parse(cells)
+            pretender.configs = {key: dict(run.config) for key, run in parsed.items()}
+            return parsed
+
+        monkeypatch.setattr(command, "parse_all", remembered)
+        monkeypatch.setattr(command, "_engine", lambda options, jobs: (pretender, 1))
+        monkeypatch.setattr(command, "_show_results", lambda folder: print(f"results of {folder.path.name}"))
+        return pretender
+
+    return install
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """Runs the command on the small comparison; returns its exit code."""
+    file = tmp_path / "small.yaml"
+    file.write_text(SPEC)
+    return lambda *options: exit_code("compare", "--config", str(file), "--root", str(tmp_path / "runs"), *options)
+
+
+def test_all_runs_then_none(typed, pretend, tmp_path, capsys):
+    """The first call makes all four runs, the second one makes none, and both show what came out."""
+    engine = pretend(Pretender())
+    assert typed() == 0
+    assert [job.name for job in engine.seen] == [
+        f"digits-{method}-none-s{seed}" for method in ("fedavg", "heterofl") for seed in (0, 1)
+    ]
+    assert "results of small" in capsys.readouterr().out
+    told = json.loads((tmp_path / "runs" / "small" / COMPARISON).read_text())
+    assert [cell["run"] for cell in told["cells"]] == [job.name for job in engine.seen]
+    assert typed() == 0
+    assert len(engine.seen) == 4
+    assert "4 runs, 4 of them finished\nresults of small" in capsys.readouterr().out
+
+
+def test_failed_runs_are_tried_again(typed, pretend, capsys):
+    """Exit code 1, the names of those that failed, and only those the next time."""
+    pretend(Pretender("heterofl"))
+    assert typed() == 1
+    out = capsys.readouterr().out
+    assert "failed: digits-heterofl-none-s0, digits-heterofl-none-s1; the same command tries them again" in out
+    again = pretend(Pretender())
+    assert typed() == 0
+    assert [job.name for job in again.seen] == ["digits-heterofl-none-s0", "digits-heterofl-none-s1"]
+
+
+def test_interrupted(typed, pretend, capsys):
+    """Exit code 130, how to go on, and no results."""
+    pretend(Pretender(interrupting=True))
+    assert typed() == 130
+    out = capsys.readouterr().out
+    assert out.endswith("interrupted; the same command goes on from here\n")
+    assert "results" not in out
+
+
+def test_scale_seeds_and_name(typed, pretend, tmp_path):
+    """A scale has a folder of its own; further seeds join those that are there."""
+    engine = pretend(Pretender())
+    assert typed("--scale", "quick") == 0
+    assert len(engine.seen) == 2
+    assert (tmp_path / "runs" / "small-quick").is_dir()
+    assert typed("--seeds", "4", "--name", "other") == 0
+    assert typed("--seeds", "5", "--name", "other") == 0
+    told = json.loads((tmp_path / "runs" / "other" / COMPARISON).read_text())
+    assert [cell["seed"] for cell in told["cells"]] == [5, 5, 4, 4]
+    assert told["name"] == "other"
+    assert "other" in engine.seen[-1].command
+
+
+def test_finished_runs_with_other_settings_are_not_reused(typed, pretend, tmp_path, capsys):
+    """Nothing starts; every run is named with what differs."""
+    engine = pretend(Pretender())
+    assert typed("--seeds", "0") == 0
+    (tmp_path / "small.yaml").write_text(SPEC.replace("max_epochs: 2", "max_epochs: 3"))
+    assert typed("--seeds", "0") == 2
+    error = capsys.readouterr().err
+    assert error.count("was made with other settings") == 2
+    assert "trainer.max_epochs differ" in error
+    assert len(engine.seen) == 2
+
+
+def test_dry(typed, pretend, tmp_path, capsys):
+    """Every run with its state; nothing is written."""
+    assert typed("--dry") == 0
+    out = capsys.readouterr().out
+    assert "small: Two methods on the digits.\n4 runs in" in out
+    assert out.count("to be run") == 4
+    assert not (tmp_path / "runs").exists()
+    pretend(Pretender())
+    assert typed("--seeds", "1") == 0
+    capsys.readouterr()
+    assert typed("--dry") == 0
+    states = [re.split(r" {2,}", line.strip())[1] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert states == ["to be run", "finished", "to be run", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--jobs", "0"], "'0' is no number of 1 or more"),
+        (["--seeds", "0,x"], "'0,x' is no list of whole numbers"),
+        (["--seeds", "1,1"], "a number more than once"),
+        (["--address", "auto"], "--address needs --engine ray"),
+        (["--engine", "cloud"], "invalid choice: 'cloud'"),
+        (["--scale", "quik"], "did you mean quick?"),
+        (["--name", "a/b"], "the name of the comparison is 'a/b'"),
+    ],
+)
+def test_wrong_options(options, message, typed, tmp_path, capsys):
+    """Exit code 2 and the reason."""
+    assert typed(*options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_comparison(capsys):
+    """The option is named."""
+    assert exit_code("compare") == 2
+    assert "--config" in capsys.readouterr().err
+
+
+def test_comparisons_are_listed_and_are_no_recipes(capsys):
+    """`rampart list comparisons`, and a hint where one is given to `rampart fit`."""
+    assert exit_code("list", "comparisons") == 0
+    assert "  demo " in capsys.readouterr().out

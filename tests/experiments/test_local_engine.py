@@ -1,0 +1,170 @@
+"""Jobs on this machine, with a tiny program in the place of `rampart fit`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+from comparison_kit import alive, board_of, comes, fake_job
+
+from app.experiments.folder import ComparisonFolder
+from app.experiments.leash import BUSY
+from app.experiments.local_engine import LocalEngine, local_shares
+from app.experiments.processes import Share, last_lines, start
+from app.experiments.stopping import StopRequest
+
+PARENT = """
+import json, pathlib, sys
+from app.experiments.processes import Job, Share, start
+told = json.loads(sys.argv[1])
+paths = {key: pathlib.Path(told.pop(key)) for key in ("log", "lock", "summary", "home")}
+start(Job(**told, **paths), Share(1)).wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder of a comparison."""
+    made = ComparisonFolder(tmp_path / "runs")
+    made.claim()
+    return made
+
+
+def seen(folder, name):
+    """Lines that the program left, one per start, in words."""
+    return [line.split() for line in (folder.run(name) / "seen").read_text().splitlines()]
+
+
+def run(folder, jobs, workers=1, stop=None):
+    """Run jobs; returns the board and what it wrote."""
+    board, out = board_of(folder, jobs, workers)
+    LocalEngine(local_shares(workers, (0,))).run(jobs, board, stop or StopRequest())
+    return board, out.getvalue()
+
+
+class StopWhen(StopRequest):
+    """Asks to stop as soon as a condition holds, and again when a second one does."""
+
+    def __init__(self, *conditions):
+        super().__init__()
+        self.conditions = list(conditions)
+
+    @property
+    def asked(self):
+        """Whether anybody asked to stop."""
+        if self.conditions and self.conditions[0]():
+            self.conditions.pop(0)
+            self._noted(signal.SIGINT, None)
+        return self.count > 0
+
+
+def test_failures_do_not_stop_the_others(folder):
+    """One run fails, one crashes, two finish; the reasons are told."""
+    jobs = [
+        fake_job(folder, name, how) for name, how in zip("abcd", ("fail", "finish", "crash", "finish"), strict=True)
+    ]
+    board, told = run(folder, jobs)
+    assert [(failure.job.name, failure.code) for failure in board.failures] == [("a", 1), ("c", 128 + signal.SIGKILL)]
+    assert all(folder.run(name).joinpath("summary.json").is_file() for name in "bd")
+    assert "    first line\n    the reason\n" in told
+    assert board.status() == "2 of 4 done; 2 failed"
+
+
+def test_environment_of_a_run(folder):
+    """Threads, tags, the cores it is bound to, and no number of workers where the cores tell it."""
+    own = sorted(os.sched_getaffinity(0))[0]
+    start(fake_job(folder, "a"), Share(3, (own,))).wait()
+    assert seen(folder, "a")[0][1:] == ["3", "digits,a,none", f"[{own}]", "[]"]
+    start(fake_job(folder, "b"), Share(3)).wait()
+    assert seen(folder, "b")[0][-2:] == ["['--model.workers',", "'3']"]
+    start(fake_job(folder, "c", begun=True, workers=2), Share(3)).wait()
+    assert seen(folder, "c")[0][-2:] == ["['--model.workers',", "'2']"]
+    start(fake_job(folder, "d", begun=True), Share(3)).wait()
+    assert seen(folder, "d")[0][-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "expected"),
+    [
+        (2, (0, 1), [(1, (0,)), (1, (1,))]),
+        (2, (0, 1, 2, 5, 6), [(2, (0, 1)), (2, (2, 5, 6))]),
+        (1, (0, 1, 2), [(3, (0, 1, 2))]),
+        (3, (4, 7), [(1, (4,)), (1, (4,)), (1, (7,))]),
+    ],
+)
+def test_cores_are_shared_out(workers, cores, expected):
+    """Every core to one worker; the threads of all are never more than the cores, unless there are fewer cores."""
+    shares = local_shares(workers, cores)
+    assert [share.threads for share in shares] == [threads for threads, _ in expected]
+    assert {core for share in shares for core in share.cores} == set(cores)
+    if workers <= len(cores):
+        assert [share.cores for share in shares] == [own for _, own in expected]
+
+
+def test_one_device_each():
+    """Dealt in turn."""
+    assert [share.device for share in local_shares(3, (0,), ("4", "6"))] == ["4", "6", "4"]
+
+
+def test_interrupt_lets_runs_end_by_themselves(folder):
+    """The one at work is interrupted once, the next one is not started, and neither counts as failed."""
+    jobs = [fake_job(folder, "a", "slow"), fake_job(folder, "b")]
+    board, _ = run(folder, jobs, stop=StopWhen(lambda: (folder.run("a") / "seen").exists()))
+    assert (folder.run("a") / "interrupted").exists()
+    assert not folder.run("b").exists()
+    assert board.failures == []
+    assert [job.name for job in board.interrupted] == ["a"]
+
+
+def test_second_interrupt_does_not_wait(folder):
+    """A run that does not listen is killed."""
+    ignoring = folder.run("a") / "ignoring"
+    stop = StopWhen(ignoring.exists, lambda: True)
+    board, _ = run(folder, [fake_job(folder, "a", "stubborn")], stop=stop)
+    assert [job.name for job in board.interrupted] == ["a"]
+    assert not alive(int(seen(folder, "a")[0][0]))
+
+
+def test_runs_do_not_outlive_their_parent(folder):
+    """After kill -9 of the parent, the run is gone, and its lock is free."""
+    told = json.dumps(asdict(fake_job(folder, "a", "slow")), default=str)
+    process = subprocess.Popen([sys.executable, "-c", PARENT, told])
+    try:
+        assert comes((folder.run("a") / "seen").exists)
+        pid = int(seen(folder, "a")[0][0])
+        assert alive(pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert comes(lambda: not alive(pid))
+    assert start(fake_job(folder, "a"), Share(1)).wait() == 0
+
+
+def test_a_run_at_work_is_not_started_twice(folder, monkeypatch):
+    """The second process gives up and says who is there."""
+    first = start(fake_job(folder, "a", "slow"), Share(1))
+    try:
+        assert comes((folder.run("a") / "seen").exists)
+        pid = seen(folder, "a")[0][0]
+        impatient = (
+            "import sys; from app.experiments import leash; leash.PATIENCE = 0.5; sys.exit(leash.main(sys.argv[1:]))"
+        )
+        second = [sys.executable, "-c", impatient, str(os.getpid()), str(folder.run_lock("a")), "", "--", "false"]
+        ended = subprocess.run(second, capture_output=True, text=True)
+        assert ended.returncode == BUSY
+        assert f"another process ({pid})" in ended.stdout
+        assert len(seen(folder, "a")) == 1
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.wait()
+
+
+def test_last_lines_of_a_log(tmp_path):
+    """Without empty lines, and without what a progress bar has overwritten."""
+    log = tmp_path / "log"
+    assert last_lines(log) == []
+    log.write_bytes(b"one\n\n 10%\r 20%\r100%\n\xff two\n\n")
+    assert last_lines(log, 2) == ["100%", "\ufffd two"]
