@@ -251,6 +251,16 @@ def test_single_attacks_are_shown_on_demand():
     boxes = {box.attributes["data-group"]: "checked" in box.attributes for box in root.all("input", type="checkbox")}
     assert boxes == {"utility": True, "leakage": True, "attack": False, "formal": True, "cost": True}
     assert {cell.text for cell in root.all("td", class_="number g-attack")} == {"0.600"}
+    assert "yeom.global" not in root.one("div", class_="paper").text
+
+
+def test_the_table_on_paper(markup):
+    """The same entries, one table per group of columns, with notes that exist."""
+    root = parsed(markup)
+    tables = root.one("div", class_="paper").all("table")
+    assert [each.one("caption").text for each in tables] == ["Utility", "Leakage", "Formal privacy", "Cost"]
+    entries = {cell.text for each in tables for cell in each.one("tbody").all("td", class_="number g-leakage")}
+    assert entries == {cell.text for cell in cells(root, AUC).values()}
 
 
 def test_further_parts_have_their_place():

@@ -14,6 +14,7 @@ from app.results.attack_report import auc_text
 from app.results.comparison.table import ComparisonTable, Row
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, items, joined, plain_table, tag, text
+from app.results.report.threats import ROLES, SHORT
 from app.results.store import RunRecord, Store
 
 
@@ -97,7 +98,10 @@ def _attacks(runs: Sequence[RunRecord], notes: Footnotes) -> Html:
     return _by_run(
         "Membership inference: AUC with its 95 % interval over samples; chance is 0.5",
         runs,
-        [{one.label: (one.conditions.adversary, _auc(one.leakage, notes)) for one in run.attacks} for run in runs],
+        [
+            {one.label: (ROLES[one.conditions.adversary].title, _auc(one.leakage, notes)) for one in run.attacks}
+            for run in runs
+        ],
     )
 
 
@@ -107,7 +111,10 @@ def _reconstructions(runs: Sequence[RunRecord], notes: Footnotes) -> Html:
         "Reconstruction: images recovered, of all that were attacked",
         runs,
         [
-            {one.label: (one.conditions.adversary, _recovered(one.result, notes)) for one in run.reconstructions}
+            {
+                one.label: (ROLES[SHORT[one.conditions.adversary]].title, _recovered(one.result, notes))
+                for one in run.reconstructions
+            }
             for run in runs
         ],
     )

@@ -58,7 +58,8 @@ def finding_section(table: ComparisonTable) -> Html:
 def _finding(found: FoundOut) -> Html:
     """What the measure means, up to its range or a remark in brackets, and what the standings say."""
     what = re.split(r", | \(", found.measure.meaning, maxsplit=1)[0].rstrip(".")
-    return joined((tag("b", f"{what[:1].upper()}{what[1:]}: "), found.sentence))
+    together = found.sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return joined((tag("b", f"{what[:1].upper()}{what[1:]}: "), together))
 
 
 def picture_section(drawings: Sequence[Drawing], folder: str) -> Html:

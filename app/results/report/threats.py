@@ -92,9 +92,10 @@ def _needs_table(needs: list[Need]) -> Html:
     targets: dict[Need, list[str]] = {}
     for need in sorted(needs, key=lambda need: (need.attack, order.index(need.role), need.target)):
         targets.setdefault(replace(need, target=""), []).append(need.target)
+    told: set[str] = set()
     rows = [
         (
-            joined((need.attack, tag("small", purpose(need.attack), class_="purpose"))),
+            _named(need.attack, told),
             ROLES[need.role].title,
             ", ".join(attacked),
             *(told or "–" for told in (need.sees, need.data, need.trains)),
@@ -103,6 +104,13 @@ def _needs_table(needs: list[Need]) -> Html:
     ]
     head = ("Attack", "Adversary", "Target", "Reads", "Owns", "Trains")
     return plain_table(head, rows, "What the attacks of this report need")
+
+
+def _named(attack: str, told: set[str]) -> Html:
+    """Name of an attack, where it comes first with what it does."""
+    first = attack not in told
+    told.add(attack)
+    return joined((attack, tag("small", purpose(attack), class_="purpose") if first else ""))
 
 
 def purpose(attack: str) -> str:
