@@ -5,12 +5,16 @@ from functools import cache
 
 import pytest
 from published_values import GLOBAL, LOCAL, MEAN, VALUES
+from run_kit import exit_code, train
 
+from app.commands.fit import fit
 from app.experiments.matrix import cells_of
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import find_recipe, shipped_comparisons
+from app.results.attack_files import AttackFiles
 from app.results.published.parse import parse_published
+from app.results.reconstruction_files import PREFIX, ReconstructionFiles
 
 FAMILIES = {"mapp-fl": 5, "taxonomy": 7, "waffle": 7, "memdefense": 4, "breaking": 3}
 """Files of every paper."""
@@ -225,3 +229,45 @@ def test_averages_of_the_rolling_attack_are_halved(images):
     }
     average = told["reconstruction:details/legacy_recovered", "average"]
     assert average == pytest.approx(told["reconstruction:recovered", "right client"] / 2, abs=0.0051)
+
+
+PROTOCOLS = {
+    "mapp-fl": ("--protocol", "mapp-fl"),
+    "taxonomy": (
+        *("--protocol", "Taxonomy", "--protocol.shadows", "2", "--protocol.shadow_epochs", "1"),
+        *("--protocol.student_epochs", "1", "--protocol.attack_epochs", "1"),
+    ),
+    "memdefense": ("--protocol", "MemDefensePaper", "--protocol.clients", "1", "--protocol.settings.epochs", "1"),
+    "waffle": ("--protocol", "WafflePaper", "--protocol.shadows", "1", "--protocol.clients", "1"),
+}
+"""Every paper's evaluation, as short as it can be."""
+
+
+def asked_for(front):
+    """Every measure with this beginning that any file compares with."""
+    return {each.measure for name in NAMES for each in figures_of(name) if each.measure.startswith(front)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+def test_every_paper_number_exists(tmp_path, monkeypatch):
+    """What the files compare with is what the papers' evaluations of a real run give, by the same names."""
+    monkeypatch.setattr("app.attacks.protocols.mapp_fl.SMALLEST_CLIENT", 10)  # clients of the digits are small
+    monkeypatch.setattr("app.attacks.protocols.mapp_fl.SERVER_KNOWLEDGE", 20)
+    sizes = ("--data.partition", "DirichletSizes", "--data.partition.clients", "6", "--data.partition.alpha", "8")
+    run = train(tmp_path, "attacked", *sizes, rounds=1)
+    for options in PROTOCOLS.values():
+        assert exit_code("attack", str(run), *options) == 0
+    records = AttackFiles(run / "attacks").records()
+    found = {f"paper:{record.label}/{figure.name}" for record in records for figure in record.figures}
+    assert asked_for("paper:") - found == set()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+def test_every_number_of_a_reconstruction_exists(tmp_path):
+    """The same for images that came back."""
+    options = ("--run.root", str(tmp_path), "--run.name", "deceived", "--tracking", "disabled")
+    assert fit(["--config", "deceived", "--attacks.server.score", "legacy", *options]) == 0
+    [record] = ReconstructionFiles(tmp_path / "deceived" / PREFIX).records()
+    assert asked_for("reconstruction:") - {f"reconstruction:{name}" for name in record.numbers} == set()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from picture_kit import clashes, panels, scene, table_of, texts, value
+from run_kit import train
 from store_kit import labels, make_record, make_store, rebuilt
 
 from app.attacks.reconstruction.findings import Pictures
@@ -92,6 +93,17 @@ def test_contributors_are_counted_cell_by_cell(tmp_path):
     counts = next(axes for axes in panels(picture) if axes.images[0].get_gid() == "counts")
     assert counts.images[0].get_array().tolist() == found.counts.tolist()
     assert clashes(picture) == []
+
+
+def test_contributors_of_a_real_run(tmp_path, no_pictures):
+    """Two wide and two half-width clients under HeteroFL: all four train the first half, two the rest."""
+    options = ("--model.net.hidden", "[8, 6]", "--model.capacities", "[1.0, 0.5, 0.5, 1.0]")
+    found = contributors_of("heterofl", train(tmp_path, "x", *options, rounds=1))
+    middle = next(one for one in found.values() if one.counts.shape == (6, 8))
+    expected = np.full((6, 8), 2)
+    expected[:3, :4] = 4
+    np.testing.assert_array_equal(middle.counts, expected)
+    assert middle.clients == (0, 1, 2, 3)
 
 
 def test_contributors_of_equal_clients_are_no_picture(tmp_path):

@@ -19,7 +19,7 @@ from app.results.comparison.tabulate import tabulate
 from app.results.report.pictures.clients import client_points, clients, told
 from app.results.report.pictures.leakage import auc_by_round
 from app.results.report.pictures.pareto import HIDDEN as STRIP
-from app.results.report.pictures.pareto import front, pareto
+from app.results.report.pictures.pareto import front, pareto, reach
 from app.results.report.pictures.roc import Bundle, roc
 from app.results.report.pictures.rounds import rounds
 from app.results.report.pictures.scene import Scene, series_of
@@ -82,6 +82,13 @@ def test_hidden_rows_lie_at_the_margin(known):
     boxes, _ = texts(picture)
     assert STRIP in [text for text, _ in boxes]
     assert "broken" not in [text for text, _ in boxes]
+
+
+def test_wide_intervals_do_not_hide_the_rows():
+    """Two rows ten points apart, one with an interval over everything: the axis ends near the rows."""
+    assert reach([value(0.5), value(0.6, 0.0, 1.0)]) == pytest.approx((0.442, 0.658))
+    assert reach([value(0.5), value(0.6, 0.58, 0.62)]) == pytest.approx((0.492, 0.628))
+    assert reach([value(0.6)], 0.5) == pytest.approx((0.492, 0.608))
 
 
 def test_no_strip_without_hidden_rows(known):
@@ -150,6 +157,15 @@ def test_rounds_are_means_with_bands():
     corners = band.get_paths()[0].vertices
     assert corners[corners[:, 0] == 3][:, 1].min() == pytest.approx(60)
     assert corners[corners[:, 0] == 3][:, 1].max() == pytest.approx(80)
+
+
+def test_rounds_compare_one_metric():
+    """One run lacks the wanted metric: all are drawn by another that both have, under its name."""
+    whole, bare = make_record(labels()), make_record(labels(defense="l2"))
+    lacking = tuple({name: number for name, number in one.items() if "received" not in name} for one in bare.rounds)
+    [picture] = rounds(scene(store_of(replace(bare, rounds=lacking), whole)))
+    assert panels(picture)[0].get_ylabel().startswith("accuracy of trained clients")
+    assert len([line for line in panels(picture)[0].get_lines() if len(line.get_xdata()) == 3]) == 2
 
 
 def test_leakage_over_the_rounds_follows_one_attack_per_round():

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -74,7 +73,7 @@ def read_partition(path: Path) -> Partition | None:
 def _picture(scene: Scene, dataset: str, run: RunRecord, partition: Partition) -> Picture:
     clients, classes = partition.counts.shape
     with report_style():
-        height = min(max(0.2 * clients + 0.2, 1.6), 6.0)
+        height = min(max(0.2 * clients + 0.2, 1.6), 4.6)
         widths = [min(max(0.36 * classes, 2.4), 5.4), 1.6]
         figure, grid = layout.panels(1, widths, height, layout.Margins(across=0.2, right=0.55), sharey=True)
         _cells(grid[0, 0], partition)
@@ -125,14 +124,13 @@ def _name(axes: Axes, partition: Partition) -> None:
 
 
 def _bars(axes: Axes, partition: Partition) -> None:
-    axes.barh(range(partition.sizes.size), partition.sizes, height=0.8, color=COLOURS[0])
+    many = partition.sizes.size > MOST_NAMES
+    axes.barh(range(partition.sizes.size), partition.sizes, height=1.0 if many else 0.8, color=COLOURS[0])
     axes.set_xlabel("training samples")
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     axes.tick_params(axis="y", length=0, labelleft=False)
     axes.set_ylim(partition.sizes.size - 0.5, -0.5)
     if partition.sizes.size <= MOST_NUMBERS[0]:
-        figure = axes.figure
-        assert isinstance(figure, Figure)
         for row, size in enumerate(partition.sizes):
             axes.annotate(
                 f"{size:,}", (float(size), row), (3, 0), textcoords="offset points", va="center", fontsize=7, zorder=5

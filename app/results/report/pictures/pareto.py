@@ -101,8 +101,8 @@ def _picture(scene: Scene, dataset: str, utility: str, shown: list[tuple[str, li
         ),
         reading=(
             "Up and to the left is good. An AUC of 0.5 (dashed) is chance: members cannot be told from others. Crosses "
-            f"are 95 % intervals. Rows in the strip '{HIDDEN}' send only masked or encrypted updates: there is no "
-            "number, which is not the same as 0.5."
+            f"are 95 % intervals, which may reach beyond the panel. Rows in the strip '{HIDDEN}' send only masked or "
+            "encrypted updates: there is no number, which is not the same as 0.5."
         ),
         figure=figure,
     )
@@ -116,7 +116,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     axes.plot(*zip(*best, strict=True), color=INK, linewidth=1.2, alpha=0.5, zorder=2, gid="front")
     for point, leakage in measured:
         _cross(axes, point.look, leakage, point.utility)
-    _limits(axes, [leakage for _, leakage in measured], bool(sealed))
+    _limits(axes, [leakage for _, leakage in measured], points, bool(sealed))
     for point in sealed:
         look: Series = point.look
         place = axes.get_yaxis_transform()
@@ -146,20 +146,33 @@ def _cross(axes: Axes, look: Series, across: Value, up: Value) -> None:
     axes.plot([across.mean], [100 * up.mean], look.marker, color=look.colour, markersize=6.5, alpha=0.85, zorder=4)
 
 
-def _limits(axes: Axes, found: list[Value], strip: bool) -> None:
-    """Chance and all intervals with some room; on the left, a strip for rows without a number."""
-    ends = [CHANCE, *(value.mean for value in found)]
-    ends += [end for value in found for end in (value.low, value.high) if math.isfinite(end)]
-    low, high = min(ends), max(ends)
-    room = 0.06 * max(high - low, 0.05)
-    low, high = low - room, high + room
+def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) -> None:
+    """Chance and all rows with some room; on the left, a strip for rows without a number."""
+    low, high = reach(found, CHANCE)
     left = low - (high - low) * MARGIN / (1 - MARGIN) if strip else low
     axes.set_xlim(left, high)
-    axes.set_xticks(
-        [tick for tick in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high]
-    )
-    axes.margins(y=0.12)
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    axes.set_xticks([tick for tick in ticks if low <= tick <= high])
+    bottom, top = reach([point.utility for point in points])
+    axes.set_ylim(100 * bottom, 100 * top)
     if strip:
         axes.axvspan(left, low, color=FAINT, alpha=0.14, linewidth=0)
         style = {"rotation": 90, "ha": "center", "va": "center", "alpha": 0.75}
         layout.remark(axes, HIDDEN, (MARGIN / 5, 0.5), **style)
+
+
+def reach(found: list[Value], *others: float) -> tuple[float, float]:
+    """Limits of an axis: all means, and intervals as far as they are not much wider than the means are apart.
+
+    With two seeds an interval may cover everything that is possible, and the rows would lie on one spot.
+
+    Args:
+        found: what is drawn; at least one.
+        others: further values that must be seen.
+    """
+    means = [*others, *(value.mean for value in found)]
+    low, high = min(means), max(means)
+    room = max(high - low, 0.04)
+    ends = [end for value in found for end in (value.low, value.high) if math.isfinite(end)]
+    lowest, highest = (max(min([low, *ends]), low - 0.5 * room), min(max([high, *ends]), high + 0.5 * room))
+    return lowest - 0.08 * room, highest + 0.08 * room

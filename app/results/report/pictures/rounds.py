@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,17 +27,18 @@ WIDTH = 5.6
 MOST_MARKS = 30
 """Rounds up to which every one of them has a mark."""
 
-ACCURACIES = {
-    "accuracy of the\nclients' models (%)": (
-        "clients/received_common/mean",
-        "everyone/accuracy",
-        "clients/trained_own/mean",
-    ),
-    "accuracy of the\nserver's model (%)": ("server/accuracy",),
-}
-"""Panels of accuracy: title of the axis, and the metric, the most wanted first."""
+ACCURACIES = (
+    {
+        "clients/received_common/mean": "accuracy of the\nclients' models (%)",
+        "everyone/accuracy": "accuracy of all clients,\nown test sets (%)",
+        "clients/trained_own/mean": "accuracy of trained clients,\nown test sets (%)",
+    },
+    {"server/accuracy": "accuracy of the\nserver's model (%)"},
+)
+"""Panels of accuracy: metrics and what they are in words, the most wanted first."""
 
 Curve = Mapping[int, float]
+Read = Callable[[Cell], list[Curve]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,28 +71,30 @@ class Curves:
 def rounds(scene: Scene) -> Iterator[Picture]:
     """One picture per dataset."""
     for dataset in scene.datasets:
-        shown = {title: curves for title, read in _panels().items() if (curves := _curves(scene, dataset, read))}
+        shown = {title: curves for title, read in _panels(scene, dataset) if (curves := _curves(scene, dataset, read))}
         if shown:
             yield _picture(scene, dataset, shown)
 
 
-def _panels() -> dict[str, Callable[[Cell], list[Curve]]]:
-    """What each panel reads from a row: a curve per seed."""
-    found: dict[str, Callable[[Cell], list[Curve]]] = {}
-    for title, names in ACCURACIES.items():
-        found[title] = lambda cell, names=names: [_metric(run, names) for run in cell.runs]  # type: ignore[misc]
+def _panels(scene: Scene, dataset: str) -> Iterator[tuple[str, Read]]:
+    """Title of every panel, and what it reads from a row."""
+    runs = [run for row in scene.table.of(dataset) for run in scene.runs(row)]
+    for metrics in ACCURACIES:
+        # One metric for all rows, or they could not be compared: that which most runs have.
+        name = max(metrics, key=lambda name: sum(bool(_metric(run, name)) for run in runs))
+        yield metrics[name], partial(_accuracy, name=name)
     for kind, words in TARGETS.items():
-        found[f"AUC on\n{words}"] = lambda cell, kind=kind: _leakage(cell, kind)  # type: ignore[misc]
-    return found
+        yield f"AUC on\n{words}", partial(_leakage, kind=kind)
 
 
-def _metric(run: RunRecord, names: tuple[str, ...]) -> Curve:
-    """The first of the metrics that has more than one round, in percent."""
-    for name in names:
-        found = {int(record["round"]): 100 * value for record in run.rounds if (value := record.get(name)) is not None}
-        if len(found) > 1:
-            return found
-    return {}
+def _accuracy(cell: Cell, name: str) -> list[Curve]:
+    return [_metric(run, name) for run in cell.runs]
+
+
+def _metric(run: RunRecord, name: str) -> Curve:
+    """A metric in percent; empty where it has fewer than two rounds."""
+    found = {int(record["round"]): 100 * value for record in run.rounds if (value := record.get(name)) is not None}
+    return found if len(found) > 1 else {}
 
 
 def _leakage(cell: Cell, kind: str) -> list[Curve]:
@@ -98,7 +102,7 @@ def _leakage(cell: Cell, kind: str) -> list[Curve]:
     return [seed for seed in auc_by_round(cell, kind) if len(seed) > 1]
 
 
-def _curves(scene: Scene, dataset: str, read: Callable[[Cell], list[Curve]]) -> list[Curves]:
+def _curves(scene: Scene, dataset: str, read: Read) -> list[Curves]:
     found = []
     for row in scene.table.of(dataset):
         seeds = [curve for curve in read(scene.cell(row)) if curve]
