@@ -224,6 +224,16 @@ def test_details_of_runs(markup):
     assert "the server sees sums of updates only" in masked
 
 
+def test_remarks_on_attacks_are_told_once():
+    """With all results they concern, over all runs of the row."""
+    runs = store()
+    noted = [replace(one, notes=("few shadows",)) for one in runs.runs[0].attacks]
+    same = [replace(run, attacks=tuple(noted)) for run in runs.runs[:2]]
+    found = parsed(page_of(store_=replace(runs, runs=(*same, *runs.runs[2:])))).one("div", id="remarks-0").text
+    assert found.count("few shadows") == 1
+    assert f"few shadows ({', '.join(one.label for one in noted)})" in found
+
+
 def test_what_was_left_out():
     """Every folder with its reason, or the remark that there is none."""
     left = replace(store(), skipped=(Skipped(Path("runs/half"), "the run is not finished"),))
