@@ -224,6 +224,16 @@ def test_details_of_runs(markup):
     assert "the server sees sums of updates only" in masked
 
 
+def test_remarks_on_attacks_are_told_once():
+    """With all results they concern, over all runs of the row."""
+    runs = store()
+    noted = [replace(one, notes=("few shadows",)) for one in runs.runs[0].attacks]
+    same = [replace(run, attacks=tuple(noted)) for run in runs.runs[:2]]
+    found = parsed(page_of(store_=replace(runs, runs=(*same, *runs.runs[2:])))).one("div", id="remarks-0").text
+    assert found.count("few shadows") == 1
+    assert f"few shadows ({', '.join(one.label for one in noted)})" in found
+
+
 def test_what_was_left_out():
     """Every folder with its reason, or the remark that there is none."""
     left = replace(store(), skipped=(Skipped(Path("runs/half"), "the run is not finished"),))
@@ -255,10 +265,13 @@ def test_single_attacks_are_shown_on_demand():
 
 
 def test_the_table_on_paper(markup):
-    """The same entries, one table per group of columns, with notes that exist."""
+    """The same entries; groups of columns share a table only where it is not too wide."""
     root = parsed(markup)
     tables = root.one("div", class_="paper").all("table")
-    assert [each.one("caption").text for each in tables] == ["Utility", "Leakage", "Formal privacy", "Cost"]
+    assert [each.one("caption").text for each in tables] == ["Utility, Leakage, Formal privacy, Cost"]
+    more = tuple(replace(ACCURACY, key=f"accuracy{number}") for number in range(9))
+    several = parsed(page_of(replace(table(), measures=(*more, *table().measures)))).one("div", class_="paper")
+    assert [each.text for each in several.all("caption")] == ["Utility, Leakage", "Formal privacy, Cost"]
     entries = {cell.text for each in tables for cell in each.one("tbody").all("td", class_="number g-leakage")}
     assert entries == {cell.text for cell in cells(root, AUC).values()}
 

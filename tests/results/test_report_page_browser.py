@@ -124,7 +124,7 @@ def test_sorting_and_reasons_by_keyboard(opened):
     assert opened.run(tip) is None
 
 
-def test_themes(opened):
+def test_themes(opened, tmp_path):
     """The button turns the page and its pictures dark, and the page remembers it; else the system decides."""
     light, ink = opened.run(BACKGROUND), opened.run(INK)
     assert opened.run(DRAWN) == ink
@@ -133,8 +133,7 @@ def test_themes(opened):
     assert brightness(opened.run(BACKGROUND)) < 60
     assert brightness(opened.run(DRAWN)) > 200
     assert opened.run("document.getElementById('theme').getAttribute('aria-pressed')") == "true"
-    opened.call("Page.reload")
-    opened.run("new Promise((done) => document.readyState === 'complete' ? done() : addEventListener('load', done))")
+    opened.open(tmp_path / "report.html")
     assert brightness(opened.run(BACKGROUND)) < 60
     opened.run("document.getElementById('theme').click()")
     assert opened.run(BACKGROUND) == light

@@ -42,14 +42,14 @@ def test_rows_that_cannot_be_told_apart():
 def test_too_few_seeds():
     """No order is claimed, only the span of the means."""
     said = sentences(table())[SECONDS.key]
-    assert said == "too few seeds to tell which row is best; means lie between 2.00 and 10.50 s."
+    assert said == "too few seeds to tell which row is best; means: 2.00 to 10.50 s."
 
 
 def test_a_best_row_beside_rows_of_too_few_seeds():
     """The claim is limited to what was tested."""
     said = sentences(changed(["best", "worse", "worse", "unknown"]))[ACCURACY.key]
     assert "two of 3 others are worse beyond chance" in said
-    assert "for one of 4 rows too few seeds" in said
+    assert "One of 4 rows has too few seeds to tell (means: 90.0 %)." in said
     assert "all other rows" not in said
 
 

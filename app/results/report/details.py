@@ -143,8 +143,13 @@ def _recovered(result: Reconstruction | NotAvailable, notes: Footnotes) -> Html:
 
 
 def _remarks(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """What could not be read, and remarks on results of attacks."""
+    """What could not be read, and every remark on results of attacks once, with the results it concerns."""
+    concerned: dict[str, list[str]] = {}
     for run in runs:
         yield from (f"{run.name}: {note}" for note in run.notes)
-        yield from (f"{one.label}: {note}" for one in run.attacks for note in one.notes)
-        yield from (f"{one.label}: {note}" for one in run.reconstructions for note in one.conditions.notes)
+        told = [(one.label, one.notes) for one in run.attacks]
+        told += [(one.label, one.conditions.notes) for one in run.reconstructions]
+        for label, notes in told:
+            for note in notes:
+                concerned.setdefault(note, []).append(label)
+    yield from (f"{note} ({', '.join(dict.fromkeys(labels))})" for note, labels in concerned.items())

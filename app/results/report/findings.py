@@ -78,12 +78,19 @@ def _parts(measure: Measure, rows: Sequence[Row], found: Sequence[tuple[Row, Val
         others = f"; {_rows(len(worse))} worse beyond chance" if worse else ""
         yield f"no row can be called best. {told} cannot be told apart{others}."
     if unknown:
-        ends = sorted(value.mean for _, value in unknown)
-        spread = f"{number(measure, ends[0])} and {number(measure, ends[-1])} {measure.unit}".rstrip()
-        whose = "" if len(unknown) == len(found) else f"for {_count(len(unknown))} of {len(found)} rows "
-        yield f"{whose}too few seeds to tell which row is best; means lie between {spread}."
+        yield _undecided(measure, [value.mean for _, value in unknown], len(found))
     if missing := [row for row in rows if isinstance(row.values.get(measure.key), NotAvailable)]:
         yield f"Not available for {_and(_shortened([row.name for row in missing]))}."
+
+
+def _undecided(measure: Measure, means: Sequence[float], rows: int) -> str:
+    """Of rows that nothing is known about but their means."""
+    ends = dict.fromkeys((number(measure, min(means)), number(measure, max(means))))
+    spread = f"{' to '.join(ends)} {measure.unit}".rstrip()
+    if len(means) == rows:
+        return f"too few seeds to tell which row is best; means: {spread}."
+    have = "has" if len(means) == 1 else "have"
+    return f"{_count(len(means)).capitalize()} of {rows} rows {have} too few seeds to tell (means: {spread})."
 
 
 def _numbered(found: Sequence[tuple[Row, Value]], measure: Measure) -> list[str]:

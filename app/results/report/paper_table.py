@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from app.results.comparison.entries import titled
 from app.results.comparison.table import ComparisonTable, Measure
@@ -27,16 +28,18 @@ def paper_tables(table: ComparisonTable, baseline: tuple[str, str] | None, notes
 
 
 def _pages(table: ComparisonTable) -> Iterator[tuple[str, Sequence[Measure]]]:
-    """Title and measures of every table; groups that fit together share one."""
-    groups: list[tuple[str, list[Measure]]] = []
-    for measure in general_measures(table):
-        title = group_of(measure)[1]
-        if not groups or groups[-1][0] != title:
-            groups.append((title, []))
-        groups[-1][1].append(measure)
-    for title, measures in groups:
-        for start in range(0, len(measures), WIDEST):
-            yield title, measures[start : start + WIDEST]
+    """Title and measures of every table: groups of columns, several together where they fit."""
+    titles: list[str] = []
+    measures: list[Measure] = []
+    for (_, title), group in groupby(general_measures(table), key=group_of):
+        found = list(group)
+        if measures and len(measures) + len(found) > WIDEST:
+            yield ", ".join(titles), measures
+            titles, measures = [], []
+        titles.append(title)
+        measures = [*measures, *found]
+    if measures:
+        yield ", ".join(titles), measures
 
 
 def _table(

@@ -171,6 +171,8 @@ function startPrinting() {
 
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.getElementById("comparison");
+  // titles of groups stay in sight beside the first column
+  table.style.setProperty("--first", `${table.tHead.rows[1].cells[0].offsetWidth}px`);
   startTheme();
   startSorting(table, startFilters(table, document.getElementById("controls")));
   startArrows(table);

@@ -82,14 +82,14 @@ def _head(table: ComparisonTable, many: bool) -> Html:
         tag("th", tag("span", title), colspan=len(list(measures)), scope="colgroup", class_=f"group g-{group}")
         for (group, title), measures in groupby(table.measures, key=group_of)
     ]
-    corner = tag("td", colspan=len(first), class_="corner")
+    corner = (tag("td", class_="corner"), tag("td", colspan=len(first) - 1, class_="beside"))
     columns = [
         _sorter(
             titled(measure), measure.key, "number", direction(measure), tip=meaning(measure), group=group_of(measure)[0]
         )
         for measure in table.measures
     ]
-    return tag("thead", tag("tr", corner, *groups), tag("tr", *first, *columns))
+    return tag("thead", tag("tr", *corner, *groups), tag("tr", *first, *columns))
 
 
 def _sorter(title: str, key: str, kind: str, more: object = "", tip: str | None = None, group: str = "") -> Html:

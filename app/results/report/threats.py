@@ -87,30 +87,22 @@ def threat_section(store: Store) -> Html:
 
 
 def _needs_table(needs: list[Need]) -> Html:
-    """One line per attack and adversary, with all that was attacked in that way."""
+    """One line per attack, with every adversary who ran it and what was attacked."""
     order = list(ROLES)
-    targets: dict[Need, list[str]] = {}
+    whose: dict[Need, dict[str, list[str]]] = {}
     for need in sorted(needs, key=lambda need: (need.attack, order.index(need.role), need.target)):
-        targets.setdefault(replace(need, target=""), []).append(need.target)
-    told: set[str] = set()
+        roles = whose.setdefault(replace(need, role="", target=""), {})
+        roles.setdefault(need.role, []).append(need.target)
     rows = [
         (
-            _named(need.attack, told),
-            ROLES[need.role].title,
-            ", ".join(attacked),
+            joined((need.attack, tag("small", purpose(need.attack), class_="purpose"))),
+            joined(tag("div", f"{ROLES[role].title}: {', '.join(targets)}") for role, targets in roles.items()),
             *(told or "–" for told in (need.sees, need.data, need.trains)),
         )
-        for need, attacked in targets.items()
+        for need, roles in whose.items()
     ]
-    head = ("Attack", "Adversary", "Target", "Reads", "Owns", "Trains")
+    head = ("Attack", "Adversary and target", "Reads", "Owns", "Trains")
     return plain_table(head, rows, "What the attacks of this report need")
-
-
-def _named(attack: str, told: set[str]) -> Html:
-    """Name of an attack, where it comes first with what it does."""
-    first = attack not in told
-    told.add(attack)
-    return joined((attack, tag("small", purpose(attack), class_="purpose") if first else ""))
 
 
 def purpose(attack: str) -> str:

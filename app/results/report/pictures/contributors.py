@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
@@ -114,27 +115,32 @@ def _same_layer(found: Sequence[Mapping[str, Contributors]]) -> list[Contributor
     return [maps[chosen] for maps in found]
 
 
-def _picture(scene: Scene, dataset: str, shown: list[Contributors]) -> Picture:
+def _figure(shown: Sequence[Contributors]) -> Figure:
+    """Two panels per method, one above the other, and one key of the colours."""
     across = min(ACROSS, len(shown))
     lines = -(-len(shown) // across)
-    most = max(int(one.counts.max()) for one in shown)
-    colours, norm = _colours(most)
+    colours, norm = _colours(max(int(one.counts.max()) for one in shown))
+    margins = layout.Margins(right=0.75, across=0.55, down=0.62)
+    figure, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
+    for number in range(across * lines):
+        line, column = divmod(number, across)
+        upper, lower = grid[2 * line, column], grid[2 * line + 1, column]
+        if number >= len(shown):
+            upper.set_visible(False)
+            lower.set_visible(False)
+            continue
+        _show_counts(upper, shown[number], cmap=colours, norm=norm)
+        _show_outputs(lower, shown[number])
+        if column == 0:
+            upper.set_ylabel("output")
+            lower.set_ylabel("client")
+    _bar(grid[0, across - 1])
+    return figure
+
+
+def _picture(scene: Scene, dataset: str, shown: Sequence[Contributors]) -> Picture:
     with report_style():
-        margins = layout.Margins(right=0.75, across=0.55, down=0.62)
-        figure, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
-        for number, one in enumerate(shown):
-            line, column = divmod(number, across)
-            upper, lower = grid[2 * line, column], grid[2 * line + 1, column]
-            _show_counts(upper, one, cmap=colours, norm=norm)
-            _show_outputs(lower, one)
-            if column == 0:
-                upper.set_ylabel("output")
-                lower.set_ylabel("client")
-        for number in range(len(shown), across * lines):
-            line, column = divmod(number, across)
-            for axes in grid[2 * line : 2 * line + 2, column]:
-                axes.set_visible(False)
-        _bar(grid[0, min(across, len(shown)) - 1])
+        figure = _figure(shown)
     names = {one.layer for one in shown}
     where = f"the weights of {names.pop()}" if len(names) == 1 else "the weights of each network's largest layer"
     return Picture(

@@ -114,9 +114,9 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in measured]
     best = [places[number] for number in front(places)]
     axes.plot(*zip(*best, strict=True), color=INK, linewidth=1.2, alpha=0.5, zorder=2, gid="front")
+    low = _limits(axes, [leakage for _, leakage in measured], points, bool(sealed))
     for point, leakage in measured:
-        _cross(axes, point.look, leakage, point.utility)
-    _limits(axes, [leakage for _, leakage in measured], points, bool(sealed))
+        _cross(axes, point.look, leakage, point.utility, low)
     for point in sealed:
         look: Series = point.look
         place = axes.get_yaxis_transform()
@@ -136,18 +136,18 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     axes.set_axisbelow(True)
 
 
-def _cross(axes: Axes, look: Series, across: Value, up: Value) -> None:
-    """A mark with its two intervals, as far as there are any."""
+def _cross(axes: Axes, look: Series, across: Value, up: Value, left: float) -> None:
+    """A mark with its two intervals, as far as there are any; nothing is drawn left of an AUC."""
     lines: dict[str, Any] = {"color": look.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
     if math.isfinite(across.low):
-        axes.plot([across.low, across.high], [100 * up.mean] * 2, **lines)
+        axes.plot([max(across.low, left), across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):
         axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
     axes.plot([across.mean], [100 * up.mean], look.marker, color=look.colour, markersize=6.5, alpha=0.85, zorder=4)
 
 
-def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) -> None:
-    """Chance and all rows with some room; on the left, a strip for rows without a number."""
+def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) -> float:
+    """Chance and all rows with some room; on the left, a strip for rows without a number. Returns where it ends."""
     low, high = reach(found, CHANCE)
     left = low - (high - low) * MARGIN / (1 - MARGIN) if strip else low
     axes.set_xlim(left, high)
@@ -159,6 +159,7 @@ def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) ->
         axes.axvspan(left, low, color=FAINT, alpha=0.14, linewidth=0)
         style = {"rotation": 90, "ha": "center", "va": "center", "alpha": 0.75}
         layout.remark(axes, HIDDEN, (MARGIN / 5, 0.5), **style)
+    return low
 
 
 def reach(found: list[Value], *others: float) -> tuple[float, float]:
