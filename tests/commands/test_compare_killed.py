@@ -84,6 +84,15 @@ def run_processes(root):
     return [pid for pid in pids if pid and Path(f"/proc/{pid}").exists()]
 
 
+def wait_until(condition, process=None, log=None):
+    """Wait for something, as long as a process is at work."""
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert process is None or process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, file):
     """Results of an uninterrupted comparison."""
@@ -92,26 +101,25 @@ def whole(tmp_path_factory, file):
     return ends(root)
 
 
+def rounds_done(root):
+    """Rounds that all runs together have recorded."""
+    return sum(path.read_bytes().count(b"\n") for path in root.glob("tiny/*/metrics.jsonl"))
+
+
 def test_killed_at_any_moment(tmp_path, file, whole):
-    """kill -9 at five moments leaves no run behind; the last call ends like an uninterrupted one."""
+    """kill -9 at five of twelve rounds leaves no process behind; the last call ends like an uninterrupted one."""
     root, log, moments = tmp_path / "killed", tmp_path / "killed.log", random.Random(0)
-    logs = root / "tiny" / ".logs"
-    for _ in range(5):
+    for rounds in sorted(moments.sample(range(1, 12), 5)):
         process = started(file, root, log, SECONDS_PER_CLIENT="0.2")
         try:
-            deadline = time.monotonic() + 300
-            while not run_processes(root) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(moments.uniform(0, 12))
+            wait_until(lambda rounds=rounds: rounds_done(root) >= rounds and run_processes(root), process, log)
+            time.sleep(moments.uniform(0, 0.5))
         finally:
             process.kill()
-            process.wait()
-        deadline = time.monotonic() + 60
-        while run_processes(root) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert run_processes(root) == []
-    assert list(logs.glob("*.log"))
+        assert process.wait() == -signal.SIGKILL
+        wait_until(lambda: not run_processes(root))
     assert ended(file, root, log) == 0, log.read_text()
+    assert "resumed" in log.read_text()
     assert ends(root) == whole
 
 
@@ -121,10 +129,7 @@ def test_interrupted_and_gone_on(tmp_path, file, whole):
     process = started(file, root, log, SECONDS_PER_CLIENT="0.5")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
-        deadline = time.monotonic() + 300
-        while not list(root.glob("tiny/*-slow-s0/checkpoints/round-00001.ckpt")) and time.monotonic() < deadline:
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: list(root.glob("tiny/*-slow-s0/checkpoints/round-00001.ckpt")), process, log)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, log.read_text()
     assert run_processes(root) == []
@@ -133,3 +138,38 @@ def test_interrupted_and_gone_on(tmp_path, file, whole):
     assert ended(file, root, log) == 0, log.read_text()
     assert ends(root) == whole
     assert "resumed" in log.read_text()
+
+
+def test_one_failing_run(tmp_path, file, whole):
+    """The others finish, exit code 1, and the reason is shown; the next call makes up for it."""
+    root, log = tmp_path / "failing", tmp_path / "failing.log"
+    assert ended(file, root, log, FAILING_RUN=NAMES[1]) == 1
+    assert sorted(path.parent.name for path in root.glob("tiny/*/summary.json")) == sorted({*NAMES} - {NAMES[1]})
+    assert "this run was told to fail" in log.read_text()
+    assert ended(file, root, log) == 0, log.read_text()
+    assert ends(root) == whole
+
+
+def test_ray_gives_the_same(tmp_path, file, whole):
+    """A cluster of two workers, one of which is killed: its run is made again from where it was."""
+    pytest.importorskip("ray")
+    root, log = tmp_path / "ray", tmp_path / "ray.log"
+    process = started(file, root, log, "--engine", "ray", SECONDS_PER_CLIENT="0.5")
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        first = "tiny/*-slow-s0/checkpoints/round-00001.ckpt"
+        wait_until(lambda: list(root.glob(first)), process, log)
+        name = next(root.glob(first)).parents[1].name
+        run = int((root / "tiny" / ".logs" / f"{name}.lock").read_text())
+        worker = parent_of(parent_of(run))
+        assert "ray::" in Path(f"/proc/{worker}/cmdline").read_text()
+        os.kill(worker, signal.SIGKILL)
+        assert process.wait() == 0, log.read_text()
+    assert (root / "tiny" / ".logs" / f"{name}.log").read_text().count("$ ") == 2
+    assert "resuming from" in (root / "tiny" / ".logs" / f"{name}.log").read_text()
+    assert ends(root) == whole
+
+
+def parent_of(pid):
+    """The process that started a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
