@@ -48,7 +48,7 @@ def chance_deviation(members: int, nonmembers: int) -> float:
 class ControlRoom:
     """Tries attacks on the toy world; one for all attacks, so that its shadows are trained once."""
 
-    def __init__(self, shadows: int = 8, seed: int = 0) -> None:
+    def __init__(self, shadows: int = 5, seed: int = 0) -> None:
         self._shadows, self._seed = shadows, seed
         self._sources: dict[bool, CentralShadows] = {}
         self._known: dict[MembershipAttack, list[str]] = {}
