@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class ControlRoom:
         self._shadows, self._seed = shadows, seed
         self._sources: dict[bool, CentralShadows] = {}
         self._known: dict[MembershipAttack, list[str]] = {}
+        self._cache: Path | None = None
 
     @cached_property
     def toy(self) -> Toy:
@@ -62,9 +64,15 @@ class ControlRoom:
     def _oracle(self) -> Oracle:
         return Oracle(self.toy.public)
 
-    def failures(self, attack: MembershipAttack) -> list[str]:
-        """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack."""
+    def failures(self, attack: MembershipAttack, folder: Path | None = None) -> list[str]:
+        """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack.
+
+        Args:
+            attack: what to try.
+            folder: where the toy's shadows are kept for other runs, None to keep none.
+        """
         if attack not in self._known:
+            self._cache = folder
             self._known[attack] = self._tried(attack)
         return self._known[attack]
 
@@ -107,7 +115,7 @@ class ControlRoom:
     ) -> float:
         if twins not in self._sources:
             audited = self.toy.audited_with_twins if twins else self.toy.audited
-            self._sources[twins] = CentralShadows(self.toy.public, audited, self._shadows)
+            self._sources[twins] = CentralShadows(self.toy.public, audited, self._shadows, self._cache)
         lab = Lab(self.toy.public, self._oracle, self._sources[twins], model)
         scores = attack.scores(model, samples, lab)
         return roc_curve(MembershipScores.of(scores, truth, samples)).auc

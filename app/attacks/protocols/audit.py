@@ -173,7 +173,8 @@ class Audit(Protocol):
         """The finding, without its numbers where a control has failed."""
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):
             return finding
-        failures = [*control_room().failures(attack), *metric_failures(finding.scores, world.public.seed), *blind]
+        tried = control_room().failures(attack, world.cache)
+        failures = [*tried, *metric_failures(finding.scores, world.public.seed), *blind]
         if not failures:
             return finding
         reason = f"a control failed: {'; '.join(failures)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -58,7 +59,7 @@ class ShadowCache:
         if self._folder is None:
             return
         path = self._folder / f"{key}.npz"
-        temporary = path.with_suffix(".part")
+        temporary = path.with_suffix(f".{os.getpid()}.part")  # another run may be writing the same shadow
         vectors = torch.stack([snapshot.vector for snapshot in snapshots]).cpu().numpy()
         rounds = np.array([snapshot.round for snapshot in snapshots])
         try:
