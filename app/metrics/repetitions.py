@@ -19,6 +19,9 @@ from app.metrics.intervals import Interval, student_quantile
 from app.metrics.membership import Array, NotAvailable
 from app.metrics.resampling import confidence_problems
 
+OVER_SEEDS = "paired t over seeds"
+"""Name of the test of `compare_over_seeds`."""
+
 DIGITS = 12
 """Decimal places kept of differences, so that rounding neither makes nor breaks ties."""
 
@@ -40,15 +43,15 @@ def compare_over_seeds(
     changes = _changes(first, second, confidence)
     if changes.size < 3:
         return NotAvailable(f"a comparison over seeds needs at least 3 seeds, there are {changes.size}")
-    mean, name = float(changes.mean()), "paired t over seeds"
+    mean = float(changes.mean())
     if np.ptp(changes) == 0:
         if mean == 0:
-            return Comparison(0.0, Interval(0.0, 0.0, confidence), 1.0, name, lower_is_better)
+            return Comparison(0.0, Interval(0.0, 0.0, confidence), 1.0, OVER_SEEDS, lower_is_better)
         return NotAvailable("the difference is the same for every seed: the seeds probably did not change the runs")
     error = float(changes.std(ddof=1)) / math.sqrt(changes.size)
     reach = student_quantile(changes.size, confidence) * error
     p_value = float(2 * stats.t.sf(abs(mean) / error, changes.size - 1))
-    return Comparison(mean, Interval(mean - reach, mean + reach, confidence), p_value, name, lower_is_better)
+    return Comparison(mean, Interval(mean - reach, mean + reach, confidence), p_value, OVER_SEEDS, lower_is_better)
 
 
 def rank_over_seeds(

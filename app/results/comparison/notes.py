@@ -13,9 +13,10 @@ from app.results.comparison.table import Row, Value
 SWAPPED = "lies below chance beyond its interval: its score or the labels are probably swapped"
 
 STANDING = (
-    "best and worse: paired t-tests over the seeds that two rows share, of all pairs of rows of a dataset, with Holm's "
-    "correction for their number; a row is best only where every other row is worse beyond chance (5 %). Rows that "
-    "cannot be told from the best are indistinguishable, not equal."
+    "best and worse: all pairs of rows of a dataset are compared over the seeds that they share. Two rows differ where "
+    "their own paired t-test says so (4 %) and also a test that measures chance on all rows, corrected for the number "
+    "of pairs (randomised blocks, Holm). A row is best only where every other row differs from it; rows that cannot be "
+    "told from the best are indistinguishable, not equal."
 )
 SEEDS = "intervals: 95 %, Student's over the seeds: they tell about training again."
 TWO_SEEDS = "with two seeds intervals are very wide, and rightly so; three or more are needed to tell rows apart."

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
+from app.metrics.block_design import pooled_p_values
 from app.metrics.comparison import Comparison
 from app.metrics.intervals import student_quantile
 from app.metrics.membership import NotAvailable
@@ -104,7 +105,8 @@ def _compared(
         pair = (int(first), int(second))
         return duels.compare(pair, (series[pair[0]], series[pair[1]]), measure)
 
-    return {int(name): standing for name, standing in standings(means, lower, compare).items()}
+    pooled = pooled_p_values({str(number): each.by_seed for number, each in series.items()})
+    return {int(name): standing for name, standing in standings(means, lower, compare, pooled).items()}
 
 
 def _row(
