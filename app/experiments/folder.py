@@ -128,6 +128,7 @@ class ComparisonFolder:
         record = {
             "name": spec.name,
             "purpose": spec.purpose,
+            "scale": spec.scale,
             "baseline": {"method": method, "defense": defense},
             "cells": [_record(cell) for cell in cells] + earlier,
             "published": list(spec.published),

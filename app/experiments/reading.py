@@ -65,6 +65,9 @@ def _spec(content: Mapping[str, Any], path: Path, fields: Fields) -> ComparisonS
         name=str(content.get("name") or path.stem),
         purpose=Recipe(path.stem, "comparison", path).purpose,
         path=path,
+        datasets=axes["datasets"],
+        methods=axes["methods"],
+        defenses=axes["defenses"],
         base=fields.recipes(content.get("base"), "base"),
         attacks=fields.recipes(content.get("attacks"), "attacks"),
         options=fields.options(content.get("set"), "set"),
@@ -74,7 +77,6 @@ def _spec(content: Mapping[str, Any], path: Path, fields: Fields) -> ComparisonS
         baseline=_baseline(content.get("baseline"), axes, fields),
         scales=_scales(content.get("scales"), fields),
         published=_published(content.get("published"), fields),
-        **axes,
     )
 
 

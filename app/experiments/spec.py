@@ -102,6 +102,7 @@ class ComparisonSpec:
         baseline: method and defense that others are compared with, None for the first ones.
         scales: sizes in which it can be made.
         published: figures that others have published, as they stand in the file.
+        scale: size in which it is made, `full` for that of the file.
     """
 
     name: str
@@ -119,6 +120,7 @@ class ComparisonSpec:
     baseline: tuple[str, str] | None = None
     scales: tuple[Scale, ...] = ()
     published: tuple[Mapping[str, Any], ...] = ()
+    scale: str = "full"
 
     def axis(self, label: str) -> tuple[Entry, ...]:
         """Entries of the axis that a label is taken from, those of `include` last."""
@@ -132,6 +134,7 @@ class ComparisonSpec:
         return replace(
             self.with_seeds(scale.seeds) if scale.seeds else self,
             name=f"{self.name}-{scale.name}",
+            scale=scale.name,
             attacks=(*self.attacks, *scale.configs),
             options=(*self.options, *scale.options),
         )

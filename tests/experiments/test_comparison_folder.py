@@ -69,6 +69,7 @@ def test_what_is_stored(folder, spec):
     folder.write(spec, cells)
     told = json.loads((folder.path / COMPARISON).read_text())
     assert (told["name"], told["purpose"], told["published"]) == ("mine", "What it is for.", [])
+    assert told["scale"] == "full"
     assert told["baseline"] == {"method": "fedavg", "defense": "none"}
     assert [cell["run"] for cell in told["cells"]] == [cell.name for cell in cells]
     first = {"dataset": "digits", "method": "fedavg", "defense": "none", "seed": 0}

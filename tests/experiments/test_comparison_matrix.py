@@ -115,7 +115,11 @@ def test_scale_and_seeds(tmp_path):
     scales = {"quick": {"seeds": [1], "configs": ["l2"], "set": {"trainer.max_epochs": 3}}, "full": {}}
     spec = spec_of(tmp_path, seeds=[0, 1], scales=scales, set={"trainer.max_epochs": 20})
     quick = spec.at_scale(find_scale(spec, "quick"))
-    assert (quick.name, names(quick)) == ("mine-quick", ["digits-fedavg-none-s1", "digits-heterofl-none-s1"])
+    assert (quick.name, quick.scale, names(quick)) == (
+        "mine-quick",
+        "quick",
+        ["digits-fedavg-none-s1", "digits-heterofl-none-s1"],
+    )
     assert cells_of(quick)[0].arguments[-4:] == ("--trainer.max_epochs", "3", "--seed_everything", "1")
     assert "l2" in cells_of(quick)[0].arguments
     assert spec.at_scale(find_scale(spec, "full")) == spec

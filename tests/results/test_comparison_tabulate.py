@@ -225,6 +225,14 @@ def test_failed_attacks_are_noted_and_explain_a_weak_headline():
     assert any("no number for lira-online.global" in note for note in table.rows[0].notes)
 
 
+def test_attacks_below_chance_in_every_seed_are_noted():
+    """A single one among several seeds is there by chance."""
+    below = [run(seed=seed, attacks=(attack(distance=-2, seed=seed),)) for seed in range(3)]
+    assert any("probably swapped" in note for note in tabulate(store(*below)).rows[0].notes)
+    mixed = tabulate(store(*below[:2], run(seed=2, attacks=(attack(distance=1, seed=2),))))
+    assert not any("swapped" in note for note in mixed.rows[0].notes)
+
+
 def test_rows_attacked_with_less_than_others_say_so():
     """Attackers who know the defense are expected nowhere else."""
     adapted = attack("yeom", "global", 1.0, 0, "refilled")

@@ -175,7 +175,7 @@ def write_beside(path, **told):
 
 @pytest.mark.parametrize(
     ("told", "scale"),
-    [({"scale": "quick"}, "quick"), ({"scale": "full"}, "full"), ({"name": "waffle-table-1-quick"}, "quick"), ({}, "")],
+    [({"scale": "quick"}, "quick"), ({"scale": "full"}, "full"), ({}, "")],
 )
 def test_scale_is_told_unless_it_is_full(tmp_path, told, scale):
     """From the record of the comparison, or from the name that a scale gives it."""

@@ -10,7 +10,7 @@ from app.results.attack_headline import headline_rank, target_kind
 from app.results.comparison.cells import Cell
 from app.results.comparison.table import Row, Value
 
-SWAPPED = "lies below chance beyond its interval: its score or the labels are probably swapped"
+SWAPPED = "lies below chance beyond its interval in every run: its score or the labels are probably swapped"
 
 STANDING = (
     "best and worse: all pairs of rows of a dataset are compared over the seeds that they share. Two rows differ where "
@@ -108,13 +108,21 @@ def _attacks(cell: Cell, attacked: frozenset[str]) -> Iterator[str]:
     for seed, record in found:
         if record.failed and isinstance(record.leakage, NotAvailable):
             yield f"{record.label} failed (seed {seed}): {record.leakage.reason}"
-        if isinstance(record.leakage, Leakage) and record.leakage.inverted:
-            yield f"{record.label} (seed {seed}) {SWAPPED}"
+    yield from _swapped(cell)
     for run in cell.runs:
         for rebuilt in run.reconstructions:
             if rebuilt.failed and isinstance(rebuilt.result, NotAvailable):
                 yield f"{rebuilt.label} failed (seed {run.labels.seed}): {rebuilt.result.reason}"
     yield from _weaker(cell, attacked)
+
+
+def _swapped(cell: Cell) -> Iterator[str]:
+    """Attacks below chance in every seed; among many attacks and seeds, a single one is there by chance."""
+    inverted: dict[str, list[bool]] = {}
+    for record in (record for run in cell.runs for record in run.attacks):
+        if isinstance(record.leakage, Leakage):
+            inverted.setdefault(record.label, []).append(record.leakage.inverted)
+    yield from (f"{label} {SWAPPED}" for label, seeds in inverted.items() if all(seeds))
 
 
 def _weaker(cell: Cell, attacked: frozenset[str]) -> Iterator[str]:

@@ -16,8 +16,8 @@ from app.results.published.ours import OwnResult, own_result
 from app.results.published.parse import parse_published
 from app.results.store import COMPARISON, Store
 
-FULL, QUICK = "full", "quick"
-"""Scales of a comparison: as the paper trains, and much shorter."""
+FULL = "full"
+"""Scale of a comparison that trains as the paper does."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def _comparisons(store: Store) -> list[dict[str, Any]]:
 
 
 def _scale(told: Mapping[str, Any]) -> str:
-    """The scale that a comparison was made at, where it tells; a shorter one is part of its name."""
-    return str(told.get("scale") or (QUICK if str(told.get("name")).endswith(f"-{QUICK}") else ""))
+    """The scale that a comparison was made at, where it tells."""
+    return str(told.get("scale") or "")
 
 
 def _read(path: Path) -> dict[str, Any] | None:
