@@ -1,7 +1,8 @@
-"""The command line: `rampart fit | attack | report | plan | cost | list`."""
+"""The command line: `rampart fit | attack | compare | report | plan | cost | list`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -61,6 +62,9 @@ def _list() -> Callable[[Sequence[str]], int]:
     return list_choices
 
 
+PIPE_CLOSED = 141
+"""Exit code of a program that SIGPIPE ends, as shells count it."""
+
 COMMANDS = {
     "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
     "attack": Command("attack a finished run from its transcript, without training it again", _attack),
@@ -94,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 2
     except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = PIPE_CLOSED
     raise SystemExit(code)
 
 

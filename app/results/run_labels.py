@@ -81,12 +81,19 @@ def _submodels(model: Mapping[str, Any]) -> str:
     method = model.get("method")
     name = _class_name(method)
     if name in ("", "Prefix"):
-        return "heterofl" if model.get("capacities") is not None else ""
+        return "heterofl" if _unequal(model.get("capacities")) else ""
     settings = _settings(method)
     if name == "Integration":
         return _integration(settings)
     distilled = name == "FjORD" and float(settings.get("distillation") or 0) > 0
     return f"{name.lower()}-distilled" if distilled else name.lower()
+
+
+def _unequal(capacities: Any) -> bool:
+    """Whether some client trains less than the whole network."""
+    told = capacities if isinstance(capacities, Mapping) else {"rates": capacities}
+    narrow = any(rate != 1 for rate in told.get("rates") or ())
+    return narrow or told.get("large") is not None or told.get("levels") is not None
 
 
 def _integration(settings: Mapping[str, Any]) -> str:

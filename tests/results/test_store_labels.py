@@ -32,6 +32,14 @@ def test_other_recipes_of_the_same_method_share_its_name():
     )
 
 
+def test_capacities_that_narrow_nobody_make_no_heterofl():
+    """Plain FedAvg also where a recipe below had rates that were taken back."""
+    assert labels_of(parsed("--config", "overfitted")).method == "heterofl"
+    assert labels_of(parsed("--config", "overfitted", "--model.capacities.rates", "null")).method == "fedavg"
+    assert labels_of(parsed("--model.capacities", "[1.0, 1.0]")).method == "fedavg"
+    assert labels_of(parsed("--model.capacities.large", "2")).method == "heterofl"
+
+
 def test_datasets_tell_their_partition_and_defenses_their_stack():
     """A partition that was asked for is part of the dataset; defenses stand in their order."""
     told = labels_of(
