@@ -6,12 +6,14 @@ import contextlib
 import io
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from app.commands.fit import FitCommand, complete_config, quieten
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Cell, Combination
 from app.experiments.parsed import ParsedRun
+from app.federation.capacities import Capacities
 
 SHOWN = 3
 """Cells that a message names; of further ones it tells the number."""
@@ -54,12 +56,22 @@ def _parse(arguments: tuple[str, ...]) -> ParsedRun:
     try:
         with contextlib.redirect_stderr(told):
             command = _ParsedOnly(arguments)
-        return ParsedRun(complete_config(command.parser, command.config))
+        config = complete_config(command.parser, command.config)
+        raise_all(_capacity_problems(config))
+        return ParsedRun(config)
     except SystemExit as end:
         cause, _, remedy = told.getvalue().strip().removeprefix("error: ").partition("\n  remedy: ")
         raise UserError.of(cause, "no run starts", remedy) from end
     finally:
         seeds.setLevel(level)
+
+
+def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Widths that contradict each other, as where two recipes of a cell give them; else every run would find out."""
+    told = config["model"].get("capacities")
+    clients = ((config["data"].get("init_args") or {}).get("partition") or {}).get("init_args", {}).get("clients")
+    if isinstance(clients, int):  # else the data tell how many there are
+        yield from (Capacities(**told) if isinstance(told, Mapping) else Capacities.of(told)).problems(clients)
 
 
 def _told(problem: Problem, names: list[str]) -> Problem:

@@ -124,6 +124,14 @@ def test_option_of_a_defense_that_a_cell_does_not_have(tmp_path):
     assert problem.cause.startswith("digits-fedavg-none, digits-heterofl-none: --defenses.memdefense.gamma")
 
 
+def test_recipes_of_a_cell_that_contradict_each_other(tmp_path):
+    """Two recipes that both say how wide clients are: told before anything starts, with the cells."""
+    with pytest.raises(UserError) as error:
+        parse_all(cells_of(spec_of(tmp_path, base=["overfitted"], set={"data.partition.clients": 4})))
+    [problem] = error.value.problems
+    assert problem.cause.startswith("digits-heterofl-none: capacities are given by large and by rates")
+
+
 def test_rounds_and_settings_of_good_cells(tmp_path):
     """The parser of `rampart fit` says what each combination is run with; nothing is built."""
     parsed = parse_all(cells_of(spec_of(tmp_path, **{**SMALL, "set": {"trainer.max_epochs": 7}, "seeds": [0, 1]})))
