@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,9 @@ PATIENCE = 30.0
 
 PAUSE = 0.2
 """Seconds between two looks at the parent."""
+
+REPEAT = 5.0
+"""Seconds after which a command that goes on is interrupted again: Python loses an interrupt that hits a destructor."""
 
 BUSY = 75
 """Exit code where a former process of the same run is still alive."""
@@ -53,7 +57,8 @@ def _acquired(file: IO[str], parent: int) -> bool:
 def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
     """The command's processes inherit the lock, so that it is free only when all of them are gone."""
     child = subprocess.Popen(command, start_new_session=True, pass_fds=(file.fileno(),))  # noqa: S603  our own command
-    signal.signal(signal.SIGINT, lambda *_: _signal(child.pid, signal.SIGINT))
+    interrupt = _Interrupt(child.pid)
+    signal.signal(signal.SIGINT, lambda *_: interrupt.send())
     signal.signal(signal.SIGTERM, lambda *_: _signal(child.pid, signal.SIGKILL))
     file.truncate(0)
     file.write(f"{child.pid}\n")
@@ -63,10 +68,28 @@ def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
             code = child.wait(PAUSE)
             break
         except subprocess.TimeoutExpired:
+            interrupt.repeat()
             if os.getppid() != parent:
                 _signal(child.pid, signal.SIGKILL)
     _signal(child.pid, signal.SIGKILL)  # helpers that the command left behind
     return code if code >= 0 else 128 - code
+
+
+class _Interrupt:
+    """An interrupt that is passed on, and again as long as the command goes on."""
+
+    def __init__(self, group: int) -> None:
+        self._group, self._sent = group, math.inf
+
+    def send(self) -> None:
+        """Interrupt the command."""
+        self._sent = time.monotonic()
+        _signal(self._group, signal.SIGINT)
+
+    def repeat(self) -> None:
+        """Interrupt it again where the last time was long ago."""
+        if time.monotonic() - self._sent > REPEAT:
+            self.send()
 
 
 def _signal(group: int, number: int) -> None:

@@ -126,7 +126,7 @@ def test_killed_at_any_moment(tmp_path, file, whole):
 def test_interrupted_and_gone_on(tmp_path, file, whole):
     """SIGINT: exit code 130, nothing left at work, and the same command goes on."""
     root, log = tmp_path / "interrupted", tmp_path / "interrupted.log"
-    process = started(file, root, log, SECONDS_PER_CLIENT="0.5")
+    process = started(file, root, log, SECONDS_PER_CLIENT="1")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         wait_until(lambda: list(root.glob("tiny/*-slow-s0/checkpoints/round-00001.ckpt")), process, log)

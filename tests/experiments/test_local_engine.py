@@ -128,6 +128,39 @@ def test_second_interrupt_does_not_wait(folder):
     assert not alive(int(seen(folder, "a")[0][0]))
 
 
+def test_an_interrupt_that_is_lost_is_sent_again(tmp_path):
+    """Python drops an interrupt that arrives in a destructor; the run would go on to its end."""
+    deaf = (
+        "import pathlib, signal, sys, time\n"
+        "def first(*_):\n"
+        "    signal.signal(signal.SIGINT, lambda *_: sys.exit(7))\n"
+        "signal.signal(signal.SIGINT, first)\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "time.sleep(60)\n"
+        "time.sleep(60)\n"
+    )
+    hasty = "import sys; from app.experiments import leash; leash.REPEAT = 0.5; sys.exit(leash.main(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        hasty,
+        str(os.getpid()),
+        str(tmp_path / "lock"),
+        "",
+        "--",
+        sys.executable,
+        "-c",
+        deaf,
+    ]
+    process = subprocess.Popen(command)
+    try:
+        assert comes((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 7
+    finally:
+        process.kill()
+
+
 def test_runs_do_not_outlive_their_parent(folder):
     """After kill -9 of the parent, the run is gone, and its lock is free."""
     told = json.dumps(asdict(fake_job(folder, "a", "slow")), default=str)
