@@ -113,7 +113,7 @@ def _beside(store: Store, table: ComparisonTable, wanted: bool) -> PublishedComp
         raise UserError.of(
             "no published figures are known for these runs",
             "there is nothing to set beside them",
-            "leave out --published, or name a comparison of a published table, see `rampart list recipes`",
+            "leave out --published, or name a comparison of a published table, see `rampart list comparisons`",
         )
     return side_by_side(store, table, figures) if figures else None
 
@@ -128,6 +128,9 @@ def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
         raise UserError.of(f"the report would be {path}", "browsers would not show it", "let --output end in .html")
     if path.is_file() and GENERATOR.encode() not in path.read_bytes()[:2000]:
         raise UserError.of(f"{path} is no report of this program", "it would be lost", "choose another --output")
+    if (files_folder(path) / "config.yaml").is_file():
+        cause = f"the report's tables and pictures would go to {files_folder(path)}, which is a run"
+        raise UserError.of(cause, "they would be mixed with its results", "choose another --output")
     return path
 
 

@@ -145,6 +145,15 @@ def test_files_of_others_are_not_overwritten(comparison, tmp_path, capsys):
     assert ".html" in capsys.readouterr().err
 
 
+def test_a_run_of_that_name_is_left_alone(comparison, capsys):
+    """The folder of tables and pictures must not be a run."""
+    (comparison / "report").mkdir()
+    (comparison / "report" / "config.yaml").write_text("")
+    assert exit_code("report", str(comparison)) == 2
+    assert "which is a run" in capsys.readouterr().err
+    assert [path.name for path in (comparison / "report").iterdir()] == ["config.yaml"]
+
+
 def test_opening(comparison, monkeypatch):
     """The page is shown by the browser of the user, from disk."""
     shown = []
