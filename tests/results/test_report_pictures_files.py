@@ -195,6 +195,19 @@ def test_representations_begin_with_the_baseline(tmp_path):
     assert clashes(picture) == []
 
 
+def test_representations_show_a_defense_beside_the_same_method(tmp_path):
+    """Other methods without a defense come after the defended rows of the baseline's method."""
+    places = [("fedavg", "none"), ("heterofl", "none"), ("fedavg", "memdefense")]
+    runs = [
+        make_record(labels(method=method, defense=name), folder_of(tmp_path, method + name)) for method, name in places
+    ]
+    for run in runs:
+        write_representations(run.path, clusters())
+    [picture] = tsne(scene(store_of(*runs)))
+    titles = [axes.get_title(loc="left").partition(":")[0] for axes in panels(picture)[::2]]
+    assert titles == ["fedavg / none", "fedavg / memdefense", "heterofl / none"]
+
+
 def test_cost_is_a_multiple_of_no_defense():
     """Seconds as in the table, bytes both ways, seed by seed; bars end at the means."""
     store = make_store(methods=("fedavg",), defenses=("none", "dp-sgd"), seeds=(0, 1), attacked=False)

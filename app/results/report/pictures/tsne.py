@@ -34,9 +34,14 @@ Shown = tuple[Series, str, RepresentedSamples]
 
 
 def tsne(scene: Scene) -> Iterator[Picture]:
-    """One picture per dataset: the baseline and at most three other rows that have kept their representations."""
+    """One picture per dataset: the baseline and at most three other rows, those of its method first.
+
+    So a defense stands beside the same federation without it.
+    """
     for dataset in scene.datasets:
-        found = [shown for row in scene.ordered(dataset) for shown in _first(scene, row)]
+        rows = scene.ordered(dataset)
+        rows.sort(key=lambda row: row.method != rows[0].method)
+        found = [shown for row in rows for shown in _first(scene, row)]
         if found:
             yield _picture(scene, dataset, found[:MOST_ROWS])
 
@@ -78,8 +83,8 @@ def _picture(scene: Scene, dataset: str, shown: list[Shown]) -> Picture:
         title=scene.title("What the model makes of members and of others", dataset),
         shows=(
             "Inputs of the last layer of the released model for audited members and non-members, laid out in two "
-            "dimensions by t-SNE, on the left coloured by class, on the right by membership; one seed of every row, "
-            "beginning with the baseline."
+            "dimensions by t-SNE, on the left coloured by class, on the right by membership; one seed each of the "
+            "baseline and up to three other rows, those of its method first."
         ),
         reading=(
             "On the left, separate classes mean a useful model. On the right, members and others that are well mixed "
