@@ -39,9 +39,9 @@ def tsne(scene: Scene) -> Iterator[Picture]:
     So a defense stands beside the same federation without it.
     """
     for dataset in scene.datasets:
-        rows = scene.ordered(dataset)
-        rows.sort(key=lambda row: row.method != rows[0].method)
-        found = [shown for row in rows for shown in _first(scene, row)]
+        first, *others = scene.ordered(dataset)
+        others.sort(key=lambda row: row.method != first.method)
+        found = [shown for row in (first, *others) for shown in _first(scene, row)]
         if found:
             yield _picture(scene, dataset, found[:MOST_ROWS])
 
