@@ -1,4 +1,4 @@
-r"""The table in LaTeX: one tabular per dataset and group of measures, for the package booktabs.
+r"""The table in LaTeX: one tabular per dataset and group of measures, for the packages booktabs and graphicx.
 
 Bold only where a row is best beyond chance; a dash with the number of the reason where there is no number.
 """
@@ -33,17 +33,19 @@ SPECIAL = {
     **{sign: f"{{{sign}}}" for sign in "[]*"},  # the end of a line would take them as its own
 }
 LEVEL = r"$^{\sim}$"
+FITTED = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
+"""The tabular in box 0, made smaller only where it is wider than the text."""
 
 
 def as_latex(table: ComparisonTable, every: bool = False) -> str:
-    r"""The table in LaTeX; needs `\usepackage{booktabs}`.
+    r"""The table in LaTeX; needs `\usepackage{booktabs,graphicx}`.
 
     Args:
         table: the table.
         every: also show the columns of single attacks.
     """
     told = [*row_notes(table.rows, len(datasets_of(table)) > 1), *table.notes]
-    parts = ["\n".join(["% needs \\usepackage{booktabs}", *(f"% {' '.join(text.split())}" for text in told)])]
+    parts = ["\n".join(["% needs \\usepackage{booktabs,graphicx}", *(f"% {' '.join(text.split())}" for text in told)])]
     parts += [
         _of_group(table.of(dataset), group)
         for dataset in datasets_of(table)
@@ -68,13 +70,14 @@ def _of_group(rows: Sequence[Row], measures: Sequence[Measure]) -> str:
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escaped(rows[0].dataset)}: {measures[0].group}}}",
-            rf"\begin{{tabular}}{{ll{'r' * (1 + len(measures))}}}",
+            rf"\sbox0{{\begin{{tabular}}{{ll{'r' * (1 + len(measures))}}}",
             r"\toprule",
             _line(head),
             r"\midrule",
             *body,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
+            FITTED,
             r"\par\smallskip\footnotesize",
             " \\\\\n".join(notes),
             r"\end{table}",
@@ -95,8 +98,9 @@ def _cells(row: Row, measures: Sequence[Measure], reasons: Reasons) -> Iterator[
             continue
         mean = mean_text(measure, entry)
         shown = {"best": rf"\textbf{{{mean}}}", "indistinguishable": f"{mean}{LEVEL}"}.get(entry.standing, mean)
-        small = " ".join(part for part in (bounds_text(measure, entry), escaped(", ".join(entry.marks))) if part)
-        yield rf"{shown} {{\scriptsize {small}}}" if small else shown
+        below = [part for part in (bounds_text(measure, entry), escaped(", ".join(entry.marks))) if part]
+        stacked = r"\\".join([shown, *(rf"{{\scriptsize {part}}}" for part in below)])
+        yield rf"\shortstack[r]{{{stacked}}}" if below else shown
 
 
 def _line(cells: Sequence[str] | Iterator[str]) -> str:
