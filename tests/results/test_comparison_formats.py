@@ -156,7 +156,7 @@ def test_latex_is_bold_only_for_the_best():
                 r"\toprule",
                 r"Method & Defense & Seeds & server (\%) \\",
                 r"\midrule",
-                r"m & none & 2 & \shortstack[r]{\textbf{90.0}\\{\scriptsize [88.0, 92.5]}} \\",
+                r"m & none & 2 & \shortstack[r]{\textbf{90.0}\\{\scriptsize [88.0, 92.5]}} \\ \addlinespace",
                 r"m & l2 & 1 & \shortstack[r]{80.0\\{\scriptsize [70.0, 90.0]}} \\",
                 r"\bottomrule",
                 r"\end{tabular}}",
@@ -175,7 +175,7 @@ def test_latex_is_bold_only_for_the_best():
                 r"\toprule",
                 r"Method & Defense & Seeds & AUC global \\",
                 r"\midrule",
-                r"m & none & 2 & \shortstack[r]{0.610$^{\sim}$\\{\scriptsize yeom, adaptive}} \\",
+                r"m & none & 2 & \shortstack[r]{0.610$^{\sim}$\\{\scriptsize yeom, adaptive}} \\ \addlinespace",
                 r"m & l2 & 1 & --$^{1}$ \\",
                 r"\bottomrule",
                 r"\end{tabular}}",
@@ -188,6 +188,16 @@ def test_latex_is_bold_only_for_the_best():
         )
         + "\n",
     ]
+
+
+def test_latex_is_no_wider_than_a_page():
+    """More than five measures of a group go into a second table."""
+    keys = [f"auc:{number}" for number in range(7)]
+    many = replace(TINY, measures=tuple(replace(AREA, key=key, title=key) for key in keys))
+    rows = tuple(replace(row, values=dict.fromkeys(keys, row.values[AREA.key])) for row in many.rows)
+    written = as_latex(replace(many, rows=rows), every=True)
+    assert re.findall(r"caption\{(.*)\}", written) == ["d: leakage", "d: leakage, continued"]
+    assert re.findall(r"auc:\d", written) == keys
 
 
 def test_csv_has_one_line_per_row_and_unscaled_numbers():
@@ -264,7 +274,7 @@ def test_latex_keeps_its_cells_whatever_names_contain(text):
     signs = {written: sign for sign, written in LATEX.items()}
     assert back.sub(lambda found: signs[found[0]], latex(text)) == " ".join(text.split())
     written = as_latex(named(f"{text}\n[*] {text} & % $ # _ {{ }} ~ ^ \\"))
-    body = [line for line in written.splitlines() if line.endswith(r" \\") and "&" in line]
+    body = [line for line in written.splitlines() if line.endswith((r" \\", r"\addlinespace")) and "&" in line]
     assert [len(re.findall(r"(?<!\\)&", re.sub(r"\\\\", "", line))) for line in body] == [3] * len(body) == [3] * 6
     assert not any(line.startswith(("[", "*")) for line in written.splitlines())
     bare = re.sub(r"\\[{}\\]", "", "\n".join(line for line in written.splitlines() if not line.startswith("% ")))

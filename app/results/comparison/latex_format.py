@@ -33,6 +33,9 @@ SPECIAL = {
     **{sign: f"{{{sign}}}" for sign in "[]*"},  # the end of a line would take them as its own
 }
 LEVEL = r"$^{\sim}$"
+WIDEST = 5
+"""Measures that are still legible beside each other on a page."""
+
 FITTED = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
 """The tabular in box 0, made smaller only where it is wider than the text."""
 
@@ -47,9 +50,10 @@ def as_latex(table: ComparisonTable, every: bool = False) -> str:
     told = [*row_notes(table.rows, len(datasets_of(table)) > 1), *table.notes]
     parts = ["\n".join(["% needs \\usepackage{booktabs,graphicx}", *(f"% {' '.join(text.split())}" for text in told)])]
     parts += [
-        _of_group(table.of(dataset), group)
+        _of_group(table.of(dataset), group[at : at + WIDEST], ", continued" if at else "")
         for dataset in datasets_of(table)
         for group in groups_of(shown_measures(table, dataset, every))
+        for at in range(0, len(group), WIDEST)
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -59,7 +63,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def _of_group(rows: Sequence[Row], measures: Sequence[Measure]) -> str:
+def _of_group(rows: Sequence[Row], measures: Sequence[Measure], more: str) -> str:
     """A floating table with what must be known to read it."""
     reasons = Reasons()
     head = ["Method", "Defense", "Seeds", *(escaped(titled(measure)) for measure in measures)]
@@ -69,12 +73,12 @@ def _of_group(rows: Sequence[Row], measures: Sequence[Measure]) -> str:
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{escaped(rows[0].dataset)}: {measures[0].group}}}",
+            rf"\caption{{{escaped(rows[0].dataset)}: {measures[0].group}{more}}}",
             rf"\sbox0{{\begin{{tabular}}{{ll{'r' * (1 + len(measures))}}}",
             r"\toprule",
             _line(head),
             r"\midrule",
-            *body,
+            " \\addlinespace\n".join(body),
             r"\bottomrule",
             r"\end{tabular}}",
             FITTED,
