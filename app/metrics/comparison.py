@@ -33,7 +33,6 @@ class Comparison:
         p_value: chance, 0 to 1, of a difference at least as large between runs that do not differ.
         test: name of the test.
         lower_is_better: as for leakage; False for accuracy.
-        adjusted_p: p-value corrected for the number of comparisons, where there are several.
     """
 
     difference: float
@@ -41,13 +40,11 @@ class Comparison:
     p_value: float
     test: str
     lower_is_better: bool = True
-    adjusted_p: float | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the first run is better than the second; follows the p-value, the corrected one if there is one."""
-        p_value = self.p_value if self.adjusted_p is None else self.adjusted_p
-        if p_value >= 1 - self.interval.confidence or self.difference == 0:
+        """Whether the first run is better than the second; follows the p-value."""
+        if self.p_value >= 1 - self.interval.confidence or self.difference == 0:
             return "indistinguishable"
         return "better" if (self.difference < 0) == self.lower_is_better else "worse"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,15 +90,6 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     adjusted = np.empty_like(raised)
     adjusted[order] = raised
     return tuple(adjusted.tolist())
-
-
-def with_holm(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
-    """The comparisons, by name, with p-values and so verdicts corrected for their number."""
-    adjusted = holm([comparison.p_value for comparison in comparisons.values()])
-    return {
-        name: replace(comparison, adjusted_p=p_value)
-        for (name, comparison), p_value in zip(comparisons.items(), adjusted, strict=True)
-    }
 
 
 def _changes(first: Mapping[int, float], second: Mapping[int, float], confidence: float) -> Array:

@@ -145,17 +145,16 @@ def test_what_cannot_be_compared():
 
 
 @pytest.mark.parametrize(
-    ("difference", "p_value", "adjusted", "lower", "verdict"),
+    ("difference", "p_value", "lower", "verdict"),
     [
-        (-0.1, 0.01, None, True, "better"),
-        (0.1, 0.01, None, True, "worse"),
-        (0.1, 0.01, None, False, "better"),
-        (-0.1, 0.01, None, False, "worse"),
-        (-0.1, 0.2, None, True, "indistinguishable"),
-        (-0.1, 0.01, 0.2, True, "indistinguishable"),
-        (0.0, 0.01, None, True, "indistinguishable"),
+        (-0.1, 0.01, True, "better"),
+        (0.1, 0.01, True, "worse"),
+        (0.1, 0.01, False, "better"),
+        (-0.1, 0.01, False, "worse"),
+        (-0.1, 0.2, True, "indistinguishable"),
+        (0.0, 0.01, True, "indistinguishable"),
     ],
 )
-def test_verdict(difference, p_value, adjusted, lower, verdict):
-    """Significant after correction, in the direction that counts as better."""
-    assert Comparison(difference, Interval(-1, 1), p_value, "test", lower, adjusted).verdict == verdict
+def test_verdict(difference, p_value, lower, verdict):
+    """Significant, in the direction that counts as better."""
+    assert Comparison(difference, Interval(-1, 1), p_value, "test", lower).verdict == verdict
