@@ -15,10 +15,10 @@ from torch import Tensor
 from app.attacks.adaptive.base import Sighting
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.factors import FactorLayout
+from app.attacks.audit_context import World
 from app.attacks.models import Snapshot
 from app.attacks.protocols.base import few
 from app.attacks.targets import upload_sightings
-from app.attacks.world import World
 from app.federation.evaluation import score, statistics_context
 from app.metrics.fairness import mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate

@@ -1,13 +1,24 @@
-"""What an attack found out, with everything a reader needs to judge it."""
+"""The result of a membership attack, with everything a reader needs to judge it."""
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, replace
 
 from app.attacks.membership.base import Adversary, Threat
+from app.errors import UserError
 from app.metrics.leakage import Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.vulnerability import ClientRow
+
+
+def explained(error: Exception) -> str:
+    """A refusal with its remedies, or where the attack broke down."""
+    if isinstance(error, UserError):
+        return "; ".join(f"{problem.cause} ({problem.remedy})" for problem in error.problems)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
+    return f"the attack broke down: {type(error).__name__}: {error} ({where})"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from app.attacks.adaptive.base import Reading, Sighting
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.federation.plan import Plan
 from app.federation.transcript import ClientView, ExternalView, ServerView, Upload
 from app.metrics.membership import NO_CLIENT, NotAvailable

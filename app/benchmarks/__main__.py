@@ -18,7 +18,7 @@ from app.benchmarks.paillier import paillier_tables
 from app.benchmarks.shadows import shadow_tables
 from app.benchmarks.table import Table
 from app.benchmarks.waffle import waffle_tables
-from app.federation.executors import available_cores
+from app.federation.execution.executors import available_cores
 
 SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
     "defenses": defense_tables,

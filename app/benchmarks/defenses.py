@@ -16,11 +16,11 @@ from app.benchmarks.ours import ours
 from app.benchmarks.table import Table, seconds_row
 from app.benchmarks.timing import Effort, compare, progress
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
-from app.federation.processes import keep_freed_memory, one_thread
+from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
 from app.privacy.per_sample import Batch, ClippingMethod, Mechanism, PrivateSteps
-from callbacks.memdefense import MemDefense
-from callbacks.nbafl import NbAFL
+from callbacks.defenses.memdefense import MemDefense
+from callbacks.defenses.nbafl import NbAFL
 
 BATCH = 128
 GROUPED = partial(CNN, norm="group")

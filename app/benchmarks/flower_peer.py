@@ -16,7 +16,7 @@ from flwr.simulation import run_simulation
 
 from app.benchmarks.raw import Tables, correct_answers, fit, flat
 from app.benchmarks.work import Run, Stopwatch, Work
-from app.federation.executors import available_cores
+from app.federation.execution.executors import available_cores
 
 
 @functools.cache

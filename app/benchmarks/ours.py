@@ -11,8 +11,8 @@ import lightning.pytorch as pl
 from app.benchmarks.raw import flat
 from app.benchmarks.work import EVALUATION_BATCH, SEED, Run, Stopwatch, Work
 from app.federation.evaluation import Evaluation
-from app.federation.executors import ExecutorKind
-from app.federation.local import LocalTraining
+from app.federation.execution.executors import ExecutorKind
+from app.federation.local_training import LocalTraining
 from app.federation.module import FederatedModule
 
 

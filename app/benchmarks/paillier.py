@@ -26,7 +26,7 @@ from app.crypto.paillier.encryption import Encrypted, EncryptionPool
 from app.crypto.paillier.keys import KeyLength, PrivateKey, generate
 from app.crypto.paillier.packing import Packing
 from app.crypto.paillier.sums import EncryptedSum, to_wire
-from app.federation.processes import one_thread
+from app.federation.execution.distributed import one_thread
 from app.models.alexnet import AlexNet
 from app.models.base import DataShape
 from app.models.lenet import LeNet5

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public import Public
-from app.attacks.shadows.book import CentralShadows
+from app.attacks.public_knowledge import Public
 from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.shadows.shadow_store import CentralShadows
 from app.benchmarks.raw import naive, raw_sequence, raw_threads
 from app.benchmarks.table import Table, seconds_row
 from app.benchmarks.timing import Effort, compare
 from app.benchmarks.work import LEARNING_RATE, SEED, Competitor, Run, Work
-from app.federation.executors import available_cores
-from app.federation.local import LocalTraining
+from app.federation.execution.executors import available_cores
+from app.federation.local_training import LocalTraining
 from app.models.cnn import CNN
 
 SHADOWS = 16

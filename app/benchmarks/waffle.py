@@ -16,7 +16,7 @@ from app.benchmarks.raw import Tables, raw_sequence, raw_threads, timed_rounds
 from app.benchmarks.table import Table
 from app.benchmarks.timing import Effort, compare
 from app.benchmarks.work import SEED, Competitor, Run, Work
-from app.federation.executors import available_cores
+from app.federation.execution.executors import available_cores
 from app.models.base import DataShape, ScalableNet
 from app.models.convnet import ConvNet
 from app.models.factorised import Factorised

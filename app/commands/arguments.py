@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,7 +13,6 @@ from app.errors import UserError
 from app.recipes import layered, put
 
 SECTIONS = ("defenses", "attacks")
-CALLBACKS = Path(callbacks.__path__[0])
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -48,9 +45,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def _class_or_value(keys: list[str], value: Any) -> Any:
     """The value of an option; `--defenses.NAME CLASS` may leave out the module of a class that comes with Rampart."""
     if len(keys) == 1 and isinstance(value, str) and value.isidentifier():
-        for path in sorted(CALLBACKS.glob("*.py")):
-            if re.search(rf"^class {value}\b", path.read_text(), re.MULTILINE):
-                return f"callbacks.{path.stem}.{value}"
+        return f"callbacks.{value}" if value in callbacks.__all__ else value
     return value
 
 

@@ -16,7 +16,7 @@ from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser, quieten
 from app.commands.reconstruct import reconstruct, wants_reconstruction
 from app.federation.transcript import Transcript
-from callbacks.membership_inference import MembershipInference
+from callbacks.attacks.membership_inference import MembershipInference
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""

@@ -14,18 +14,18 @@ from tqdm import tqdm
 
 from app.commands.dry import DryCommand
 from app.commands.fit import quieten
-from app.crypto.masking.cost import measure as measure_masks
-from app.crypto.masking.streams import word_for
 from app.crypto.paillier.cost import measure
 from app.crypto.paillier.keys import KeyLength, generate
+from app.crypto.secure_aggregation.cost import measure as measure_masks
+from app.crypto.secure_aggregation.streams import word_for
 from app.errors import UserError
-from app.federation.channel_cost import ChannelCost, RoundCosts
-from app.federation.coding import largest_sum
+from app.federation.channels.cost import ChannelCost, RoundCosts
+from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
-from app.results.run_folder import write_text
-from callbacks.paillier import Paillier
-from callbacks.secure_aggregation import SecureAggregation
+from app.results.run.folder import write_text
+from callbacks.defenses.paillier import Paillier
+from callbacks.defenses.secure_aggregation import SecureAggregation
 
 SECONDS = ("client s", "server s", "decrypt s", "shared s")
 

@@ -15,9 +15,9 @@ import torch
 from app.commands.finished import AttackCommand, finished_run
 from app.errors import UserError
 from app.federation.transcript import Transcript
-from app.results.checkpoints import newest_usable
-from app.results.factor_results import FactorResults
-from callbacks.factor_recovery import FactorRecovery
+from app.results.attacks.factor_recovery import FactorResults
+from app.results.run.checkpoints import newest_usable
+from callbacks.attacks.factor_recovery import FactorRecovery
 
 NAME = "factor-recovery"
 """What the attack is called on the command line."""

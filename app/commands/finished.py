@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from app.commands.fit import FitCommand, complete_config
 from app.errors import UserError
 from app.federation.module import FederatedModule
-from app.results.run_folder import RunFolder
-from app.results.tracking import make_tracker
+from app.results.run.folder import RunFolder
+from app.results.run.tracking import make_tracker
 
 
 class AttackCommand(FitCommand):

@@ -27,26 +27,25 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.reports import RoundReport
 from app.federation.transcript import TranscriptSettings
-from app.metrics.spread import Spread
+from app.metrics.fairness import Spread
 from app.recipes import CODES, shipped_recipes
-from app.results.attack_results import AttackResults
-from app.results.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
-from app.results.factor_results import FactorResults
-from app.results.fairness_files import fairness_lines, fairness_summary
-from app.results.newcomer_files import newcomer_lines, newcomer_summary
-from app.results.reconstruction_results import ReconstructionResults
-from app.results.run_folder import RunFolder, RunSettings
-from app.results.tracking import RoundLogger, TrackingMode, make_tracker
-from callbacks.factor_recovery import FactorRecovery
-from callbacks.fairness import FairnessRecorder
-from callbacks.image_reconstruction import ImageReconstruction
-from callbacks.malicious_server import MaliciousServer
-from callbacks.membership_inference import AttackHome, MembershipInference
-from callbacks.newcomers import NewcomerRecorder
-from callbacks.progress import FederationProgress
-from callbacks.representations import Representations
-from callbacks.run_recorder import RunRecorder
-from callbacks.transcript_recorder import TranscriptRecorder
+from app.results.attacks.factor_recovery import FactorResults
+from app.results.attacks.membership_results import AttackResults
+from app.results.attacks.reconstruction_results import ReconstructionResults
+from app.results.run.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
+from app.results.run.fairness import fairness_lines, fairness_summary, newcomer_lines, newcomer_summary
+from app.results.run.folder import RunFolder, RunSettings
+from app.results.run.tracking import RoundLogger, TrackingMode, make_tracker
+from callbacks.attacks.factor_recovery import FactorRecovery
+from callbacks.attacks.image_reconstruction import ImageReconstruction
+from callbacks.attacks.malicious_server import MaliciousServer
+from callbacks.attacks.membership_inference import AttackHome, MembershipInference
+from callbacks.recorders.fairness import FairnessRecorder
+from callbacks.recorders.newcomers import NewcomerRecorder
+from callbacks.recorders.progress import FederationProgress
+from callbacks.recorders.representations import Representations
+from callbacks.recorders.run_recorder import RunRecorder
+from callbacks.recorders.transcript_recorder import TranscriptRecorder
 from datamodules.base import FederatedDataModule
 
 TRAINER_DEFAULTS: dict[str, Any] = {

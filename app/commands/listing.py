@@ -20,7 +20,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
 from app.recipes import shipped_comparisons, shipped_recipes
-from callbacks.factor_recovery import FactorRecovery
+from callbacks.attacks.factor_recovery import FactorRecovery
 from datamodules.base import FederatedDataModule
 from datamodules.partitions import Partition
 

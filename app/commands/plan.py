@@ -15,13 +15,12 @@ from tqdm import tqdm
 from app.commands.dry import DryCommand
 from app.commands.fit import quieten
 from app.errors import UserError
-from app.federation.audit import PlanAudit, audit
 from app.federation.module import FederatedModule
-from app.federation.sent import sent_cells, sent_rounds
-from app.results.plan_maps import LayerMap, PlanMaps
-from app.results.plan_pictures import draw_layer, draw_overview
-from app.results.plan_report import findings, header, plain_plan, rows_csv, table
-from app.results.run_folder import finite, write_text
+from app.federation.plan_audit.audit import PlanAudit, audit
+from app.federation.private_coordinates import sent_cells, sent_rounds
+from app.results.run.folder import finite, write_text
+from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
+from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 
 
 @dataclass(frozen=True)

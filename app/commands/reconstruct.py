@@ -17,23 +17,23 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Trainer
 
-from app.attacks.breakdown import explained
+from app.attacks.findings import explained
 from app.attacks.membership.catalogue import ATTACKS
+from app.attacks.reconstruction.active.base import ActiveAttack
+from app.attacks.reconstruction.base import Conditions, ReconstructionFinding
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
-from app.attacks.reconstruction.findings import Conditions, ReconstructionFinding
-from app.attacks.reconstruction.malicious import ActiveAttack
-from app.attacks.reconstruction.passive import PassiveAttack
-from app.attacks.reconstruction.reading import DEFAULT_READING, Reading
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, Reading
+from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
-from app.results.reconstruction_results import ReconstructionResults
-from app.results.run_folder import RunFolder
-from callbacks.image_reconstruction import ImageReconstruction
-from callbacks.malicious_server import MaliciousServer, Score
+from app.results.attacks.reconstruction_results import ReconstructionResults
+from app.results.run.folder import RunFolder
+from callbacks.attacks.image_reconstruction import ImageReconstruction
+from callbacks.attacks.malicious_server import MaliciousServer, Score
 
 
 class ReconstructionOptions:

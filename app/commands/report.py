@@ -19,16 +19,16 @@ from app.errors import UserError
 from app.results.comparison.formats import as_csv, as_csv_seeds, as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable
 from app.results.comparison.tabulate import tabulate
-from app.results.published.beside import PublishedComparison, published_of, side_by_side
+from app.results.figures import pictures_of
 from app.results.published.formats import as_markdown as published_markdown
 from app.results.published.formats import as_text as published_text
+from app.results.published.side_by_side import PublishedComparison, published_of, side_by_side
 from app.results.report.drawing import Drawing, drawn
 from app.results.report.page import GENERATOR, Part, files_folder, write_page
-from app.results.report.pictures import pictures_of
 from app.results.report.published_section import published_section
 from app.results.report.summary import columns, numbers, rows
-from app.results.store import COMPARISON, Store, read_store
-from app.results.tracking import TrackingMode, make_tracker
+from app.results.run.store import COMPARISON, Store, read_store
+from app.results.run.tracking import TrackingMode, make_tracker
 
 MOST_LISTED = 20
 """Folders that were left out, and are listed on the terminal; the page lists all of them."""

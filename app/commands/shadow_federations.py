@@ -17,11 +17,11 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from app.attacks.responses import Ids
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
+from app.federation.execution.distributed import alone
 from app.federation.module import FederatedModule
-from app.federation.processes import alone
 from app.federation.transcript import TranscriptSettings
 from app.seeding import derive_key, numpy_generator
-from callbacks.transcript_recorder import TranscriptRecorder
+from callbacks.recorders.transcript_recorder import TranscriptRecorder
 from datamodules.split import Membership
 
 if TYPE_CHECKING:

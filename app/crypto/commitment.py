@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.crypto.contributors import Contributors
-from app.crypto.masking.binding import block_digests
+from app.crypto.secure_aggregation.binding import block_digests
 
 DIGEST_BYTES = 32
 

@@ -12,7 +12,7 @@ from typing import Any
 from app.errors import Problem, UserError
 from app.experiments.spec import Entry, Options
 from app.recipes import find_recipe, shipped_recipes
-from app.results.run_labels import NO_DEFENSE
+from app.results.run.labels import NO_DEFENSE
 
 OURS = ("config", "run", "group", "seed_everything")
 """Options that the comparison itself gives to every run."""

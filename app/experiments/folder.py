@@ -18,8 +18,8 @@ from app.errors import Problem, UserError
 from app.experiments.matrix import Cell, Combination, baseline_of
 from app.experiments.parsed import ParsedRun
 from app.experiments.spec import ComparisonSpec
-from app.results.run_folder import cannot_write, finite, write_text
-from app.results.store import COMPARISON
+from app.results.run.folder import cannot_write, finite, write_text
+from app.results.run.store import COMPARISON
 
 
 class State(Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from app.experiments.spec import AXES, ComparisonSpec, Entry, Pattern
-from app.results.run_labels import NO_DEFENSE, RunLabels
+from app.results.run.labels import NO_DEFENSE, RunLabels
 
 Combination = tuple[str, str, str]
 """Dataset, method and defense: what runs that differ in their seed only have in common."""

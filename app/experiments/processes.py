@@ -77,7 +77,7 @@ def start(job: Job, share: Share) -> subprocess.Popen[bytes]:
     """
     command = [*job.command, *_worker_option(job, share)]
     cores = ",".join(map(str, share.cores))
-    leash = [sys.executable, "-P", "-m", "app.experiments.leash", str(os.getpid()), str(job.lock), cores, "--"]
+    leash = [sys.executable, "-P", "-m", "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores, "--"]
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
         log.write(f"$ {shlex.join(command)}\n".encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.results.run_labels import RunLabels
+from app.results.run.labels import RunLabels
 
 AXES = {"dataset": "datasets", "method": "methods", "defense": "defenses"}
 """Label of a run, and the key of the axis that it is taken from."""

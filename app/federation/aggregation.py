@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from app.federation.channel import Aggregate, Update
-from app.federation.processes import precise
+from app.federation.channels.base import Aggregate, Update
+from app.federation.execution.distributed import precise
 
 
 class ServerOptimizer(torch.optim.Optimizer):

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from app.federation.local import LocalTraining
-from app.federation.ordered_dropout import OrderedDropout
-from app.federation.processes import precise
+from app.federation.execution.distributed import precise
+from app.federation.local_training import LocalTraining
+from app.federation.submodels.fjord import OrderedDropout
 from app.models.base import ScalableNet
 
 Batch = tuple[Tensor, Tensor]

@@ -1,9 +1,9 @@
-"""Accuracy and loss of a network on chosen samples."""
+"""Accuracy and loss of a network on chosen samples, and of the server's model on the common test set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from app.errors import Problem
-from app.federation.local import merge_short
-from app.federation.processes import precise
+from app.federation.execution.distributed import gather, precise
+from app.federation.local_training import merge_short
+from app.models.base import ScalableNet
 from app.models.norms import posthoc_statistics, uses_batch_statistics
+from datamodules.base import FederatedDataModule
 from datamodules.store import ImageStore
 
 
@@ -145,3 +147,59 @@ def statistics_context(
     return posthoc_statistics(
         net, (store.batch(batch, dtype)[0] for batch in merge_short(indices.split(batch_size), least=2))
     )
+
+
+Map = Callable[[Callable[[Tensor], Score], Iterable[Tensor]], Iterable[Score]]
+
+
+class ServerEvaluation:
+    """One evaluation after another of the server's network; the network itself changes in between."""
+
+    def __init__(self, net: ScalableNet, data: FederatedDataModule, batch_size: int) -> None:
+        """Evaluate a network.
+
+        Args:
+            net: the server's network.
+            data: owner of the common test set.
+            batch_size: samples per batch where the batch's own statistics matter.
+        """
+        self._net, self._data, self._batch_size = net, data, batch_size
+        self._statistics = ExitStack()
+        self.score = Score()
+
+    def share(self, rank: int, ranks: int) -> list[Tensor]:
+        """The batches (sample ids) that one of several processes evaluates; batches are never cut in two."""
+        return list(evaluation_batches(self._net, self._data.common_test, self._batch_size)[rank::ranks])
+
+    def start(self) -> None:
+        """Begin at zero; gather post-hoc statistics over all clients' data where the network wants them."""
+        self.score = Score()
+        everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
+        self._statistics.enter_context(statistics_context(self._net, self._data.store, everyone, self._batch_size))
+
+    def add(self, batches: list[Tensor], each: Map, precision: Callable[[], AbstractContextManager[None]]) -> None:
+        """Score batches.
+
+        Args:
+            batches: sample ids.
+            each: maps a function over the batches, perhaps in parallel.
+            precision: makes the context in which the network runs.
+        """
+
+        def score_one(indices: Tensor) -> Score:
+            with precision():
+                return score_batch(self._net, self._data.store, indices)
+
+        self.score = sum(each(score_one, batches), self.score)
+
+    def of_members(self, precision: Callable[[], AbstractContextManager[None]]) -> Score:
+        """The present model on all training data: how far it is ahead of the test set is overfitting."""
+        everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
+        with precision(), statistics_context(self._net, self._data.store, everyone, self._batch_size):
+            return score(self._net, self._data.store, everyone, self._batch_size)
+
+    def finish(self) -> Score:
+        """The score over all processes."""
+        self._statistics.close()
+        self.score = sum(gather(self.score), Score())
+        return self.score

@@ -10,11 +10,10 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from app.errors import Problem
-from app.federation.channel import Aggregate, Message, Update
+from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
-from app.privacy.channel_statement import ChannelStatement
-from app.privacy.statement import PrivacyStatement
+from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
 
 if TYPE_CHECKING:

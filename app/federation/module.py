@@ -12,25 +12,28 @@ from torch import Tensor
 
 from app.errors import raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
+from app.federation.all_clients import Newcomers
 from app.federation.capacities import Capacities
-from app.federation.channel import Aggregate, Channel, PlainChannel, UncoveredCells
-from app.federation.checks import federation_problems, network_problems, trainer_problems
-from app.federation.composition import defense_problems, warn_of_defenses
-from app.federation.evaluation import Evaluation, Score
-from app.federation.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.channels.base import Aggregate, Channel, PlainChannel, UncoveredCells
+from app.federation.checks import (
+    defense_problems,
+    federation_problems,
+    network_problems,
+    trainer_problems,
+    warn_of_defenses,
+)
+from app.federation.evaluation import Evaluation, Score, ServerEvaluation
+from app.federation.execution.client_trainer import LocalContext
+from app.federation.execution.distributed import autocast_of
+from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
 from app.federation.hooks import RoundHooks
-from app.federation.label_rows import LabelRows
-from app.federation.local import LocalTraining
-from app.federation.newcomers import Newcomers
+from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
-from app.federation.personal import PersonalCells
 from app.federation.plan import NOBODY, ClientSampling, Loader, Plan, Roster
-from app.federation.processes import autocast_of
+from app.federation.private_coordinates import LabelRows, PersonalCells
 from app.federation.reports import PhaseClock, RoundReport
 from app.federation.round import Round
-from app.federation.server_evaluation import ServerEvaluation
 from app.federation.submodels import Prefix, SubmodelMethod
-from app.federation.workshop import LocalContext
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
 from app.seeding import derive_key

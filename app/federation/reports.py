@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app.federation.evaluation import Score
-from app.federation.tasks import TrainedClient
+from app.federation.execution.tasks import TrainedClient
 
 
 @dataclass(frozen=True)

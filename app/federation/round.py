@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from app.federation.channel import Aggregate, Update
+from app.federation.channels.base import Aggregate, Update
+from app.federation.execution.distributed import gather
+from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.hooks import overriding
 from app.federation.plan import Plan
-from app.federation.processes import gather
 from app.federation.reports import ClientReport, client_report, listed
-from app.federation.tasks import ClientTask, TrainedClient
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

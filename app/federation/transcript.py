@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from app.errors import UserError
-from app.federation.channel import Form, Message
+from app.federation.channels.base import Form, Message
 
 SEALED = "sealed"
 """Marks a round whose models the server holds as ciphertext."""

@@ -1,4 +1,4 @@
-"""How a federation's accuracy is shared out: a mean over clients hides who pays for it."""
+"""How accuracy is distributed over clients: mean, worst, variance, and gaps between groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from app.metrics.intervals import Estimate, Interval, bounded_interval
 from app.metrics.membership import Array, NotAvailable
 from app.metrics.resampling import BOOTSTRAP, Bootstrap, Replicates
 from app.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, worst (smallest) and population standard deviation over clients; NaN without any value."""
+
+    mean: float
+    worst: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Spread of the values that are not NaN."""
+        present = [value for value in values if not math.isnan(value)]
+        if not present:
+            return cls(math.nan, math.nan, math.nan)
+        mean = math.fsum(present) / len(present)
+        variance = math.fsum((value - mean) ** 2 for value in present) / len(present)
+        return cls(mean, min(present), math.sqrt(variance))
+
 
 POINTS = 100
 """Percentage points of a fraction; variances are in squared points, as q-FFL and WAFFLe print them."""

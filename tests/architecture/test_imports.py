@@ -34,7 +34,7 @@ EVERYWHERE_REFUSED = ("scripts", "tests", "app.cli", "app.commands")
 FRONT = ("app.cli", "app.commands", "app.experiments", "app.benchmarks")
 
 HEAVY = {
-    "wandb": {"app.results.tracking"},
+    "wandb": {"app.results.run.tracking"},
     "opacus": {"app.privacy.accounting", "app.privacy.per_sample"},
     "phe": None,
     "ray": None,

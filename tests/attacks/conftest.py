@@ -5,9 +5,9 @@ import pytest
 import torch
 from attack_kit import World, noisy_world
 
-from app.attacks.query import Oracle
-from app.attacks.shadows.book import CentralShadows
-from app.attacks.toy import make_toy
+from app.attacks.controls import make_toy
+from app.attacks.model_query import Oracle
+from app.attacks.shadows.shadow_store import CentralShadows
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,11 +7,10 @@ import pytest
 import torch
 from federation_under_attack import audited, trained, world_of
 
-from app.attacks.controls import ControlRoom, blind_failures, chance_deviation, metric_failures
+from app.attacks.controls import ControlRoom, blind_failures, chance_deviation, make_toy, metric_failures
 from app.attacks.membership.catalogue import ATTACKS, make_attack
 from app.attacks.membership.lira import LiRAOffline
 from app.attacks.membership.yeom import Yeom
-from app.attacks.toy import make_toy
 from app.metrics.leakage import Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from datamodules.store import ImageStore

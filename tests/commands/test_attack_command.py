@@ -10,7 +10,7 @@ from run_kit import command, exit_code, train
 
 from app.commands.fit import fit
 from app.federation.hooks import FederatedCallback
-from app.results.attack_files import AttackFiles
+from app.results.attacks.membership_files import AttackFiles
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -22,7 +22,7 @@ QUICK = ("--shadows.count", "4", "--controls", "skip")
 def attacked(tmp_path_factory):
     """A finished run that was attacked at its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
+        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
         names = "[yeom, lira-offline, lira-online]"
         return train(tmp_path_factory.mktemp("runs"), "a", *MIA, "--attacks.mia.attacks", names)
 
@@ -119,7 +119,7 @@ def test_attackers_who_know_the_defense(tmp_path, capsys, monkeypatch):
     """At the end of the run and later from disk, bit for bit; `--adaptive false` leaves them out."""
     for name in ("draw_roc", "draw_leakage", "draw_clients"):
         monkeypatch.setattr(
-            f"app.results.attack_results.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
+            f"app.results.attacks.membership_results.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
         )
     options = ("--defenses.zero", "test_attack_command.Zeroing", "--attacks.mia.attacks", "[yeom]")
     folder = train(tmp_path, "a", *MIA, *options, "--attacks.mia.calibrate", "false", rounds=2)

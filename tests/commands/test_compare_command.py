@@ -8,7 +8,7 @@ import yaml
 from run_kit import exit_code
 
 import app.commands.compare as command
-from app.results.store import COMPARISON
+from app.results.run.store import COMPARISON
 
 SPEC = """# Two methods on the digits.
 datasets: [digits]

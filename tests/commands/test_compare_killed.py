@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from process_kit import python_path
 from run_kit import TINY, records
 from test_fit_killed import program
 
@@ -54,7 +55,7 @@ def environment(**variables):
     """Ours, with the callbacks of this file in reach."""
     return {
         **os.environ,
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": python_path(Path(__file__).parent),
         "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
         **variables,
     }

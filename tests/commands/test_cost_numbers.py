@@ -5,8 +5,8 @@ import json
 import pytest
 from run_kit import TINY, UNEQUAL, exit_code, records, train
 
-from app.crypto.masking.cost import MaskingCost
 from app.crypto.paillier.cost import OperationCost
+from app.crypto.secure_aggregation.cost import MaskingCost
 
 CELLS = 610
 

@@ -20,7 +20,7 @@ NET = (
 def attacked(tmp_path_factory):
     """A finished run whose choice of factors was attacked at its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
+        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
         return train(tmp_path_factory.mktemp("runs"), "w", *NET, "--config", "factor-recovery", rounds=2)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from process_kit import python_path
 from run_kit import UNEQUAL, command, records, train
 from test_fit_killed import program
 
 from app.federation.transcript import Transcript
-from app.results.attack_files import AttackFiles
-from app.results.run_folder import NAME_VARIABLE
+from app.results.attacks.membership_files import AttackFiles
+from app.results.run.folder import NAME_VARIABLE
 
 ATTACKED = (
     *("--attacks.mia", "MembershipInference", "--attacks.mia.attacks", "[yeom, lira-online]"),
@@ -30,7 +31,7 @@ def test_two_processes_share_one_run(tmp_path):
     arguments = command(tmp_path / "runs", "x", *OPTIONS, rounds=2)
     at = arguments.index("--run.name")
     arguments = [*arguments[:at], *arguments[at + 2 :], "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     environment.pop(NAME_VARIABLE, None)
     done = subprocess.run(
         [*program(), "fit", *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False

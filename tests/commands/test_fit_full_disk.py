@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, train
 
-from app.results.checkpoints import RoundCheckpoint, damage
-from app.results.run_folder import RunFolder
+from app.results.run.checkpoints import RoundCheckpoint, damage
+from app.results.run.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

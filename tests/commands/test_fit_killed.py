@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from process_kit import python_path
 from run_kit import UNEQUAL, assert_same_end, command, records, train
 
 from app.federation.hooks import FederatedCallback
-from app.results.run_folder import NAME_VARIABLE
+from app.results.run.folder import NAME_VARIABLE
 
 OPTIONS = (*UNEQUAL, "--defenses.slow", "test_fit_killed.Slow", "--model.executor", "threads")
 ROUNDS = 6
@@ -26,9 +27,8 @@ class Slow(FederatedCallback):
 
 
 def program():
-    """The console script of the environment that runs the tests."""
-    script = Path(sys.executable).with_name("rampart")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "app.cli"]
+    """The command line of the product that is tested."""
+    return [sys.executable, "-m", "app.cli"]
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     """kill -9 in round 4 of 6, then the same command: every file and the optimiser's state are bit for bit the same."""
     whole = train(tmp_path, "whole", *OPTIONS, rounds=ROUNDS)
     folder = tmp_path / "killed"
-    here = str(Path(__file__).parent)
+    here = python_path(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": here, "SECONDS_PER_CLIENT": "0.3", "OMP_NUM_THREADS": "1"}
     environment.pop(NAME_VARIABLE, None)
     arguments = command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS)

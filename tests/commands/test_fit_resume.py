@@ -82,7 +82,7 @@ def pair(tmp_path_factory):
     """An uninterrupted run, and one that was cut off in round 4 of 5."""
     root = tmp_path_factory.mktemp("pair")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.run_recorder.draw_accuracy", lambda *_: None)
+        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
         patch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
         whole = train(root, "whole", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
         patch.setattr(Interrupter, "when", (4, 3))

@@ -8,9 +8,9 @@ from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, comman
 
 from app.commands.fit import fit
 from app.crypto.paillier.keys import generate
-from app.federation import paillier_channel
+from app.federation.channels import paillier as paillier_channel
 from app.federation.transcript import Transcript
-from app.results.attack_files import AttackFiles
+from app.results.attacks.membership_files import AttackFiles
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

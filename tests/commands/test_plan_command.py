@@ -10,9 +10,9 @@ from run_kit import TINY, exit_code
 
 from app.commands.fit import FitCommand
 from app.commands.plan import PlanCommand
-from app.federation.audit import LayerAudit
 from app.federation.module import FederatedModule
-from app.results.plan_report import COLUMNS
+from app.federation.plan_audit.audit import LayerAudit
+from app.results.run.plan_report import COLUMNS
 
 SMALL_CNN = (
     *("--model.net", "CNN", "--model.net.u", "4", "--data.partition", "Iid", "--data.partition.clients", "6"),
@@ -31,7 +31,7 @@ def no_training(monkeypatch):
     for name in ("training_step", "validation_step", "on_train_epoch_start", "configure_optimizers"):
         monkeypatch.setattr(FederatedModule, name, refuse)
     monkeypatch.setattr("lightning.pytorch.Trainer.fit", refuse)
-    monkeypatch.setattr("app.results.run_folder.RunFolder.claim", refuse)
+    monkeypatch.setattr("app.results.run.folder.RunFolder.claim", refuse)
 
 
 @pytest.fixture

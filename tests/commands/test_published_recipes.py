@@ -12,9 +12,9 @@ from app.experiments.matrix import cells_of
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import find_recipe, shipped_comparisons
-from app.results.attack_files import AttackFiles
+from app.results.attacks.membership_files import AttackFiles
+from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
 from app.results.published.parse import parse_published
-from app.results.reconstruction_files import PREFIX, ReconstructionFiles
 
 FAMILIES = {"mapp-fl": 5, "taxonomy": 7, "waffle": 7, "memdefense": 4, "breaking": 3}
 """Files of every paper."""

@@ -2,16 +2,11 @@
 
 import csv
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
-from run_kit import exit_code
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-
 from report_kit import parsed, picture
+from run_kit import exit_code
 from store_kit import labels, make_run, make_store
 
 from app.commands.report import make_report

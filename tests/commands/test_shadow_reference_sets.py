@@ -8,7 +8,7 @@ from app.commands.fit import FitCommand
 from app.commands.shadow_federations import ShadowFederations, _membership
 from app.errors import UserError
 from app.federation.transcript import Transcript
-from callbacks.adversarial_regularisation import AdversarialRegularisation
+from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from datamodules.split import Membership
 
 NONE = np.empty(0, dtype=np.int64)

@@ -7,7 +7,7 @@ import pytest
 from run_kit import assert_same_end, last_checkpoint, parsed, records, train
 
 from app.errors import UserError
-from app.results.newcomer_files import newcomer_lines
+from app.results.run.fairness import newcomer_lines
 
 WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}', "--model.executor", "vectorised")
 JOINING = ("--model.newcomers.clients", "1", "--model.newcomers.visits", "2")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.crypto.masking.agreement import KeyPair
 from app.crypto.messages import SERVER, Identity, Incident, Post, Registry, RejectedError, Wire, new_session
+from app.crypto.secure_aggregation.agreement import KeyPair
 
 BODY = bytes(range(200))
 

@@ -14,7 +14,7 @@ from app.experiments.folder import ComparisonFolder, State
 from app.experiments.jobs import make_job
 from app.experiments.matrix import cells_of
 from app.experiments.parsed import ParsedRun
-from app.results.store import COMPARISON
+from app.results.run.store import COMPARISON
 
 CONFIG = {"trainer": {"max_epochs": 3}, "model": {"net": "MLP", "workers": None}, "data": {"a": 1}}
 LOCKER = """

@@ -6,7 +6,7 @@ from comparison_kit import SMALL, spec_of, write
 from app.experiments.matrix import baseline_of, cells_of, run_name
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import shipped_comparisons
-from app.results.run_labels import RunLabels
+from app.results.run.labels import RunLabels
 
 WIDE = {
     "datasets": {"digits": None, "sizes": {"configs": ["demo"]}},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.experiments.estimate import Running, in_words, seconds_left
+from app.experiments.board import Running, in_words, seconds_left
 
 A, B = ("digits", "fedavg", "none"), ("digits", "fedavg", "paillier")
 

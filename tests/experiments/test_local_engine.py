@@ -11,10 +11,10 @@ import pytest
 from comparison_kit import alive, board_of, comes, fake_job
 
 from app.experiments.folder import ComparisonFolder
-from app.experiments.leash import BUSY
 from app.experiments.local_engine import LocalEngine, local_shares
 from app.experiments.processes import Share, last_lines, start
 from app.experiments.stopping import StopRequest
+from app.experiments.supervisor import BUSY
 
 PARENT = """
 import json, pathlib, sys

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from app.federation.channel import Aggregate, PlainChannel, Update
+from app.federation.channels.base import Aggregate, PlainChannel, Update
 from app.federation.parameters import Axis
 from app.federation.submodels import Seat, SubmodelMethod
 

@@ -5,7 +5,7 @@ import torch
 from federation_kit import TINY_MLP, Blobs, Reports, run, sgd, small_federation
 
 from app.federation.hooks import FederatedCallback
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.federation.plan import NOBODY, Plan, Roster
 from app.federation.submodels import Prefix
 

@@ -7,10 +7,9 @@ import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, make_trainer, sgd, small_federation
 
 from app.errors import UserError
+from app.federation.all_clients import Everyone, Joining, Newcomers
 from app.federation.evaluation import Evaluation, score
-from app.federation.everyone import Everyone
-from app.federation.local import LocalTraining
-from app.federation.newcomers import Joining, Newcomers
+from app.federation.local_training import LocalTraining
 from app.models import MLP, Factorised
 
 SIZES = (12, 9, 10, 14, 8)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.models import CNN
 
 

@@ -20,7 +20,7 @@ from federation_kit import (
 from torch.nn.functional import cross_entropy
 
 from app.federation.evaluation import Evaluation, Score, evaluation_batches, score, statistics_context
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.models import CNN, posthoc_statistics
 

@@ -9,9 +9,9 @@ from federation_kit import FOUR_PIXELS, TINY_MLP, Blobs, Recorder, initial, run,
 from torch.nn.functional import cross_entropy
 
 from app.federation.client import ClientModule
-from app.federation.label_rows import LabelRows
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
+from app.federation.private_coordinates import LabelRows
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
 
 COLOUR = DataShape(3, 16, 16, 5)

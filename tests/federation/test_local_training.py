@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import MultiStepLR
 
-from app.federation.local import LocalTraining, merge_short
+from app.federation.local_training import LocalTraining, merge_short
 from app.models import CNN
 
 

@@ -6,7 +6,7 @@ from federation_kit import TINY_MLP, Blobs, Recorder, Reports, initial, make_tra
 
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
-from app.federation.personal import PersonalCells
+from app.federation.private_coordinates import PersonalCells
 
 SIZES = (5, 8, 11)
 

@@ -9,7 +9,7 @@ from federation_kit import Blobs, Recorder, Reports, make_trainer, run, sgd, sma
 from app.errors import UserError
 from app.federation.client import ClientModule
 from app.federation.evaluation import Evaluation
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.models import CNN, MLP, DataShape, Factorised
 from app.models.ibp import LIMIT
 

@@ -9,7 +9,7 @@ from federation_kit import TINY_MLP, Blobs, Recorder, Reports, run, sgd, small_f
 
 from app.federation.evaluation import Evaluation
 from app.federation.hooks import FederatedCallback
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.federation.reports import listed
 
 SIZES = (5, 8, 11)

@@ -5,7 +5,7 @@ import torch
 from federation_kit import Blobs, Recorder, initial, run, sgd, small_federation, whole_batch
 
 from app.federation.hooks import FederatedCallback
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 
 
 class Diary(FederatedCallback):

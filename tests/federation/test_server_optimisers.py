@@ -8,7 +8,7 @@ import torch
 from federation_kit import Blobs, Recorder, initial, run, sgd, small_federation, whole_batch
 
 from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 
 SIZES = (5, 8, 11)
 LR = 0.5

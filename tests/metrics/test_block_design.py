@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.metrics.block_design import pooled_p_values
-from app.metrics.repetitions import compare_over_seeds
+from app.metrics.repetitions import compare_over_seeds, pooled_p_values
 
 
 def table(values):

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.optim import Optimizer
 
-from app.attacks.lab import Lab, progress
+from app.attacks.context import Lab, progress
 from app.attacks.models import Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import Problem, UserError
-from app.federation.processes import one_thread
+from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
 from app.seeding import numpy_generator, torch_generator

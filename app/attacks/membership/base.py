@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from app.attacks.lab import Kind, Lab
+from app.attacks.context import Kind, Lab
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Ids
 from app.metrics.membership import Array

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 from torch.optim import SGD
 
-from app.attacks.lab import progress
+from app.attacks.context import progress
 from app.attacks.membership.attack_net import choice_problem, option_problems, share_problems
 from app.attacks.models import Snapshot
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.central import initial_vector
 from app.errors import Problem, UserError
 from app.federation.evaluation import statistics_context
-from app.federation.local import merge_short
+from app.federation.execution.distributed import one_thread, precise
+from app.federation.local_training import merge_short
 from app.federation.parameters import FlatNet, ParameterSpace
-from app.federation.processes import one_thread, precise
 from app.models.layers import seed_dropout
 from app.seeding import derive_key, torch_generator
 

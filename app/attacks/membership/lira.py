@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.lab import Kind, Lab
+from app.attacks.context import Kind, Lab
 from app.attacks.membership.base import MembershipAttack, Threat
+from app.attacks.model_query import Oracle
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.query import Oracle
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
 from app.metrics.membership import Array

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from app.attacks.lab import Lab
+from app.attacks.context import Lab
 from app.attacks.membership.attack_net import (
     Kept,
     Loss,
@@ -26,8 +26,8 @@ from app.attacks.membership.attack_net import (
 )
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.nasr_net import NasrNet, NasrSettings
+from app.attacks.model_query import Oracle, last_linear
 from app.attacks.models import AttackedModel
-from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Activations, Ids
 from app.errors import UserError, raise_all
 from app.metrics.membership import Array

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.lab import Kind, Lab
+from app.attacks.context import Kind, Lab
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import ask_shadows, refuse_few
 from app.attacks.models import AttackedModel, Shadow

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from app.attacks.lab import Lab, progress
+from app.attacks.context import Lab, progress
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import known_answers
 from app.attacks.models import AttackedModel, Shadow

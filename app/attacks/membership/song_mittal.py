@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from app.attacks.lab import Kind, Lab
+from app.attacks.context import Kind, Lab
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses

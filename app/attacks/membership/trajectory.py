@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from app.attacks.lab import Lab
+from app.attacks.context import Lab
 from app.attacks.membership.attack_net import (
     Kept,
     Standardise,
@@ -32,7 +32,7 @@ from app.attacks.membership.attack_net import (
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids
 from app.errors import UserError, raise_all
 from app.metrics.membership import Array

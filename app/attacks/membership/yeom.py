@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.attacks.lab import Lab
+from app.attacks.context import Lab
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Ids

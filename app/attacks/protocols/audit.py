@@ -10,17 +10,17 @@ import numpy as np
 
 from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
+from app.attacks.audit_context import World
+from app.attacks.context import ShadowSource
 from app.attacks.controls import blind_failures, control_room, metric_failures
 from app.attacks.findings import Conditions, Finding
-from app.attacks.lab import ShadowSource
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import TargetKind
 from app.attacks.protocols.base import Protocol, guarded
 from app.attacks.protocols.choices import Choice, adaptation_notes, rounds_to_attack, seen_models
 from app.attacks.protocols.examination import Examination
-from app.attacks.shadows.book import DEFAULT_SHADOWS, CentralShadows, Mode, ShadowSettings
 from app.attacks.shadows.federated import FederatedShadows
-from app.attacks.world import World
+from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, Mode, ShadowSettings
 from app.errors import UserError
 from app.metrics.comparison import Comparison, compare_auc
 from app.metrics.membership import MembershipScores, NotAvailable

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from app.attacks.breakdown import explained
-from app.attacks.findings import CapacityRow, Conditions, Finding, unavailable
-from app.attacks.world import World
+from app.attacks.audit_context import World
+from app.attacks.findings import CapacityRow, Conditions, Finding, explained, unavailable
 from app.errors import UserError
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.attacks.adaptive.base import Adaptation, Reading
+from app.attacks.audit_context import World
 from app.attacks.membership.base import Adversary
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.targets import Models, aggregated_models, released_model, uploaded_models
-from app.attacks.world import World
 from app.metrics.membership import NotAvailable
 
 

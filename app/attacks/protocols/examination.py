@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.attacks.audit_context import World
+from app.attacks.context import Lab, ShadowSource
 from app.attacks.findings import Conditions, Finding, unavailable
-from app.attacks.lab import Lab, ShadowSource
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import capacity_rows, few, total_decision
 from app.attacks.targets import Models
-from app.attacks.world import World
 from app.errors import UserError
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable

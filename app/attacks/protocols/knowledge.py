@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
 from app.attacks.adaptive.base import Adaptation, adapted_name
+from app.attacks.audit_context import World
 from app.attacks.findings import Conditions, Figure, Finding, unavailable
 from app.attacks.membership.base import Threat
+from app.attacks.model_query import Oracle
 from app.attacks.models import Snapshot, TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
 from app.attacks.protocols.choices import Choice
-from app.attacks.public import Public
-from app.attacks.query import Oracle
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids, Responses
-from app.attacks.world import World
 from app.errors import UserError
 from app.federation.evaluation import statistics_context
-from app.federation.local import merge_short
+from app.federation.local_training import merge_short
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores
 from app.metrics.roc import Decision

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.attacks.audit_context import World
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.base import Threat
 from app.attacks.models import AttackedModel
@@ -28,7 +29,6 @@ from app.attacks.protocols.knowledge import (
     on_last_round,
 )
 from app.attacks.responses import Ids, Responses
-from app.attacks.world import World
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.correlation import SizeCorrelation, size_correlation

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from app.attacks.adaptive.catalogue import called_for
+from app.attacks.audit_context import World
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import Examples, train_nasr
 from app.attacks.membership.nasr_net import NasrSettings
+from app.attacks.model_query import Oracle, last_linear
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.choices import Choice, adaptation_notes, resolved, seen_models
@@ -28,10 +30,8 @@ from app.attacks.protocols.knowledge import (
     legacy_order,
     on_last_round,
 )
-from app.attacks.query import Oracle, last_linear
 from app.attacks.responses import Ids
 from app.attacks.targets import Models, uploaded_models
-from app.attacks.world import World
 from app.errors import UserError, raise_all
 from app.metrics.membership import NO_CLIENT, Array, NotAvailable
 from app.metrics.thresholds import decide

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from app.attacks.audit_context import World
 from app.attacks.findings import Conditions, Figure, Finding
 from app.attacks.membership.attack_net import choice_problem, option_problems
 from app.attacks.membership.distillation import TeacherMode
@@ -26,7 +27,6 @@ from app.attacks.protocols.knowledge import (
     nearest_tpr,
 )
 from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Bench, Confidence, TaxonomySettings
-from app.attacks.world import World
 from app.errors import raise_all
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.membership import MembershipScores, NotAvailable

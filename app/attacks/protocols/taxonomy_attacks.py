@@ -16,10 +16,12 @@ from scipy.special import logit, ndtr
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
+from app.attacks.audit_context import World
 from app.attacks.membership.attack_net import dense, fit, predict, seeded
 from app.attacks.membership.base import Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.membership.trajectory import HIDDEN
+from app.attacks.model_query import Oracle
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.protocols.knowledge import (
     LabelledSets,
@@ -28,15 +30,13 @@ from app.attacks.protocols.knowledge import (
     legacy_order,
     unit_scores,
 )
-from app.attacks.public import Public
-from app.attacks.query import Oracle
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids, Responses
-from app.attacks.shadows.book import train_or_find
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job
-from app.attacks.world import World
+from app.attacks.shadows.shadow_store import train_or_find
 from app.errors import UserError
-from app.federation.local import LocalTraining
+from app.federation.local_training import LocalTraining
 from app.metrics.membership import Array
 from app.models.base import ScalableNet
 from app.models.norms import uses_batch_statistics

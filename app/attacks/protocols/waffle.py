@@ -10,8 +10,9 @@ import numpy as np
 
 from app.attacks.adaptive.base import adapted_name
 from app.attacks.adaptive.factor_choice import FactorChoice
+from app.attacks.audit_context import World
+from app.attacks.context import Kind, Lab, ShadowSet
 from app.attacks.findings import Conditions, Figure, Finding
-from app.attacks.lab import Kind, Lab, ShadowSet
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Shadow, TargetKind
@@ -27,14 +28,13 @@ from app.attacks.protocols.knowledge import (
     evaluated_rows,
     legacy_order,
 )
-from app.attacks.public import no_samples
+from app.attacks.public_knowledge import no_samples
 from app.attacks.responses import Ids
-from app.attacks.shadows.book import train_or_find
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import Job
-from app.attacks.shadows.concealed import reading_notes, shadow_reading
 from app.attacks.shadows.draws import FEWEST, shared_size
-from app.attacks.world import World
+from app.attacks.shadows.private_parts import reading_notes, shadow_reading
+from app.attacks.shadows.shadow_store import train_or_find
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import Decision

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from app.attacks.models import Snapshot
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids
 from app.attacks.shadows.central import Job
 from app.errors import UserError

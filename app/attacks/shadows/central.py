@@ -11,13 +11,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from app.attacks.models import Snapshot
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids
-from app.federation.executors import Executor, available_cores, make_executor
+from app.federation.execution.client_trainer import LocalContext
+from app.federation.execution.distributed import one_thread
+from app.federation.execution.executors import Executor, available_cores, make_executor
+from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import ParameterSpace
-from app.federation.processes import one_thread
-from app.federation.tasks import ClientTask
-from app.federation.workshop import LocalContext
 from app.seeding import derive_key
 
 BLOCK = 32

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from app.attacks.lab import Kind, ShadowSet, progress
+from app.attacks.context import Kind, ShadowSet, progress
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public import Public
+from app.attacks.public_knowledge import Public
 from app.attacks.responses import Ids
-from app.attacks.shadows.book import size_note
 from app.attacks.shadows.cache import VERSION
 from app.attacks.shadows.draws import Draw, draw_in_out, draw_out
+from app.attacks.shadows.shadow_store import size_note
 from app.attacks.targets import aggregated_models, uploaded_models
 from app.errors import UserError
 from app.federation.transcript import Transcript

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import gmpy2
 
+from app.crypto.paillier.encryption import progress_bar
 from app.crypto.paillier.keys import PrivateKey
-from app.crypto.paillier.progress import progress_bar
 from app.crypto.paillier.sums import check_ciphertexts
 
 _CHUNK = 32  # ciphertexts per call: a call cannot be interrupted, and the last calls leave cores idle

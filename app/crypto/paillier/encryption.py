@@ -1,19 +1,4 @@
-"""Encryption with noise that is cheap to make, in this process or in several.
-
-A ciphertext is (1 + P n) noise mod n^2, where the noise is a random n-th power. Where it comes from is the choice
-between speed and caution:
-
-- `full`: r^n for a random r, as Paillier defined it. Needs no assumption but his own, that n-th powers modulo n^2
-  cannot be told from other elements. The conservative choice, and the slow one.
-- `half`: g^s with the key's fixed g = h^n and a random s of half the bits of n. Damgard, Jurik and Nielsen prove it as
-  secure as Paillier's own for keys of the kind that `generate` makes.
-- `short`: g^s with s of twice the key's security bits. Assumes beyond that that discrete logarithms to the base h stay
-  hard for short exponents, in a group whose order only the private key tells: the best known way then takes about the
-  square root of the number of exponents. A common assumption, not a theorem.
-
-`half` and `short` look powers of g up in a table. Neither the look-ups nor gmpy2's arithmetic take constant time: who
-measures a client's caches or its time precisely may learn about the exponents.
-"""
+"""Paillier encryption with precomputed randomness, in this process or in several."""
 
 from __future__ import annotations
 
@@ -29,10 +14,23 @@ from functools import cached_property
 from typing import Literal
 
 import gmpy2
+from tqdm import tqdm
 
 from app.crypto.paillier.keys import PublicKey, security_bits
-from app.crypto.paillier.progress import progress_bar
 from app.errors import UserError
+
+
+def progress_bar(what: str, total: int, shown: bool) -> tqdm:
+    """Bar that appears after two seconds, on terminals only, and leaves nothing behind.
+
+    Args:
+        what: the work in one word.
+        total: ciphertexts in all.
+        shown: whether there is to be a bar at all.
+    """
+    disable = None if shown else True
+    return tqdm(total=total, desc=what, unit=" ciphertexts", delay=2, leave=False, disable=disable)
+
 
 Exponent = Literal["short", "half", "full"]
 """Where the noise comes from: powers of a fixed element with short or half-length exponents, or r^n."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.cells import NO_PROMISE, NOT_MEASURED, NOT_RUN
+from app.results.comparison.rows import NO_PROMISE, NOT_MEASURED, NOT_RUN
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 
 SINGLE = ("auc:", "recovered:")

@@ -9,12 +9,12 @@ from app.metrics.intervals import Interval
 from app.metrics.leakage import Leakage, TprAtFpr
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
-from app.results.attack_files import AttackRecord, tpr_at
-from app.results.attack_headline import headline_rank, target_kind
-from app.results.comparison.cells import NOT_RUN, Cell, Column, Series, absent
+from app.results.attacks.headline import headline_rank, target_kind
+from app.results.attacks.membership_files import AttackRecord, tpr_at
+from app.results.attacks.reconstruction_files import ReconstructionRecord
+from app.results.comparison.rows import NOT_RUN, Cell, Column, Series, absent
 from app.results.comparison.table import Measure
-from app.results.reconstruction_files import ReconstructionRecord
-from app.results.store import RunRecord
+from app.results.run.store import RunRecord
 
 TARGETS = ((0.01, "1"), (0.001, "01"))
 """False positive rates of the headline, and how keys name them."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
-from app.results.attack_headline import headline_rank, target_kind
-from app.results.comparison.cells import Cell
+from app.results.attacks.headline import headline_rank, target_kind
+from app.results.comparison.rows import Cell
 from app.results.comparison.table import Row, Value
 
 SWAPPED = "lies below chance beyond its interval in every run: its score or the labels are probably swapped"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
-from app.privacy.statement import PrivacyStatement
-from app.results.comparison.cells import NO_PROMISE, Cell, Column, Series, absent, by_seed
+from app.privacy.statements import PrivacyStatement
+from app.results.comparison.rows import NO_PROMISE, Cell, Column, Series, absent, by_seed
 from app.results.comparison.table import Measure
-from app.results.run_labels import NO_DEFENSE
-from app.results.store import RunRecord
+from app.results.run.labels import NO_DEFENSE
+from app.results.run.store import RunRecord
 
 MEGABYTE = 1e6
 """Bytes."""

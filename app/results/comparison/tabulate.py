@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from app.metrics.block_design import pooled_p_values
 from app.metrics.comparison import Comparison
 from app.metrics.intervals import student_quantile
 from app.metrics.membership import NotAvailable
-from app.results.comparison.cells import Cell, Column, Series, cells_of
-from app.results.comparison.duels import Duels
+from app.metrics.repetitions import pooled_p_values
 from app.results.comparison.leakage_columns import leakage_columns
 from app.results.comparison.notes import attacks_of, cell_notes, numbered, table_notes
+from app.results.comparison.pairwise_tests import Duels
 from app.results.comparison.plain_columns import cost_columns, formal_columns, utility_columns
+from app.results.comparison.rows import Cell, Column, Series, cells_of
 from app.results.comparison.standings import standings
 from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
-from app.results.run_labels import NO_DEFENSE
-from app.results.store import Store
+from app.results.run.labels import NO_DEFENSE
+from app.results.run.store import Store
 
 CONFIDENCE = 0.95
 

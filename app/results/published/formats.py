@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
-from app.results.published.beside import PublishedComparison, PublishedRow
-from app.results.published.figures import PublishedFigure
-from app.results.published.measures import PAPER, RECONSTRUCTION
+from app.results.published.side_by_side import PublishedComparison, PublishedRow
+from app.results.published.values import PAPER, RECONSTRUCTION, PublishedFigure
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
 WIDTH = 120

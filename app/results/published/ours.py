@@ -11,9 +11,8 @@ import numpy as np
 from app.metrics.intervals import Interval, student_quantile
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Value
-from app.results.published.figures import PublishedFigure
-from app.results.published.measures import PAPER, RECONSTRUCTION, UNITS, scale_to
-from app.results.store import RunRecord, Store
+from app.results.published.values import PAPER, RECONSTRUCTION, UNITS, PublishedFigure, scale_to
+from app.results.run.store import RunRecord, Store
 
 CONFIDENCE = 0.95
 

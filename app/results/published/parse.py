@@ -20,8 +20,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from app.errors import Problem, raise_all
-from app.results.published.figures import RELATIONS, STATISTICS, PublishedFigure
-from app.results.published.measures import ALL_UNITS, is_measure, nearest_measures
+from app.results.published.values import ALL_UNITS, RELATIONS, STATISTICS, PublishedFigure, is_measure, nearest_measures
 
 NAMES = tuple(field.name for field in fields(PublishedFigure))
 REQUIRED = tuple(field.name for field in fields(PublishedFigure) if field.default is MISSING)

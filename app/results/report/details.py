@@ -8,14 +8,13 @@ from itertools import chain
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
-from app.privacy.channel_statement import ChannelStatement
-from app.privacy.statement import PrivacyStatement
-from app.results.attack_report import auc_text
+from app.privacy.statements import ChannelStatement, PrivacyStatement
+from app.results.attacks.membership_report import auc_text
 from app.results.comparison.table import ComparisonTable, Row
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, items, joined, plain_table, tag, text
 from app.results.report.threats import ROLES, SHORT
-from app.results.store import RunRecord, Store
+from app.results.run.store import RunRecord, Store
 
 
 def run_section(store: Store, table: ComparisonTable) -> Html:

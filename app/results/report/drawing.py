@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from app.results.figures.style import INK, Picture, report_style
 from app.results.report.markup import Html
-from app.results.report.style import INK, Picture, report_style
 
 REFERENCE = re.compile(r"url\(#([^)]*)\)")
 KEPT_OUT = frozenset({"metadata", "style", "title"})

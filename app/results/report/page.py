@@ -26,8 +26,8 @@ from app.results.report.sections import (
 )
 from app.results.report.table_section import table_section
 from app.results.report.threats import threat_section
-from app.results.result_files import replace_all
-from app.results.store import Store
+from app.results.run.files import replace_all
+from app.results.run.store import Store
 
 GENERATOR = "rampart report"
 """Tells our pages from those of others."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.results.published.beside import PublishedComparison
 from app.results.published.formats import HEADS, PublishedCells, as_cells
+from app.results.published.side_by_side import PublishedComparison
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, items, joined, plain_table, tag
 

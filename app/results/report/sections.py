@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
+from app.results.report.conclusions import FoundOut, findings
 from app.results.report.drawing import Drawing, inline
-from app.results.report.findings import FoundOut, findings
 from app.results.report.markup import Html, items, joined, tag
-from app.results.store import Skipped, Store
+from app.results.run.store import Skipped, Store
 
 KINDS = {".csv": "text/csv", ".md": "text/markdown", ".tex": "application/x-tex"}
 

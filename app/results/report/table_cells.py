@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from app.metrics.membership import NotAvailable
 from app.results.comparison.entries import SINGLE
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
+from app.results.report.conclusions import GROUPS, STANDINGS
 from app.results.report.details import remarks_id
 from app.results.report.entries import half_width, number
-from app.results.report.findings import GROUPS, STANDINGS
 from app.results.report.footnotes import Footnotes
 from app.results.report.markup import Html, joined, tag
 

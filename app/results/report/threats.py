@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.results.report.markup import Html, joined, plain_table, tag
-from app.results.store import RunRecord, Store
+from app.results.run.store import RunRecord, Store
 
 
 @dataclass(frozen=True)

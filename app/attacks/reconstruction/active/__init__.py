@@ -1,0 +1,1 @@
+"""Reconstruction by a malicious server that changes what it sends."""

@@ -1,0 +1,201 @@
+"""Rolling-Model attack: two rounds, one with and one without the attacked cohort, whose difference is its update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, Scene
+from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
+from app.attacks.reconstruction.active.trap_weights import TrapWeights
+from app.errors import Problem
+from app.federation.parameters import Axis, ParameterSpace
+from app.federation.plan import Plan
+from app.federation.submodels import LocalWidths, Seat, SubmodelMethod
+from app.metrics.membership import NotAvailable
+from app.models.base import scaled_width
+from app.seeding import torch_generator
+
+
+class MovedWindow(SubmodelMethod):
+    """Another method, but for one round in which some clients get channels that they did not have before."""
+
+    def __init__(self, method: SubmodelMethod, before: Plan, after: Plan, clients: tuple[int, ...]) -> None:
+        """Move the clients' window.
+
+        Args:
+            method: what was announced.
+            before: the round before, as announced.
+            after: the round in which the window is moved, as announced.
+            clients: whose window is moved, all of one width.
+        """
+        self._method, self._before, self._after, self._clients = method, before, after, clients
+
+    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+        """Channels that the clients did not have before, and that the others keep; the announced ones otherwise."""
+        if not self._moves(seat):
+            return self._method.channels(axis, keep, seat)
+        worse = torch.zeros(axis.width, dtype=torch.long)
+        for client in self._clients:
+            worse[self._held(self._before, client, axis)] += len(self._after.capacities)
+        for client in {*self._before.participants, *self._after.participants} - set(self._clients):
+            held = [self._mask(plan, client, axis) for plan in (self._before, self._after)]
+            worse[held[0] != held[1]] += 1
+        return worse.sort(stable=True).indices[:keep].sort().values
+
+    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+        """As announced; moved clients read the channels that they write."""
+        return None if self._moves(seat) else self._method.inputs(axis, keep, seat)
+
+    def rate(self, seat: Seat) -> float:
+        """As announced."""
+        return self._method.rate(seat)
+
+    def key(self, seat: Seat) -> Hashable:
+        """As announced, but for moved clients, who share a window."""
+        return ("moved", self.rate(seat)) if self._moves(seat) else self._method.key(seat)
+
+    def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
+        """As announced."""
+        return self._method.rates(capacities)
+
+    @property
+    def title(self) -> str:
+        """As announced."""
+        return self._method.title
+
+    @property
+    def local_widths(self) -> LocalWidths | None:
+        """As announced."""
+        return self._method.local_widths
+
+    def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
+        """As announced."""
+        return self._method.problems(space, capacities, clients)
+
+    def _moves(self, seat: Seat) -> bool:
+        return seat.round == self._after.round and seat.client in self._clients
+
+    def _mask(self, plan: Plan, client: int, axis: Axis) -> Tensor:
+        mask = torch.zeros(axis.width, dtype=torch.bool)
+        if client in plan.participants:
+            mask[self._held(plan, client, axis)] = True
+        return mask
+
+    def _held(self, plan: Plan, client: int, axis: Axis) -> Tensor:
+        """Channels that a client was to have in a round."""
+        if client not in plan.participants:
+            return torch.empty(0, dtype=torch.long)
+        seat = plan.seat(client)
+        return self._method.channels(axis, scaled_width(axis.width, self._method.rate(seat)), seat)
+
+
+class RollingModel(ActiveAttack):
+    """Subtracts the sums of two rounds, of which the attacked cohort contributes to one only.
+
+    Takes two rounds. The error is what the other clients do differently in the second one.
+    """
+
+    name = "rolling-model"
+    rounds = 2
+    sees = "the sums of two rounds"
+
+    def __init__(
+        self,
+        target: float | None = None,
+        scope: Literal["update", "node"] = "update",
+        others: Literal["constant", "frozen"] = "constant",
+        fill: float = 0.25,
+        noise: float = 0.0,
+        noised: Literal["everything", "first-layer"] = "everything",
+        own_noise: Literal["subtracted", "forgotten"] = "subtracted",
+        traps: TrapWeights = DEFAULT_TRAPS,
+    ) -> None:
+        """Set up the attack.
+
+        Args:
+            target: width rate of the attacked clients; without one, the narrowest cohort.
+            scope: `update` moves the attacked clients' window so that the whole of their first layer is new in the
+                second round; `node` keeps to the plan and reads the neurons that happen to enter.
+            others: all other clients get a constant model, in which no gradient reaches the first layer; or the honest
+                one, frozen for both rounds.
+            fill: value of the constant model.
+            noise: uniform noise on the constant model in the second round, as a share of `fill`, so that clients do
+                not see the same model twice; 0 for none.
+            noised: which tensors get noise; noise behind the first layer lets gradients through again.
+            own_noise: the server knows the noise that it sent, and subtracts it; or forgets it, as published.
+            traps: trap weights that the attacked clients get.
+        """
+        super().__init__(target, traps)
+        self.scope, self.others, self.fill = scope, others, fill
+        self.noise, self.noised, self.own_noise = noise, noised, own_noise
+
+    def problems(self) -> Iterator[Problem]:
+        """Of the traps, and of the noise."""
+        yield from super().problems()
+        if not 0 <= self.noise < math.inf:
+            yield Problem(f"noise is {self.noise}", "it is a share of the weights' size", "set it to 0 or more")
+        if not math.isfinite(self.fill):
+            yield Problem(f"fill is {self.fill}", "no client could train on it", "set it to a number such as 0.25")
+        if self.noise and self.others == "frozen":
+            remedy = "set others to constant, or noise to 0"
+            yield Problem("noise on a frozen model", "it would no longer be the honest one", remedy)
+
+    def usual_target(self, rates: Sequence[float]) -> float:
+        """The narrowest cohort, as in the paper."""
+        return rates[-1]
+
+    def deviation(self, method: SubmodelMethod, before: Plan, after: Plan) -> SubmodelMethod | None:
+        """A moved window in the second round, where the whole update is wanted."""
+        return None if self.scope == "node" else MovedWindow(method, before, after, self.targets(after))
+
+    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
+        if stage == 1 and client in self.targets(scene.plan(stage)):
+            return scene.trapped(self.traps, index)
+        return self.announces(scene, stage)[index.cpu()]
+
+    def announces(self, scene: Scene, stage: int) -> Tensor:
+        """What all but the attacked clients get."""
+        if self.others == "frozen":
+            return scene.theta
+        noisy = bool(self.noise) and stage == 1
+        name = "constant with noise" if noisy else "constant"
+        if name not in scene.models:
+            constant = torch.full_like(scene.theta, self.fill)
+            scene.models[name] = constant + self._noise(scene) if noisy else constant
+        return scene.models[name]
+
+    def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+        """What was sent; without the noise where it is forgotten."""
+        sent = self.sends(scene, stage, client, index)
+        attacked = client in self.targets(scene.plan(stage))
+        forgets = self.noise and self.own_noise == "forgotten" and stage == 1 and not attacked
+        return torch.full_like(sent, self.fill) if forgets else sent
+
+    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        """The difference of the sums on cells that the attacked clients enter and nobody else enters or leaves."""
+        before, after = seen
+        attacked, present = self.targets(after.plan), self.present(after)
+        cells = (before.holders(attacked) == 0) & (after.holders(present) == len(present))
+        for client in {*before.clients, *after.clients} - set(present):
+            cells &= before.holders([client]) == after.holders([client])
+        if not cells.any():
+            return NotAvailable(
+                "no cell has the attacked clients in the second round alone and all others in both or in neither"
+            )
+        return self.isolated(scene, 1, after, cells, after.change - before.change)
+
+    def _noise(self, scene: Scene) -> Tensor:
+        """(cells) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
+        draw = torch_generator(scene.public.seed, "cover noise", scene.first)
+        noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta) * 2 - 1
+        first = scene.space.blocks[0].name.rpartition(".")[0] + "."
+        for block in scene.space.blocks:
+            silent = self.noised == "first-layer" and not block.name.startswith(first)
+            noise[block.cells] *= 0.0 if silent or block.start >= scene.space.trainable else self.noise * abs(self.fill)
+        return noise

@@ -1,0 +1,216 @@
+"""Images from the update of a dense layer: a row's weight gradient is its bias gradient times the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from app.attacks.reconstruction.active.observations import IsolatedUpdate
+from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
+from app.attacks.reconstruction.base import Candidates, to_pixels
+from app.federation.local_training import LocalTraining
+from app.federation.parameters import Block, ParameterSpace
+from datamodules.store import ImageStore
+
+OFF_SCALE = 0.02
+"""A pixel further off its scale than that makes an image a mixture with negative shares."""
+
+QUIET = 1e-3
+"""Neurons that moved by less than this share of the loudest ones tell what other clients did."""
+
+NOTHING_LEFT = 1e-9
+"""What is left of an image is nothing when its squared length falls below this share."""
+
+
+def purity(images: Tensor, moved: Tensor, count: int) -> Tensor:
+    """(n,) how sure an attacker can be of each candidate: corners come first, in the order in which they are found.
+
+    Args:
+        images: (n, channels, height, width) on the pixel scale.
+        moved: (n,) size of the move of the neuron behind each.
+        count: number of images that the attacked clients have.
+    """
+    outside = (images.clamp(0, 1) - images).abs().flatten(1)
+    confidence = -outside.mean(dim=1)
+    if not len(images):
+        return confidence
+    loudest = moved.sort(descending=True).values[: max(1, len(moved) // 20)].median()
+    usable = (outside.amax(dim=1) <= OFF_SCALE) & (moved >= QUIET * loudest)
+    for place, corner in enumerate(corners(images.flatten(1)[usable], count).tolist()):
+        confidence[torch.nonzero(usable)[corner]] = 1 + 1 / (1 + place)
+    return confidence
+
+
+def corners(points: Tensor, count: int) -> Tensor:
+    """Positions of at most so many corners of (n, values) points, by successive projection."""
+    left, lengths = points.double().clone(), points.double().square().sum(dim=1)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(points)):
+        remaining = left.square().sum(dim=1)
+        longest = int(remaining.argmax())
+        if remaining[longest] <= NOTHING_LEFT * lengths[longest]:
+            break
+        chosen.append(longest)
+        direction = left[longest] / left[longest].norm()
+        left = left - (left @ direction)[:, None] * direction
+    return torch.tensor(chosen, dtype=torch.long)
+
+
+Decay = Literal["corrected", "ignored"]
+
+MOST_STEPS = 10_000
+"""Steps after which no image can be read anyway."""
+
+LEAST_BIAS = 1e-9
+"""Rows whose bias moved by less than this share of the largest such move hold nothing but rounding."""
+
+
+@dataclass(frozen=True)
+class LinearTraining:
+    """Local training by SGD, as far as everybody knows it.
+
+    Attributes:
+        lr: learning rate of the round.
+        steps: local steps of the round.
+        pull: share of a value that weight decay takes off in the round, as long as the value hardly moves.
+    """
+
+    lr: float
+    steps: int
+    pull: float = 0.0
+
+    @classmethod
+    def of(cls, local: LocalTraining, lr: float, samples: int) -> LinearTraining | str:
+        """How a client of so many samples trains at a learning rate; or why its changes are no gradients."""
+        value = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+        optimizer = local.build_optimizer([value], lr)
+        if not isinstance(optimizer, SGD):
+            name = type(optimizer).__name__
+            return f"clients train with {name}, whose steps tell little more than the signs of the gradient"
+        steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
+        for _ in range(min(steps, MOST_STEPS)):  # the optimiser itself knows best what decay and momentum do
+            value.grad = torch.zeros_like(value)
+            optimizer.step()
+        return cls(lr, steps, 1 - float(value.detach()))
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """The first layer, where it is dense and reads the image itself.
+
+    Attributes:
+        weight: its weights, (rows, inputs).
+        bias: its biases, (rows).
+    """
+
+    weight: Block
+    bias: Block
+
+    @property
+    def rows(self) -> int:
+        """Number of neurons."""
+        return self.weight.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Values of an image."""
+        return self.weight.shape[1]
+
+    def cells(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Cells of the server's vector: (rows, inputs) of the weights, (rows) of the biases."""
+        weights = self.weight.start + rows[:, None] * self.inputs + torch.arange(self.inputs)
+        return weights, self.bias.start + rows
+
+    def rows_in(self, index: Tensor) -> Tensor:
+        """Rows (int64, ascending) all of whose cells are among the given ones (int64, ascending)."""
+        low, high = torch.searchsorted(index, torch.tensor([self.weight.start, self.weight.start + self.weight.size]))
+        counts = torch.bincount((index[low:high] - self.weight.start) // self.inputs, minlength=self.rows)
+        low, high = torch.searchsorted(index, torch.tensor([self.bias.start, self.bias.start + self.rows]))
+        biased = torch.zeros(self.rows, dtype=torch.bool)
+        biased[index[low:high] - self.bias.start] = True
+        return torch.nonzero(biased & (counts == self.inputs)).flatten()
+
+
+def first_dense(space: ParameterSpace, inputs: int) -> DenseLayer | str:
+    """The first layer of a network if images of so many values can be read from it, else why not."""
+    first = space.blocks[0]
+    if len(first.shape) != 2 or first.shape[1] != inputs:
+        return "the first layer is not dense: no neuron sees the whole image (gradient matching needs no dense layer)"
+    name = first.name.rpartition(".")[0] + ".bias"
+    bias = next((block for block in space.blocks if block.name == name), None)
+    if bias is None:
+        return "the first layer has no bias: the image is known up to a factor only, and rows cannot be told apart"
+    return DenseLayer(first, bias)
+
+
+def trapped(
+    layer: DenseLayer,
+    space: ParameterSpace,
+    traps: TrapWeights,
+    index: Tensor,
+    theta: Tensor,
+    draw: torch.Generator,
+    calibration: Calibration | None = None,
+) -> Tensor:
+    """A client's cells with trap weights in the first layer, and behind it what the traps say.
+
+    Args:
+        layer: the first layer.
+        space: layout of the server's vector.
+        traps: how weights are drawn.
+        index: cells of the client (int64, ascending).
+        theta: the server's vector, for cells that stay as they are.
+        draw: where weights are drawn from; the same for all clients that are to get the same model.
+        calibration: what biases are fitted to; None where they are not.
+    """
+    vector, rows = theta[index].clone(), layer.rows_in(index)
+    weights, biases = layer.cells(rows)
+    matrix = traps.matrix(len(rows), layer.inputs, draw)
+    shift = traps.vector(len(rows), draw) if calibration is None else calibration.biases(matrix)
+    vector[torch.searchsorted(index, weights.reshape(-1))] = matrix.reshape(-1).to(vector)
+    vector[torch.searchsorted(index, biases)] = shift.to(vector)
+    for place, shape in _behind(layer, space, index):
+        if (values := traps.behind(shape, draw)) is not None:
+            vector[place] = values.reshape(-1).to(vector)
+    return vector
+
+
+def _behind(layer: DenseLayer, space: ParameterSpace, index: Tensor) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Where the parameters of the later layers lie in a client's vector, with their shapes as matrix or vector."""
+    for block in space.blocks:
+        if block.name in (layer.weight.name, layer.bias.name) or block.start >= space.trainable:
+            continue
+        ends = torch.searchsorted(index, torch.tensor([block.start, block.start + block.size])).tolist()
+        cells = index[ends[0] : ends[1]] - block.start
+        rows = len(torch.unique(cells // (block.size // block.shape[0])))
+        yield slice(*ends), ((rows, len(cells) // rows) if len(block.shape) > 1 else (rows,))
+
+
+def invert(
+    layer: DenseLayer, update: IsolatedUpdate, store: ImageStore, training: LinearTraining, decay: Decay, count: int
+) -> Candidates:
+    """An image for every row that moved: the change of its weights over the change of its bias.
+
+    Args:
+        layer: the first layer.
+        update: what the attacked clients did.
+        store: for shape and scale of the images; none of its images is looked at.
+        training: how the attacked clients train.
+        decay: subtract what weight decay, which the server knows of, did to the weights; or ignore it.
+        count: number of images that the attacked clients have.
+    """
+    rows = layer.rows_in(update.index)
+    weights, biases = layer.cells(rows)
+    pull = training.pull if decay == "corrected" else 0.0
+    moved, bias_moved = (update.without_pull(cells, pull) for cells in (weights, biases))
+    alive = bias_moved.abs() > LEAST_BIAS * bias_moved.abs().max() if len(rows) else torch.zeros(0, dtype=torch.bool)
+    shape = store.shape
+    found = (moved[alive] / bias_moved[alive, None]).view(-1, shape.channels, shape.height, shape.width)
+    finite = torch.isfinite(found).flatten(1).all(dim=1)
+    images = to_pixels(store, found[finite])
+    return Candidates(images, purity(images, bias_moved[alive][finite].abs(), count))

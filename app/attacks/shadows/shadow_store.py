@@ -1,0 +1,142 @@
+"""Gives every target its shadows: looked up where they exist, trained where they do not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from app.attacks.adaptive.base import Reading
+from app.attacks.context import Kind, ShadowSet
+from app.attacks.models import AttackedModel, Shadow
+from app.attacks.public_knowledge import Public
+from app.attacks.responses import Ids
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
+from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
+from app.metrics.membership import NO_CLIENT
+from app.seeding import derive_key
+
+Mode = Literal["central", "federated", "both"]
+"""Train every shadow by itself, or repeat the whole federation with its method and its defenses; or one of each."""
+
+
+@dataclass(frozen=True)
+class ShadowSettings:
+    """How shadow models are made.
+
+    Attributes:
+        mode: `central` trains each shadow by itself, a cheap stand-in; `federated` repeats the whole federation, method
+            and defenses included, which is what an attacker who adapts would do; `both` shows the two attackers side by
+            side.
+        count: shadows per target, at least 2; an even number puts every sample into half of them.
+    """
+
+    mode: Mode = "central"
+    count: int = 16
+
+
+DEFAULT_SHADOWS = ShadowSettings()
+
+
+class CentralShadows:
+    """Shadows that are trained one by one.
+
+    Those on the attacker's own data are shared by all targets of one width and about one size, and by all runs that
+    differ only in method or defense.
+    """
+
+    def __init__(self, public: Public, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None) -> None:
+        """Make no shadow yet.
+
+        Args:
+            public: network, data and recipe.
+            audited: audited samples by client, without who is a member; NO_CLIENT for the whole federation.
+            count: shadows per target.
+            cache: folder to keep them in, None to keep them in memory only.
+        """
+        self._public, self._audited, self._count = public, audited, count
+        self._cache = ShadowCache(cache)
+        self._made: dict[tuple[object, ...], list[Shadow]] = defaultdict(list)
+
+    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+        """Shadows of a target: all of them, or the first few."""
+        size = shared_size(target.size) if kind == "out" else target.size
+        owner, read = target.client if kind == "in-out" else None, shadow_reading(self._public, target.reading)
+        place = (kind, size, target.last.rate, target.rounds, owner, read)
+        made, wanted = self._made[place], min(first or self._count, self._count)
+        if len(made) < wanted:
+            made.extend(self._make(target, kind, size, range(len(made), wanted)))
+        notes = [*_notes(target, made[0]), *reading_notes(self._public)]
+        return ShadowSet(tuple(made[:wanted]), tuple(notes))
+
+    def _make(self, target: AttackedModel, kind: Kind, size: int, numbers: range) -> list[Shadow]:
+        draws = [self._draw(target, kind, size, number) for number in numbers]
+        client = target.client if kind == "in-out" else 0
+        seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
+        jobs = [Job(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
+        models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client, target.reading)
+        return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, draws, strict=True)]
+
+    def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
+        seed = derive_key(self._public.seed, "shadow-draws", target.client if kind == "in-out" else 0)
+        if kind == "out":
+            return draw_out(self._public.auxiliary, size, seed, number)
+        return draw_in_out(self._audited[target.client], self._public.auxiliary, size, seed, number)
+
+
+def train_or_find(
+    public: Public,
+    jobs: Sequence[Job],
+    rounds: tuple[int, ...],
+    seed: int,
+    cache: ShadowCache,
+    client: int = NO_CLIENT,
+    reading: Reading | None = None,
+) -> list[AttackedModel]:
+    """Models of the jobs, as a client's; those that were never trained before are trained now.
+
+    Where the network has a private part, they are read like their target: without it.
+
+    Args:
+        public: network, data and recipe.
+        jobs: models to train.
+        rounds: rounds to see them in, ascending, counted from 1.
+        seed: key of initial values, batches and augmentation.
+        cache: where they are kept.
+        client: whose model they stand for.
+        reading: how the target was read.
+    """
+    kept = rounds_to_keep(public, rounds)
+    keys = [cache.key(public, job, kept, seed) for job in jobs]
+    known = {key: found for key in keys if (found := cache.read(key)) is not None}
+    missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
+    if missing:
+        trained = train_centrally(public, list(missing.values()), kept, seed)
+        for key, snapshots in zip(missing, trained, strict=True):
+            cache.write(key, snapshots)
+            known[key] = snapshots
+    models = [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
+    starts = [partial(initial_vector, public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
+    return [as_seen(public, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
+
+
+def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:
+    notes = ["shadows are centralised stand-ins: no method, no defense (shadows.mode federated repeats them)"]
+    trained = len(shadow.members)
+    if trained < 0.8 * target.size:
+        notes.append(size_note(trained, target.size))
+    return notes
+
+
+def size_note(trained: int, wanted: int) -> str:
+    """Remark on shadows with less data than their target."""
+    share = max(1, 5 * round(20 * trained / wanted))
+    return (
+        f"for want of data, shadows train on about {share} % as many samples as their target "
+        "(--data.holdout.shadow sets more aside)"
+    )

@@ -1,0 +1,87 @@
+"""The masks themselves: what a client adds to its values, and what the server takes away again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from app.crypto.messages import RejectedError
+from app.crypto.secure_aggregation.agreement import KeyPair, label
+from app.crypto.secure_aggregation.layout import Layout, extent
+from app.crypto.secure_aggregation.streams import add_stream
+
+
+class PairKeys:
+    """Keys of the masks that one client shares with others in one round.
+
+    Args:
+        pair: the client's masking key.
+        session: name of this run of the protocol, 16 bytes.
+        round_: number of the round.
+        public: masking key of another client, by its number.
+        binding: digest of what this client received and the other one should have received as well; masks cancel only
+            where both digests agree. None for masks that cancel whatever was received.
+    """
+
+    def __init__(
+        self,
+        pair: KeyPair,
+        session: bytes,
+        round_: int,
+        public: Callable[[int], bytes],
+        binding: Callable[[int], bytes] | None,
+    ) -> None:
+        self.client, self._pair, self._run, self._public = pair.client, pair, (session, round_), public
+        self._binding = binding
+
+    def key(self, peer: int) -> bytes:
+        """The key that this client and a peer work out, each on its own."""
+        bound = () if self._binding is None else (self._binding(peer),)
+        low, high = sorted((self.client, peer))
+        purpose = label("mask", *self._run, low, high, *bound)
+        try:
+            return self._pair.agree(self._public(peer), purpose)
+        except ValueError:
+            raise RejectedError(peer, "keys", "its masking key is not a usable public key") from None
+
+
+def pairwise(layout: Layout, keys: PairKeys, peers: Iterable[int]) -> np.ndarray:
+    """Sum of the masks that a client adds for its peers, in the client's own vector.
+
+    The client with the lower number adds, the other one subtracts: over both, a mask vanishes.
+    """
+    client = keys.client
+    total = np.zeros(layout.size(client), dtype=layout.word)
+    groups: dict[int, list[int]] = {}
+    for peer in peers:
+        groups.setdefault(id(layout.positions[peer]), []).append(peer)
+    for group in groups.values():
+        where, _ = layout.overlap(client, group[0])
+        if not extent(where):
+            continue
+        # Peers with the same submodel are added up first: scattering costs more than making a stream.
+        part = total[where] if isinstance(where, slice) else np.zeros(where.size, dtype=layout.word)
+        for peer in group:
+            add_stream(part, keys.key(peer), negative=peer < client)
+        if not isinstance(where, slice):
+            total[where] += part
+    return total
+
+
+def remove_own(total: np.ndarray, layout: Layout, seeds: Iterable[tuple[int, bytes]]) -> None:
+    """Take clients' own masks out of a sum, in place.
+
+    Args:
+        total: (length) words.
+        layout: who holds which positions.
+        seeds: clients and the seeds of their own masks.
+    """
+    parts: dict[int, tuple[int, np.ndarray]] = {}
+    for client, seed in seeds:
+        identity = id(layout.positions[client])
+        if identity not in parts:
+            parts[identity] = client, np.zeros(layout.size(client), dtype=layout.word)
+        add_stream(parts[identity][1], seed)
+    for client, part in parts.values():
+        total[layout.place(client)] -= part

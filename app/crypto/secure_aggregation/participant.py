@@ -1,0 +1,200 @@
+"""A client's side of one round of secure aggregation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from app.crypto.messages import SERVER, Envelope, Identity, KeepsSecrets, RejectedError, Step
+from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys, label, seal, unseal
+from app.crypto.secure_aggregation.layout import Layout
+from app.crypto.secure_aggregation.masks import PairKeys, pairwise
+from app.crypto.secure_aggregation.secret_sharing import SECRET_BYTES, HeldShare, Secret, pack, read, split
+from app.crypto.secure_aggregation.streams import add_stream, to_words
+from app.crypto.secure_aggregation.threshold import AbortedError, listed, require
+
+
+class Participant(KeepsSecrets):
+    """The secrets of one client in one round: two key pairs and the seed of its own mask.
+
+    The steps are called in this order: `advertise`, `share`, `receive`, `settle`, `mask`, `reveal`. The roster is
+    believed: where the server may swap keys, the caller checks the signed `keys` messages it was made of.
+
+    Args:
+        client: number of the client.
+        identity: its long-term key.
+        session: name of this run of the protocol, 16 bytes, fresh in every round.
+        round_: number of the round.
+        layout: what is public about the vectors of the round.
+    """
+
+    def __init__(self, client: int, identity: Identity, session: bytes, round_: int, layout: Layout) -> None:
+        if client not in layout.positions:
+            raise ValueError(f"client {client} is not in the layout of round {round_}")
+        self.client, self.session, self.round, self.layout = client, session, round_, layout
+        self._identity = identity
+        self._encryption, self._masking = KeyPair(client), KeyPair(client)
+        self._seed = secrets.token_bytes(SECRET_BYTES)
+        self._roster: Mapping[int, PublicKeys] = {}
+        self._held: dict[int, list[HeldShare]] = {}
+        self._peers: tuple[int, ...] = ()
+        self._masked = False
+        self._revealed: dict[int, Secret] = {}
+
+    def advertise(self) -> Envelope:
+        """The public keys of this round, for the server."""
+        keys = PublicKeys(self._encryption.public, self._masking.public)
+        return self._envelope("keys", SERVER, keys.to_bytes())
+
+    def share(self, roster: Mapping[int, PublicKeys]) -> list[Envelope]:
+        """Shares of both secrets, one encrypted message for every other client of the roster.
+
+        Args:
+            roster: keys of all clients that advertised theirs, this one included.
+
+        Raises:
+            AbortedError: where they are fewer than the threshold, or shares were made already.
+            RejectedError: where a key of the roster cannot be used; it names the client.
+        """
+        if self._roster:
+            raise AbortedError(f"client {self.client} has shared its secrets already; they are shared once")
+        require(len(roster), self.layout.threshold, "advertised their keys")
+        if self.client not in roster or not roster.keys() <= self.layout.positions.keys():
+            raise AbortedError(f"the roster that client {self.client} got is not one of this round's clients")
+        self._roster = dict(roster)
+        points, threshold = self.layout.points, self.layout.threshold
+        keys = split(self._masking.secret(), len(points), threshold)
+        seeds = split(self._seed, len(points), threshold)
+        bodies = {}
+        for other in sorted(roster):
+            mine = (Secret.MASKING_KEY, keys[points[other] - 1]), (Secret.OWN_MASK, seeds[points[other] - 1])
+            bodies[other] = [HeldShare(self.client, secret, share) for secret, share in mine]
+        self._held[self.client] = bodies.pop(self.client)
+        return [self._sealed(other, pack(shares)) for other, shares in bodies.items()]
+
+    def receive(self, envelopes: Iterable[Envelope]) -> list[RejectedError]:
+        """Open the shares that others sent to this client and keep them.
+
+        Returns:
+            What is wrong with those that do not open or are not this client's shares; each names the sender, who then
+            has to be left out of what everybody settles on.
+        """
+        rejected = []
+        for envelope in envelopes:
+            if envelope.recipient != self.client or envelope.step != "shares":
+                continue
+            try:
+                self._held[envelope.sender] = self._opened(envelope)
+            except RejectedError as error:
+                rejected.append(error)
+        return rejected
+
+    def settle(self, peers: Iterable[int]) -> None:
+        """Fix with whom this client masks: those whose shares reached everybody, the same list at all clients.
+
+        Raises:
+            AbortedError: where they are fewer than the threshold, this client is not among them, or a share of one of
+                them is missing here.
+        """
+        settled = tuple(sorted(set(peers)))
+        require(len(settled), self.layout.threshold, "shared their secrets")
+        if self.client not in settled:
+            raise AbortedError(f"client {self.client} is not among the {len(settled)} clients that go on")
+        if missing := [peer for peer in settled if peer not in self._held]:
+            raise AbortedError(f"client {self.client} holds no shares of clients {listed(missing)}")
+        if self._peers:
+            raise AbortedError(f"client {self.client} has settled already")
+        self._peers = settled
+
+    def mask(self, values: np.ndarray, binding: Callable[[int], bytes] | None = None) -> Envelope:
+        """The client's values under its masks, for the server.
+
+        Args:
+            values: (own positions) integers.
+            binding: digest, for another client, of the values that both should have received: masks then cancel only
+                among clients that were given the same. None for ordinary masks.
+
+        Raises:
+            AbortedError: where nothing is settled yet or values were masked before: masks are used once.
+        """
+        if not self._peers:
+            raise AbortedError(f"client {self.client} does not know yet whom it masks with")
+        if self._masked:
+            raise AbortedError(f"client {self.client} has masked its values already; a mask is used once")
+        if values.shape != (self.layout.size(self.client),):
+            raise ValueError(f"{values.shape} values for {self.layout.size(self.client)} positions")
+        words = to_words(values, self.layout.word)
+        self._masked = True
+        add_stream(words, self._seed)
+        keys = PairKeys(self._masking, self.session, self.round, self._masking_key_of, binding)
+        words += pairwise(self.layout, keys, (peer for peer in self._peers if peer != self.client))
+        return self._envelope("masked", SERVER, words.tobytes())
+
+    def reveal(self, survivors: Iterable[int], dropped: Iterable[int]) -> Envelope:
+        """The shares that the server needs: of the own mask of survivors, of the masking key of those who dropped out.
+
+        Args:
+            survivors: clients whose masked values arrived.
+            dropped: clients that settled but whose masked values did not arrive.
+
+        Raises:
+            AbortedError: where the answer could uncover one client's values.
+        """
+        alive, gone = set(survivors), set(dropped)
+        self._refuse(alive, gone)
+        wanted = dict.fromkeys(alive, Secret.OWN_MASK) | dict.fromkeys(gone, Secret.MASKING_KEY)
+        turned = [owner for owner, secret in wanted.items() if self._revealed.get(owner, secret) != secret]
+        if turned:
+            raise AbortedError(f"the server asked before for the other secret of clients {listed(turned)}; never both")
+        self._revealed |= wanted
+        shares = [held for owner in sorted(wanted) for held in self._held[owner] if held.secret == wanted[owner]]
+        return self._envelope("reveal", SERVER, pack(shares))
+
+    def _refuse(self, alive: set[int], gone: set[int]) -> None:
+        """Raise where a request for shares cannot be an honest one."""
+        if both := alive & gone:
+            raise AbortedError(f"the server asks for both secrets of clients {listed(both)}")
+        require(len(alive), self.layout.threshold, "survived", gone)
+        if self.client not in alive or not self._masked:
+            raise AbortedError(f"client {self.client} sent no masked values or is not counted as a survivor")
+        if strangers := (alive | gone) - set(self._peers):
+            raise AbortedError(f"clients {listed(strangers)} are not among those that settled")
+
+    def _masking_key_of(self, peer: int) -> bytes:
+        """Public masking key of a peer."""
+        return self._roster[peer].masking
+
+    def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
+        """Key of the encrypted shares between this client and another one in one direction, and what they are about."""
+        about = label("shares", self.session, self.round, sender, recipient)
+        try:
+            return self._encryption.agree(self._roster[other].encryption, about), about
+        except ValueError:
+            raise RejectedError(other, "keys", "its encryption key is not a usable public key") from None
+
+    def _sealed(self, recipient: int, body: bytes) -> Envelope:
+        """An encrypted message with shares."""
+        key, about = self._channel(recipient, self.client, recipient)
+        return self._envelope("shares", recipient, seal(key, body, about))
+
+    def _opened(self, envelope: Envelope) -> list[HeldShare]:
+        """The shares in a message of another client."""
+        sender = envelope.sender
+        if sender not in self._roster or sender in self._held:
+            raise RejectedError(sender, "shares", "it is not in the roster, or its shares came before")
+        key, about = self._channel(sender, sender, self.client)
+        body = unseal(key, envelope.body, about)
+        if body is None:
+            raise RejectedError(sender, "shares", f"it does not open with the key that client {self.client} expects")
+        shares = read(sender, "shares", body)
+        point, threshold = self.layout.points[self.client], self.layout.threshold
+        expected = [(sender, secret, point, threshold) for secret in Secret]
+        if [(held.owner, held.secret, held.share.point, held.share.threshold) for held in shares] != expected:
+            raise RejectedError(sender, "shares", f"it does not hold the two shares of client {self.client}")
+        return shares
+
+    def _envelope(self, step: Step, recipient: int, body: bytes) -> Envelope:
+        """A signed message of this round."""
+        return self._identity.seal(self.session, self.round, step, recipient, body)

@@ -1,0 +1,175 @@
+"""Shamir's secret sharing: any `threshold` shares restore a secret, fewer reveal nothing; and how shares are sent."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+
+from app.crypto.messages import RejectedError, Step
+
+PRIME = 2**256 + 297
+"""The smallest prime above all secrets."""
+
+SECRET_BYTES = 32
+"""Length of a secret."""
+
+_VALUE_BYTES = 33
+_HEAD = struct.Struct(">HH")
+
+SHARE_BYTES = _HEAD.size + _VALUE_BYTES
+"""Length of a share as bytes."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One point of a secret's polynomial. The value is not shown.
+
+    Attributes:
+        point: where the polynomial was evaluated, in [1, 65535].
+        threshold: how many shares give the secret, in [1, 65535].
+        value: of the polynomial, in [0, PRIME).
+    """
+
+    point: int
+    threshold: int
+    value: int = field(repr=False)
+
+    def to_bytes(self) -> bytes:
+        """The share as `SHARE_BYTES` bytes."""
+        return _HEAD.pack(self.point, self.threshold) + self.value.to_bytes(_VALUE_BYTES, "big")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Share:
+        """The share that `to_bytes` wrote.
+
+        Raises:
+            ValueError: where the length or a number is not one of a share.
+        """
+        if len(data) != SHARE_BYTES:
+            raise ValueError(f"a share has {SHARE_BYTES} bytes, not {len(data)}")
+        point, threshold = _HEAD.unpack_from(data)
+        value = int.from_bytes(data[_HEAD.size :], "big")
+        if not (point and threshold and value < PRIME):
+            raise ValueError("the bytes are not those of a share")
+        return cls(point, threshold, value)
+
+
+def split(secret: bytes, shares: int, threshold: int) -> list[Share]:
+    """Cut a secret into shares for the points 1, 2, ... `shares`.
+
+    Args:
+        secret: 32 bytes.
+        shares: how many are made, in [1, 65535].
+        threshold: how many give the secret back, in [1, shares].
+    """
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    if not 1 <= threshold <= shares < 2**16:
+        raise ValueError(f"{threshold} of {shares} shares: needs 1 <= threshold <= shares <= 65535")
+    coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    coefficients.append(int.from_bytes(secret, "big"))
+    return [Share(point, threshold, _evaluate(coefficients, point)) for point in range(1, shares + 1)]
+
+
+def _evaluate(coefficients: Sequence[int], point: int) -> int:
+    """Value of a polynomial, highest coefficient first. Points are small, so one reduction at the end is cheapest."""
+    value = 0
+    for coefficient in coefficients:
+        value = value * point + coefficient
+    return value % PRIME
+
+
+def join(shares: Mapping[int, Share]) -> bytes:
+    """The secret from its shares by point; of more than needed the lowest points are used.
+
+    Raises:
+        ValueError: where there are fewer than the threshold, a share lies under another point than its own, or the
+            shares are not of one secret.
+    """
+    threshold = next(iter(shares.values())).threshold if shares else 1
+    if any(share.threshold != threshold for share in shares.values()):
+        raise ValueError("the shares are of different secrets")
+    if any(share.point != point for point, share in shares.items()):
+        raise ValueError("a share lies under another point than its own")
+    if len(shares) < threshold:
+        raise ValueError(f"{len(shares)} shares of at least {threshold}")
+    points = tuple(sorted(shares)[:threshold])
+    terms = (weight * shares[point].value for point, weight in zip(points, _weights(points), strict=True))
+    secret = sum(terms) % PRIME
+    if secret >> (8 * SECRET_BYTES):
+        raise ValueError("the shares are not of one secret")
+    return secret.to_bytes(SECRET_BYTES, "big")
+
+
+@lru_cache(maxsize=16)
+def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """What the values at these points are multiplied with to give the value at 0 (Lagrange)."""
+    weights = []
+    for point in points:
+        above, below = 1, 1
+        for other in points:
+            if other != point:
+                above *= other
+                below *= other - point
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
+
+
+class Secret(IntEnum):
+    """Which of a client's secrets a share belongs to. The server may learn one of them, never both."""
+
+    MASKING_KEY = 1
+    """Private key of the pairwise masks: revealed where the client dropped out."""
+    OWN_MASK = 2
+    """Seed of the own mask: revealed where the client's vector arrived."""
+
+
+@dataclass(frozen=True)
+class HeldShare:
+    """A share that a client holds of a secret.
+
+    Attributes:
+        owner: client whose secret it is.
+        secret: which of its secrets.
+        share: the share.
+    """
+
+    owner: int
+    secret: Secret
+    share: Share
+
+
+_HELD_HEAD = struct.Struct(">qB")
+_RECORD = _HELD_HEAD.size + SHARE_BYTES
+
+
+def pack(shares: Iterable[HeldShare]) -> bytes:
+    """Shares as bytes."""
+    return b"".join(_HELD_HEAD.pack(held.owner, held.secret) + held.share.to_bytes() for held in shares)
+
+
+def read(sender: int, step: Step, data: bytes) -> list[HeldShare]:
+    """The shares that `pack` wrote.
+
+    Args:
+        sender: client whose message it is.
+        step: what the message is for.
+        data: the bytes.
+
+    Raises:
+        RejectedError: where the bytes are not those of shares; it names the sender.
+    """
+    try:
+        return [_unpack(data[start : start + _RECORD]) for start in range(0, len(data), _RECORD)]
+    except (ValueError, struct.error):
+        raise RejectedError(sender, step, "its bytes are not those of shares") from None
+
+
+def _unpack(record: bytes) -> HeldShare:
+    """One share."""
+    owner, secret = _HELD_HEAD.unpack_from(record)
+    return HeldShare(owner, Secret(secret), Share.from_bytes(record[_HELD_HEAD.size :]))

@@ -1,0 +1,101 @@
+"""Runs a command that ends with the process that asked for it, however that ends; a file is kept locked till then.
+
+`python -m app.experiments.supervisor PARENT LOCK CORES -- COMMAND ...`: an interrupt is passed on to the command and
+all its processes; a request to terminate, and the end of the parent, kill them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+PATIENCE = 30.0
+"""Seconds to wait for a former process of the same run, which may be about to end."""
+
+PAUSE = 0.2
+"""Seconds between two looks at the parent."""
+
+REPEAT = 5.0
+"""Seconds after which a command that goes on is interrupted again: Python loses an interrupt that hits a destructor."""
+
+BUSY = 75
+"""Exit code where a former process of the same run is still alive."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command on the leash; returns its exit code, 128 and the signal's number where a signal ended it."""
+    parent, lock, cores = int(arguments[0]), Path(arguments[1]), arguments[2]
+    command = arguments[4:]
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    with lock.open("a+") as file:
+        if not _acquired(file, parent):
+            print(f"another process ({lock.read_text().strip()}) still works on this run", flush=True)
+            return BUSY
+        return _watched(command, parent, file)
+
+
+def _acquired(file: IO[str], parent: int) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and os.getppid() == parent:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(PAUSE)
+    return False
+
+
+def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
+    """The command's processes inherit the lock, so that it is free only when all of them are gone."""
+    child = subprocess.Popen(command, start_new_session=True, pass_fds=(file.fileno(),))  # noqa: S603  our own command
+    interrupt = _Interrupt(child.pid)
+    signal.signal(signal.SIGINT, lambda *_: interrupt.send())
+    signal.signal(signal.SIGTERM, lambda *_: _signal(child.pid, signal.SIGKILL))
+    file.truncate(0)
+    file.write(f"{child.pid}\n")
+    file.flush()
+    while True:
+        try:
+            code = child.wait(PAUSE)
+            break
+        except subprocess.TimeoutExpired:
+            interrupt.repeat()
+            if os.getppid() != parent:
+                _signal(child.pid, signal.SIGKILL)
+    _signal(child.pid, signal.SIGKILL)  # helpers that the command left behind
+    return code if code >= 0 else 128 - code
+
+
+class _Interrupt:
+    """An interrupt that is passed on, and again as long as the command goes on."""
+
+    def __init__(self, group: int) -> None:
+        self._group, self._sent = group, math.inf
+
+    def send(self) -> None:
+        """Interrupt the command."""
+        self._sent = time.monotonic()
+        _signal(self._group, signal.SIGINT)
+
+    def repeat(self) -> None:
+        """Interrupt it again where the last time was long ago."""
+        if time.monotonic() - self._sent > REPEAT:
+            self.send()
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

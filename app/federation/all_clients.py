@@ -1,0 +1,254 @@
+"""Every client of the federation on its own test set with the model it would use now; clients that join late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from app.errors import Problem
+from app.federation.evaluation import Score, score, statistics_context
+from app.federation.execution.client_trainer import LocalContext
+from app.federation.execution.distributed import gather
+from app.federation.execution.executors import make_executor
+from app.federation.execution.tasks import ClientTask
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.models.base import ScalableNet
+from app.seeding import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+Choice = Literal["own", "another", "mean", "none"]
+"""Private cells: the client's own, those of another client of its group, the mean over clients, or the server's."""
+
+
+@dataclass(frozen=True)
+class LocalScore:
+    """One client's model on the client's own test set.
+
+    Attributes:
+        client: client id.
+        score: counts on its test set.
+        own: whether the client has private values of its own; always False for networks without private cells.
+    """
+
+    client: int
+    score: Score
+    own: bool
+
+
+class Everyone:
+    """Evaluates all clients, participants or not, with the server's present model and what each keeps to itself.
+
+    A client that has never taken part in a round has nothing of its own, and uses the server's model as it is.
+    """
+
+    def __init__(self, federation: FederatedModule, round_: int) -> None:
+        """Look at the federation as it is now.
+
+        Args:
+            federation: in training, at the end of a round.
+            round_: 0-based number of that round, whose plan tells who trains how wide a network.
+        """
+        self._federation = federation
+        self._plan = federation.plan_of(round_)
+        self._theta = federation.space.read(federation.net)
+        self._nets = threading.local()  # worker threads evaluate one client each
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What can be compared: only clients with a private part can be given another one."""
+        return ("own", "another", "mean", "none") if self._federation.personal else ("own",)
+
+    def scores(self, choice: Choice = "own") -> tuple[LocalScore, ...]:
+        """Every client with a test set, by id; the same on all processes."""
+        return self._gathered(lambda client: self._vector(client, self._values(client, choice)))
+
+    def fine_tuned(self) -> tuple[LocalScore, ...]:
+        """The same after one more local training of every client, of which nothing is sent."""
+        tasks = (self._task(client, self._started(client)) for client in self._share())
+        return self._scored(self._trained(self._undefended(), tasks))
+
+    @property
+    def _clients(self) -> tuple[int, ...]:
+        """Who is evaluated: all clients that belong to the federation."""
+        return self._federation.roster.present
+
+    def _share(self) -> list[int]:
+        """Clients with a test set that this process evaluates."""
+        federation = self._federation
+        tested = [client for client in self._clients if len(federation.data.test_indices(client))]
+        return tested[federation.global_rank :: federation.trainer.world_size]
+
+    def _gathered(self, model: Callable[[int], Tensor]) -> tuple[LocalScore, ...]:
+        """Scores of the clients' models, which are made one at a time: a federation may have thousands."""
+        clients = self._share()
+        scores = self._federation.executor.map(lambda client: self._score(client, model(client)), clients)
+        return self._listed(zip(clients, scores, strict=True))
+
+    def _scored(self, vectors: Iterable[tuple[int, Tensor]]) -> tuple[LocalScore, ...]:
+        """Scores of models that come one after the other."""
+        return self._listed((client, self._score(client, vector)) for client, vector in vectors)
+
+    def _listed(self, scores: Iterable[tuple[int, Score]]) -> tuple[LocalScore, ...]:
+        holders = set(self._federation.personal.clients)
+        own = [LocalScore(client, one, client in holders) for client, one in scores]
+        return tuple(sorted((one for part in gather(own) for one in part), key=lambda one: one.client))
+
+    def _vector(self, client: int, values: Tensor | None) -> Tensor:
+        """The client's model; without values of its private cells, those of the server."""
+        index = self._plan.index(client)
+        vector = self._theta[index]
+        if values is not None:
+            self._federation.personal.put(values, index, vector)
+        return vector
+
+    def _values(self, client: int, choice: Choice) -> Tensor | None:
+        personal = self._federation.personal
+        if choice == "mean" and personal.clients:
+            return self._mean
+        if choice == "none" or client not in personal.clients:
+            return None
+        return personal.of(client if choice == "own" else self._partners[client])
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        """Mean of the private parts of all clients that have one."""
+        personal = self._federation.personal
+        return torch.stack([personal.of(holder) for holder in personal.clients]).mean(dim=0)
+
+    @cached_property
+    def _partners(self) -> dict[int, int]:
+        """With whom clients exchange their private parts: another of their group, since groups differ anyway.
+
+        The only holder of a group exchanges with the next client of any group, or, if all alone, with itself.
+        """
+        federation = self._federation
+        order = numpy_generator(federation.seed, "exchange").permutation(federation.personal.clients).tolist()
+        partners: dict[int, int] = {}
+        for place, client in enumerate(order):
+            others = [*order[place + 1 :], *order[:place]]
+            same = [other for other in others if federation.data.groups[other] == federation.data.groups[client]]
+            partners[client] = [*same, *others, client][0]
+        return partners
+
+    def _score(self, client: int, vector: Tensor) -> Score:
+        federation, rate = self._federation, self._plan.rate(client)
+        net, flat = self._net(rate)
+        flat.write(vector)
+        noise = torch_generator(federation.seed, "everyone", self._plan.round, client)
+        for name, value in net.draw(noise).items():
+            net.get_buffer(name).copy_(value)
+        store, size = federation.data.store, federation.evaluation.batch_size
+        with (
+            federation.local_context.precision(),
+            statistics_context(net, store, federation.data.train_indices(client), size),
+        ):
+            return score(net, store, federation.data.test_indices(client), size)
+
+    def _net(self, rate: float) -> tuple[ScalableNet, FlatNet]:
+        if not hasattr(self._nets, "by_rate"):
+            self._nets.by_rate = {}
+        nets: dict[float, tuple[ScalableNet, FlatNet]] = self._nets.by_rate
+        if rate not in nets:
+            with torch.random.fork_rng(devices=[]):  # building a network draws initial values
+                net = self._federation.net.scaled(rate).to(self._theta.device, self._theta.dtype)
+            nets[rate] = (net, FlatNet(ParameterSpace(net), net))
+        return nets[rate]
+
+    def _undefended(self) -> LocalContext:
+        """How clients train for themselves: defenses have no part in it, since nothing leaves the client."""
+        context = self._federation.local_context
+        return replace(context, start_hooks=(), end_hooks=(), loss_hooks=(), penalty_hooks=())
+
+    def _started(self, client: int) -> Tensor:
+        """What a client starts a local training from: the server's model with its own values, or the initial ones."""
+        return self._vector(client, self._federation.personal.of(client))
+
+    def _trained(self, context: LocalContext, tasks: Iterable[ClientTask]) -> Iterator[tuple[int, Tensor]]:
+        """The clients' models after local training, a block at a time."""
+        federation, waiting = self._federation, iter(tasks)
+        executor = make_executor(federation.executor_kind, context, federation.worker_count, [])
+        try:
+            while block := list(islice(waiting, federation.block_size)):
+                yield from ((trained.task.client, trained.vector) for trained in executor.run(block))
+        finally:
+            executor.close()
+
+    def _task(self, client: int, vector: Tensor, later: int = 0) -> ClientTask:
+        """One more local training of a model; keyed like the round after this one, or so many later."""
+        federation = self._federation
+        return ClientTask(
+            client=client,
+            round=self._plan.round + 1 + later,
+            capacity=self._plan.rate(client),
+            received=vector,
+            key=None,
+            lr=federation.learning_rate,
+            train=federation.data.train_indices(client),
+            test=federation.data.test_indices(client),
+            evaluate=False,
+            owned=federation.data.owned_classes(client) if federation.local.mask_labels else None,
+            index=self._plan.index(client),
+        )
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """Clients that take part in no round and join when the training is over.
+
+    Attributes:
+        clients: how many, drawn at random; 0 for none.
+        visits: local trainings of what belongs to them alone, each with the usual epochs, at least 1.
+    """
+
+    clients: int = 0
+    visits: int = 10
+
+    def problems(self, clients: int) -> Iterator[Problem]:
+        """What is wrong with these settings in a federation of so many clients."""
+        if not 0 <= self.clients < clients:
+            yield Problem(
+                f"{self.clients} of {clients} clients are newcomers",
+                "nobody would be left to train what they join",
+                f"set --model.newcomers.clients to at least 0 and below {clients}",
+            )
+        if self.visits < 1:
+            yield Problem(
+                f"newcomers.visits is {self.visits}",
+                "newcomers would not fit anything",
+                "set --model.newcomers.visits to 1 or more",
+            )
+
+    def chosen(self, clients: int, seed: int) -> frozenset[int]:
+        """Who they are."""
+        return frozenset(numpy_generator(seed, "newcomers").permutation(clients)[: self.clients].tolist())
+
+
+class Joining(Everyone):
+    """Newcomers with the server's final model. Nothing they do is sent, and the federation does not change."""
+
+    @property
+    def _clients(self) -> tuple[int, ...]:
+        return tuple(sorted(self._federation.roster.absent))
+
+    def scores(self, choice: Choice = "none") -> tuple[LocalScore, ...]:
+        """Newcomers as they come: with the server's model, or with the mean of the private parts in the federation."""
+        return super().scores(choice)
+
+    def fitted(self) -> tuple[LocalScore, ...]:
+        """After they have fitted their private part to their data, with all that is shared frozen."""
+        federation = self._federation
+        context = replace(self._undefended(), trained=federation.space.names(federation.personal.mask))
+        vectors = {client: self._started(client) for client in self._share()}
+        for visit in range(federation.newcomers.visits):
+            tasks = [self._task(client, vector, visit) for client, vector in vectors.items()]
+            vectors = dict(self._trained(context, tasks))
+        return self._scored(vectors.items())

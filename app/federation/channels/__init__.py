@@ -1,0 +1,1 @@
+"""How updates reach the server: plain, Paillier-encrypted, masked (secure aggregation), and what each costs."""

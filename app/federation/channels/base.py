@@ -1,0 +1,156 @@
+"""How updates reach the server. Plain here; masked and encrypted channels replace it by overriding the same methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from app.federation.execution.distributed import precise
+from app.federation.plan import Plan
+
+UncoveredCells = Literal["keep", "zero"]
+Form = Literal["plain", "masked", "ciphertext"]
+Carries = Literal["values", "changes"]
+Reduce = Callable[[Tensor], Tensor]
+"""Sums a tensor over all processes."""
+
+
+@dataclass
+class Update:
+    """What a client is about to send. Defenses edit `vector` in place.
+
+    Attributes:
+        client: client id.
+        round: 0-based round.
+        index: cells of the server's vector that `vector` holds (int64, ascending); cells that stay on the client are
+            not among them.
+        vector: the client's values after local training, parameters first, then buffers.
+        received: the values the client was sent, same cells.
+        trainable: how many leading cells are parameters; the rest are buffers, which noise must not touch.
+        samples: training samples of the client.
+        lr: learning rate of the round.
+        loss: mean training loss over the local steps.
+        received_loss: loss of the received model on the client's training set, where the server optimiser needs it.
+        weight: weight in the mean.
+        curvature: this client's term of q-FFL's normaliser, 0 elsewhere.
+    """
+
+    client: int
+    round: int
+    index: Tensor
+    vector: Tensor
+    received: Tensor
+    trainable: int
+    samples: int
+    lr: float
+    loss: float
+    received_loss: float
+    weight: float = 1.0
+    curvature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sees of one update.
+
+    Attributes:
+        client: sender.
+        round: 0-based round.
+        index: cells the message is about (public).
+        payload: the values where the server can read them, None where it sees only masks or ciphertext.
+        form: what travelled.
+        size: bytes on the wire.
+    """
+
+    client: int
+    round: int
+    index: Tensor
+    payload: Tensor | None
+    form: Form
+    size: int
+
+
+@dataclass
+class Aggregate:
+    """What the server knows at the end of a round. Server-side defenses edit `mean` in place.
+
+    Attributes:
+        mean: weighted mean of every cell (float64); cells nobody sent are filled as `uncovered_cells` says.
+        weight: total weight of every cell; 0 where nobody sent it.
+        curvature: sum of the clients' curvature (q-FFL).
+        updates: number of updates in it.
+    """
+
+    mean: Tensor
+    weight: Tensor
+    curvature: float
+    updates: int
+
+
+class Channel(ABC):
+    """The way from the clients to the server during one round."""
+
+    form: Form = "plain"
+    """What travels. Under `ciphertext` the server cannot read the models it hands out either."""
+
+    carries: Carries = "values"
+    """Whether the mean is one of the clients' values, or the server's vector plus the mean of their changes."""
+
+    @abstractmethod
+    def open(self, plan: Plan, theta: Tensor) -> None:
+        """Start a round from the server's vector `theta`."""
+
+    @abstractmethod
+    def send(self, update: Update) -> Message | None:
+        """Carry one update; returns what the server saw of it, None where it did not arrive."""
+
+    @abstractmethod
+    def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
+        """End the round: combine what arrived on all processes."""
+
+    def bytes_down(self, client: int, received: Tensor) -> int:
+        """Bytes of the model that the server sent to a client."""
+        return received.numel() * received.element_size()
+
+    def end(self) -> None:  # noqa: B027  most channels hold nothing
+        """The run is over; let go of workers and secrets."""
+
+
+class PlainChannel(Channel):
+    """The server reads every update. Sums are kept in double precision, so order and grouping do not show."""
+
+    def open(self, plan: Plan, theta: Tensor) -> None:
+        """Clear the sums."""
+        wide = precise(theta.device)
+        self._theta = theta
+        self._total = torch.zeros_like(theta, dtype=wide)
+        self._weight = torch.zeros_like(theta, dtype=wide)
+        self._weight_everywhere = self._curvature = self._updates = 0.0
+
+    def send(self, update: Update) -> Message:
+        """Add the update to the sums."""
+        if update.index.numel() == self._total.numel():
+            self._total.add_(update.vector, alpha=update.weight)
+            self._weight_everywhere += update.weight
+        else:
+            values = update.vector.to(self._total.dtype)
+            self._total.index_add_(0, update.index, values, alpha=update.weight)
+            self._weight.index_add_(0, update.index, torch.ones_like(values), alpha=update.weight)
+        self._curvature += update.curvature
+        self._updates += 1
+        size = update.vector.numel() * update.vector.element_size()
+        return Message(update.client, update.round, update.index, update.vector, "plain", size)
+
+    def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
+        """Divide the sums by the weights, cell by cell."""
+        own = torch.tensor([self._curvature, self._updates], dtype=self._total.dtype, device=self._total.device)
+        total, weight = reduce(self._total), reduce(self._weight + self._weight_everywhere)
+        curvature, updates = reduce(own).tolist()
+        fill = self._theta.to(total.dtype) if uncovered == "keep" or updates == 0 else torch.zeros_like(total)
+        mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), fill)
+        return Aggregate(mean, weight, curvature, int(updates))

@@ -1,0 +1,143 @@
+"""What a round costs on its way to the server, before anything is trained: bytes from the plan, seconds from samples.
+
+Bytes are those of the run for the plain and the encrypted channel; secure aggregation's keys and shares are counted per
+pair of clients of a small round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.crypto.contributors import Contributors
+from app.crypto.fixed_point import FixedPoint
+from app.crypto.paillier.arrangement import Arrangement
+from app.crypto.paillier.cost import OperationCost
+from app.crypto.paillier.packing import Packing
+from app.crypto.secure_aggregation.cost import MaskingCost
+from app.crypto.secure_aggregation.streams import word_for
+from app.federation.channels.encrypted import OVERHEAD
+from app.federation.channels.integer_code import IntegerCode, weight_code
+from app.federation.plan import Plan
+from app.federation.private_coordinates import received_cells, sent_indices
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+_BLOCKS = 1 << 14
+"""Blocks of cells that are looked at together; bounds memory."""
+
+
+@dataclass(frozen=True)
+class ChannelCost:
+    """One round over one channel.
+
+    Attributes:
+        name: of the channel.
+        clients: that take part.
+        up: bytes that all clients send.
+        down: bytes that they receive.
+        client: CPU seconds of one client on average, without decryption.
+        server: CPU seconds of the server.
+        decrypt: CPU seconds to decrypt the sum once; 0 where nothing is encrypted.
+        values: per ciphertext; 0 where nothing is encrypted.
+    """
+
+    name: str
+    clients: int
+    up: int
+    down: int
+    client: float = 0.0
+    server: float = 0.0
+    decrypt: float = 0.0
+    values: int = 0
+
+    @property
+    def shared_decrypt(self) -> float:
+        """Seconds of one client where the clients share the work of decryption."""
+        return self.decrypt / max(1, self.clients)
+
+
+class RoundCosts:
+    """Costs of one planned round of a prepared federation."""
+
+    def __init__(self, federation: FederatedModule, plan: Plan, point: FixedPoint, max_weight: float) -> None:
+        """Plan a round.
+
+        Args:
+            federation: prepared.
+            plan: the round.
+            point: precision of a client's change.
+            max_weight: largest weight where weights depend on losses.
+        """
+        theta = federation.space.read(federation.net)
+        contributors = Contributors.of(theta.numel(), sent_indices(federation, plan))
+        self._code = IntegerCode(contributors, point, weight_code(federation, max_weight), theta, "refuse")
+        self._clients = contributors.clients
+        self._down = sum(plan.index(client).numel() for client in self._clients) * theta.element_size()
+        self._element = theta.element_size()
+        keys = Counter(plan.key(client) for client in self._clients)
+        one = {plan.key(client): client for client in self._clients}
+        self._received = [(received_cells(federation, plan, one[key]), times) for key, times in keys.items()]
+
+    def plain(self) -> ChannelCost:
+        """Values as they are."""
+        up = sum(len(self._code.contributors.index(client)) for client in self._clients) * self._element
+        return ChannelCost("plain", len(self._clients), up, self._down)
+
+    def masked(self, cost: MaskingCost) -> ChannelCost:
+        """Secure aggregation, nobody dropping out."""
+        clients, words = len(self._clients), self._words_of_masks()
+        size = word_for(self._code.largest_sum).itemsize
+        sent = sum(len(self._code.positions(client)) for client in self._clients)
+        pairs = clients * (clients - 1)
+        up = sent * size + round(clients * cost.client_bytes + pairs * cost.pair_bytes)
+        seconds = (words * cost.word + pairs * cost.pair) / max(1, clients)
+        return ChannelCost("secure aggregation", clients, up, self._down, seconds, sent * cost.word)
+
+    def paillier(self, key_length: int, cost: OperationCost) -> ChannelCost:
+        """Packed Paillier with keys of some length."""
+        packing = Packing.fit(key_length, self._code.largest_sum)
+        arrangement = Arrangement.of(self._code.block_of, packing.slots)
+        numbers: dict[int, np.ndarray] = {}
+        for client in self._clients:
+            submodel = self._code.contributors.submodel_of[client]
+            if submodel not in numbers:
+                numbers[submodel] = arrangement.ciphertexts(self._code.positions(client))
+        sent = [len(numbers[self._code.contributors.submodel_of[client]]) for client in self._clients]
+        summed = len(_union(list(numbers.values())))
+        got = sum(len(arrangement.ciphertexts(cells)) * times for cells, times in self._received)
+        length = key_length // 4
+        return ChannelCost(
+            name=f"Paillier, {key_length} bits",
+            clients=len(sent),
+            up=sum(sent) * length + len(sent) * OVERHEAD,
+            down=got * length,
+            client=sum(sent) * cost.encrypt / max(1, len(sent)),
+            server=sum(sent) * cost.add,
+            decrypt=summed * cost.decrypt,
+            values=packing.slots,
+        )
+
+    def _words_of_masks(self) -> int:
+        """Words that all clients make: one mask of their own, and one for every other client with common cells."""
+        contributors = self._code.contributors
+        sizes = np.bincount(contributors.block_of, minlength=contributors.blocks).astype(np.float64)
+        common = np.zeros((len(contributors.submodels),) * 2)
+        for start in range(0, contributors.blocks, _BLOCKS):
+            held = contributors.holds[:, start : start + _BLOCKS].astype(np.float64)
+            common += (held * sizes[start : start + _BLOCKS]) @ held.T
+        members = np.bincount(
+            [contributors.submodel_of[client] for client in self._clients], minlength=len(contributors.submodels)
+        )
+        # a client's masks with the others, and the mask of its own in place of the one with itself
+        return round(float(members @ common @ members))
+
+
+def _union(numbers: Sequence[np.ndarray]) -> np.ndarray:
+    return np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, dtype=np.int64)

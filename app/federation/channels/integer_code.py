@@ -1,0 +1,266 @@
+"""Updates as integers and sums of integers as means: what the encrypted and the masked channel share."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.crypto.contributors import Contributors
+from app.crypto.fixed_point import FixedPoint, Outside, OutsideRangeError
+from app.crypto.messages import Incident
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate, UncoveredCells, Update
+from app.federation.checks import stack_traits, weighs_by_loss
+from app.federation.execution.distributed import precise
+from app.federation.parameters import ParameterSpace
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+@dataclass(frozen=True)
+class WeightCode:
+    """Weights as integers.
+
+    Attributes:
+        unit: weights are rounded to multiples of it; a unit of 1 says that they are whole numbers.
+        largest: of every client, as an integer.
+        secret: whether only sums of weights may come to light.
+        inward: whether weights and changes are rounded towards 0, so that a bound on a client's influence still holds.
+    """
+
+    unit: float
+    largest: Mapping[int, int]
+    secret: bool = False
+    inward: bool = False
+
+    def integer(self, weight: float) -> int:
+        """A weight in units, at least 1 where there is any, so that sums of weights are not 0.
+
+        Raises:
+            ValueError: where whole numbers are expected and this is none.
+        """
+        units = weight / self.unit
+        if self.unit == 1 and units != round(units):
+            raise ValueError(f"weight {weight:g} is no whole number, as weights by samples and equal weights are")
+        whole = math.floor(units) if self.inward else round(units)
+        return max(whole, 1) if weight > 0 else whole
+
+
+class IntegerCode:
+    """The code of one round.
+
+    Attributes:
+        contributors: who contributes to which cells.
+        length: number of integers that are summed.
+        clipped: values of this process's clients that were cut to the range.
+        coded: all values of this process's clients.
+    """
+
+    def __init__(
+        self, contributors: Contributors, point: FixedPoint, weights: WeightCode, theta: Tensor, outside: Outside
+    ) -> None:
+        """Code a round.
+
+        Args:
+            contributors: who contributes to which cells.
+            point: precision of a client's change.
+            weights: how weights are coded.
+            theta: the server's vector.
+            outside: what becomes of changes that the range does not hold.
+        """
+        self.contributors = contributors
+        self._point, self._weights, self._theta, self._outside = point, weights, theta, outside
+        self.length = contributors.cells + (contributors.blocks + 1 if weights.secret else 0)
+        self.clipped = self.coded = 0
+        self._positions: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def largest_sum(self) -> int:
+        """No sum over the clients of the round can exceed it in absolute value."""
+        return self._point.largest * sum(self._weights.largest[client] for client in self.contributors.clients)
+
+    @cached_property
+    def block_of(self) -> np.ndarray:
+        """(length) contributor block of every integer; the sum of the curvatures comes last, in a block of its own."""
+        blocks = self.contributors.blocks
+        own = np.arange(blocks + 1) if self._weights.secret else np.zeros(0, dtype=np.int64)
+        return np.concatenate([self.contributors.block_of, own])
+
+    def positions(self, client: int) -> np.ndarray:
+        """Where a client's integers belong (int64, ascending); one object for all clients with the same submodel."""
+        submodel = self.contributors.submodel_of[client]
+        if submodel not in self._positions:
+            index, cells = self.contributors.submodels[submodel], self.contributors.cells
+            last = [cells + self.contributors.blocks]
+            extra = [*(cells + self.contributors.blocks_of(client)), *last] if self._weights.secret else []
+            self._positions[submodel] = np.concatenate([index, np.array(extra, dtype=np.int64)]) if extra else index
+        return self._positions[submodel]
+
+    def weight(self, update: Update) -> int:
+        """A client's weight in units.
+
+        Raises:
+            ValueError: where it is above what the guard bits were made for.
+        """
+        weight, most = self._weights.integer(update.weight), self._weights.largest[update.client]
+        if not 0 <= weight <= most:
+            raise ValueError(
+                f"weight {update.weight:g} of client {update.client} is not in 0..{most * self._weights.unit:g}"
+            )
+        return weight
+
+    def encode(self, update: Update) -> np.ndarray:
+        """A client's integers (int64), one for each of its positions.
+
+        Raises:
+            ValueError: where the update is not about the planned cells, or its weight or curvature is out of bounds.
+            OutsideRangeError: where changes are outside the range.
+        """
+        index = self.contributors.index(update.client)
+        if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
+            raise ValueError(f"client {update.client} sends other cells than planned")
+        change = (update.vector.cpu().double() - update.received.cpu().double()).numpy()
+        weight = self.weight(update)
+        values = self._point.quantise(change, self._outside, self._weights.inward)
+        self.coded += len(values)
+        largest = (self._point.largest + (1 if self._weights.inward else 0.5)) * self._point.step
+        self.clipped += int((np.abs(change) >= largest).sum())
+        if not self._weights.secret:
+            return values * weight
+        curvature = self._curvature(update)
+        blocks = len(self.contributors.blocks_of(update.client))
+        return np.concatenate([values * weight, np.full(blocks, weight), [curvature]])
+
+    def _curvature(self, update: Update) -> int:
+        curvature = self._weights.integer(update.curvature)
+        most = self._point.largest * self._weights.largest[update.client]
+        if not 0 <= curvature <= most:
+            raise ValueError(f"curvature {update.curvature:g} of client {update.client} is too large for fixed point")
+        return curvature
+
+    def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
+        """The mean of every cell.
+
+        Args:
+            sums: (length) int64.
+            arrived: weights in units of the clients in the sum; where weights are secret, only whose they are counts.
+            uncovered: what becomes of cells that nobody sent.
+        """
+        cells, blocks = self.contributors.cells, self.contributors.blocks
+        per_block = sums[cells : cells + blocks] if self._weights.secret else self.contributors.sum_over(arrived)
+        curvature = float(sums[-1]) * self._weights.unit if self._weights.secret and len(sums) else 0.0
+        weight = self._tensor(per_block)[torch.from_numpy(self.contributors.block_of).to(self._theta.device)]
+        change = self._tensor(self._point.restore(sums[:cells])) / weight.clamp(min=1)
+        theta = self._theta.to(weight.dtype)
+        fill = theta if uncovered == "keep" or not arrived else torch.zeros_like(theta)
+        mean = torch.where(weight > 0, theta + change, fill)
+        return Aggregate(mean, weight * self._weights.unit, curvature, len(arrived))
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.float64)).to(self._theta.device, precise(self._theta.device))
+
+
+FINE = 2.0**-16
+"""Unit of weights that are no integers."""
+
+
+def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
+    """How the weights of a federation's clients travel.
+
+    Args:
+        federation: prepared.
+        max_weight: largest weight where weights depend on losses; they are secret then.
+    """
+    sizes = federation.roster.sizes
+    if weighs_by_loss(federation):
+        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(max_weight / FINE)), secret=True)
+    bounded = "client-dp" in stack_traits(federation)
+    if federation.weighting == "uniform":
+        return WeightCode(1.0, dict.fromkeys(range(len(sizes)), 1), inward=bounded)
+    if bounded:  # weights are at most 1
+        return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(1 / FINE)), inward=True)
+    return WeightCode(1.0, dict(enumerate(sizes)))
+
+
+def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: float) -> int:
+    """Bound on the sums of any round: the clients with the largest weights take part.
+
+    Args:
+        federation: prepared.
+        point: precision of a client's change.
+        max_weight: largest weight where weights depend on losses.
+    """
+    weights = sorted(weight_code(federation, max_weight).largest.values(), reverse=True)
+    return point.largest * sum(weights[: federation.roster.most])
+
+
+def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
+    """What is wrong with settings that both channels have."""
+    yield from _point_problems(defense, point)
+    if not max_weight > 0:
+        remedy = "set --defenses.NAME.max_weight above 0"
+        yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
+    if attempts < 1:
+        remedy = "set --defenses.NAME.attempts to 1 or more"
+        yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
+
+
+def _point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
+    if not 8 <= point.bits <= 32:
+        consequence = "sums would be useless" if point.bits < 8 else "more digits than a float has would be sent"
+        yield Problem(f"bits of {defense} is {point.bits}", consequence, "set --defenses.NAME.bits between 8 and 32")
+    if not 0 < point.range < float("inf"):
+        remedy = "set --defenses.NAME.range above 0"
+        yield Problem(f"range of {defense} is {point.range}", "no change of a parameter would fit", remedy)
+
+
+def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: str) -> np.ndarray:
+    """A client's integers.
+
+    Args:
+        code: of the round.
+        update: what the client sends.
+        space: layout of the server's vector.
+        defense: what the user calls the defense.
+
+    Raises:
+        UserError: where changes or weights do not fit.
+    """
+    try:
+        return code.encode(update)
+    except OutsideRangeError as error:
+        raise _outside(error, update, space, defense) from error
+    except ValueError as error:
+        raise UserError.of(
+            f"round {update.round + 1}: {error}",
+            "sums would come out wrong",
+            f"raise --defenses.{defense}.max_weight where weights depend on losses; elsewhere, take out the callback "
+            "that changes weights or cells of updates",
+        ) from error
+
+
+def tell_incidents(incidents: Iterable[Incident]) -> None:
+    """Warn of what went wrong on the way."""
+    for told in dict.fromkeys(map(str, incidents)):
+        warnings.warn(told, stacklevel=2)
+
+
+def _outside(error: OutsideRangeError, update: Update, space: ParameterSpace, defense: str) -> UserError:
+    cell = int(update.index[int(error.positions[0])])
+    layer = next(block.name for block in space.blocks if block.cells.start <= cell < block.cells.stop)
+    return UserError.of(
+        f"round {update.round + 1}: {len(error.positions)} parameters of client {update.client} changed by up to "
+        f"{error.largest:g}, the first of them in {layer}",
+        "fixed point does not hold such changes, and sums would come out wrong; the last round's checkpoint is kept",
+        f"raise --defenses.{defense}.range (with --defenses.{defense}.bits, to keep the precision), or cut such "
+        f"changes with --defenses.{defense}.outside clip",
+    )

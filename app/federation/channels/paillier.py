@@ -1,0 +1,176 @@
+"""Updates under Paillier encryption, real or simulated: the server adds ciphertexts that it cannot read."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.crypto.messages import SERVER, Envelope, Identity, Post, Registry, Wire, new_session
+from app.crypto.paillier.cost import OperationCost, measure
+from app.crypto.paillier.decryption import decrypt
+from app.crypto.paillier.encryption import EncryptionPool
+from app.crypto.paillier.keys import PrivateKey, PublicKey, generate
+from app.crypto.paillier.packing import CorruptedError
+from app.crypto.paillier.sums import EncryptedSum, from_wire, to_wire
+from app.federation.channels.encrypted import OVERHEAD, EncryptedChannel, Encryption
+from app.federation.channels.integer_code import tell_incidents
+from app.federation.execution.distributed import from_first, gather
+from app.federation.plan import NOBODY, Plan
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+class PaillierChannel(EncryptedChannel):
+    """The real thing: ciphertexts in signed messages. Plays the clients' part and the server's."""
+
+    def __init__(self, federation: FederatedModule, settings: Encryption, wire: Wire | None = None) -> None:
+        """Carry the updates of a federation.
+
+        Args:
+            federation: prepared.
+            settings: how to encrypt.
+            wire: what messages travel over; tests damage it.
+        """
+        super().__init__(federation, settings)
+        self._wire = wire or Wire()
+        self._private: PrivateKey | None = None
+        self._pool: EncryptionPool | None = None
+        self._known: PublicKey | None = None
+        self._identities: dict[int, Identity] = {}
+
+    @property
+    def _public(self) -> PublicKey:
+        assert self._known is not None
+        return self._known
+
+    def end(self) -> None:
+        """End the workers and forget the key."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = self._private = self._known = None
+        self._identities = {}
+
+    def _start(self) -> None:
+        if self._known is not None:
+            return
+        settings = self._settings
+        if self._federation.global_rank == 0:
+            self._private = generate(settings.key_length)
+        self._known = from_first(self._private.public if self._private is not None else None)
+        self._pool = EncryptionPool(self._public, settings.exponent, settings.workers, settings.progress)
+
+    def _open(self, plan: Plan) -> None:
+        self._session = from_first(new_session())
+        self._round = plan.round + 1
+        mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
+        registry = Registry()
+        for client in mine:
+            if client != NOBODY:
+                registry.enrol(client, self._identities.setdefault(client, Identity(client)).public)
+        self._post = Post(registry, self._wire, self._settings.attempts)
+        self._sum = EncryptedSum(self._public)
+        self._expected: Counter[int] = Counter()
+
+    def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int | None:
+        sealed = self._sealed(client, dense)
+        started = time.perf_counter()
+        arrived = self._post.deliver(sealed, self._session, self._round)
+        refusal = "" if arrived is None else self._accept(arrived.body, numbers)
+        self.work.add += time.perf_counter() - started
+        tell_incidents(self._post.take())
+        if refusal:
+            warnings.warn(f"round {self._round}: the update of client {client} is left out: {refusal}.", stacklevel=2)
+        return None if arrived is None or refusal else arrived.size
+
+    def _sealed(self, client: int, dense: np.ndarray) -> Envelope:
+        """The client encrypts and signs."""
+        assert self._pool is not None
+        made = self._pool.encrypt(self._packing.pack(dense))
+        self.work.encrypt += made.seconds
+        body = bytes.fromhex(self._public.fingerprint) + to_wire(self._public, made.ciphertexts)
+        return self._identities[client].seal(self._session, self._round, "ciphertext", SERVER, body)
+
+    def _accept(self, body: bytes, numbers: np.ndarray) -> str:
+        """The server adds a client's ciphertexts; returns why it does not, empty where it does."""
+        mark = bytes.fromhex(self._public.fingerprint)
+        if body[: len(mark)] != mark:
+            return "it is encrypted under another key"
+        try:
+            self._sum.add(numbers, from_wire(self._public, body[len(mark) :]))
+        except ValueError as error:
+            return str(error)
+        self._expected.update(numbers.tolist())
+        return ""
+
+    def _sums(self) -> np.ndarray | None:
+        """The first process adds up all processes' parts and decrypts; the others get the result."""
+        parts = gather((self._sum.positions, to_wire(self._public, self._sum.ciphertexts), self._expected))
+        if self._private is None:
+            return from_first(None)
+        started = time.perf_counter()
+        total, expected = EncryptedSum(self._public), Counter[int]()
+        for positions, wire, counted in parts:
+            total.add(positions, from_wire(self._public, wire))
+            expected.update(counted)
+        self.work.add += time.perf_counter() - started
+        return from_first(self._decrypted(self._private, total, expected))
+
+    def _decrypted(self, private: PrivateKey, total: EncryptedSum, expected: Counter[int]) -> np.ndarray | None:
+        """The clients decrypt the sum and see whether it is one."""
+        numbers = np.array(total.positions, dtype=np.int64)
+        try:
+            found = decrypt(private, total.ciphertexts, self._settings.threads, self._settings.progress)
+            opened = self._packing.unpack(found.plaintexts, len(numbers) * self._packing.slots)
+            wrong = int((opened.contributors != [expected[number] for number in numbers.tolist()]).sum())
+        except CorruptedError as error:
+            wrong = len(error.positions)
+        except ValueError:  # not even ciphertexts under this key
+            wrong = len(numbers)
+        if wrong:
+            warnings.warn(
+                f"round {self._round}: {wrong} of {len(numbers)} encrypted sums are damaged, or belong to another key; "
+                "the round is given up and no client's update is used.",
+                stacklevel=2,
+            )
+            return None
+        self.work.decrypt, self.work.summed = found.seconds, len(found.plaintexts)
+        return self._arrangement.collect(numbers, opened.values)
+
+
+class SimulatedPaillierChannel(EncryptedChannel):
+    """The same integers, added without encryption; seconds are counted from a measured sample of ciphertexts."""
+
+    _cost: OperationCost | None = None
+
+    @property
+    def _public(self) -> PublicKey:
+        return self._known
+
+    def _start(self) -> None:
+        if self._cost is None:
+            private = generate(self._settings.key_length)
+            self._known, self._cost = from_first((private.public, measure(private, self._settings.exponent)))
+
+    def _open(self, plan: Plan) -> None:
+        self._total = np.zeros(self._code.length, dtype=np.int64)
+        self._touched: set[int] = set()
+
+    def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int:
+        assert self._cost is not None
+        self._total += self._arrangement.collect(numbers, dense)
+        self._touched.update(numbers.tolist())
+        self.work.encrypt += len(numbers) * self._cost.encrypt
+        self.work.add += len(numbers) * self._cost.add
+        return OVERHEAD + len(numbers) * self._public.ciphertext_bytes
+
+    def _sums(self) -> np.ndarray:
+        assert self._cost is not None
+        touched = set[int]().union(*gather(self._touched))
+        if self._federation.global_rank == 0:  # work of all processes is added up, and there is one decryption
+            self.work.summed, self.work.decrypt = len(touched), len(touched) * self._cost.decrypt
+        return np.asarray(np.sum(gather(self._total), axis=0, dtype=np.int64))

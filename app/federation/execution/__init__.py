@@ -1,0 +1,1 @@
+"""How clients are trained on a device: tasks, worker threads, vectorised blocks, processes."""

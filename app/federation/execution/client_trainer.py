@@ -1,0 +1,266 @@
+"""What one worker needs to train clients: a network per width, reused for all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from app.federation.client import Batch, ClientModule, LossHook, PenaltyHook
+from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
+from app.federation.execution.tasks import ClientScores, ClientTask, TrainedClient
+from app.federation.local_training import LocalTraining
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.submodels import LocalWidths
+from app.federation.submodels.fjord import OrderedDropout
+from app.models.base import ScalableNet
+from app.models.layers import has_dropout, seed_dropout
+from app.models.norms import uses_batch_statistics
+from app.seeding import torch_generator
+from datamodules.store import ImageStore
+
+
+class SharedScores:
+    """Scores that several clients share: the first one to ask computes, the others need not wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scores: dict[Hashable, Future[Score]] = {}
+
+    def clear(self) -> None:
+        """Forget everything; called at the start of a round."""
+        self._scores.clear()
+
+    def get(self, key: Hashable, compute: Callable[[], Score]) -> Future[Score]:
+        """The score for `key`, perhaps still being computed by another worker."""
+        with self._lock:
+            first = key not in self._scores
+            score = self._scores.setdefault(key, Future())
+        if first:
+            try:
+                score.set_result(compute())
+            except BaseException as error:
+                score.set_exception(error)
+                raise
+        return score
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """All that training a client depends on, shared by the workers.
+
+    Attributes:
+        prototype: the server's network; local networks are built from it at each capacity.
+        store: all samples, on the device.
+        common_test: sample ids of the common test set for clients.
+        augment: augmentation of training batches, None for none.
+        local: how clients train.
+        evaluation: what is measured.
+        seed: the run's seed.
+        needs_received_loss: whether to compute the loss of the received model on the training set.
+        loss_hooks: callbacks' `client_loss`, bound.
+        penalty_hooks: callbacks' `client_penalty`, bound.
+        start_hooks: callbacks' `on_client_start`, bound.
+        end_hooks: callbacks' `on_client_end`, bound.
+        widths: widths a client draws from during its local steps, None for one width.
+        precision: makes the context in which networks run (autocast for mixed precision).
+        trained: names of the parameters that local training moves; None for all of them.
+        shared_scores: scores of received models, once per distinct submodel and round.
+    """
+
+    prototype: ScalableNet
+    store: ImageStore
+    common_test: Tensor
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None
+    local: LocalTraining
+    evaluation: Evaluation
+    seed: int
+    needs_received_loss: bool
+    loss_hooks: tuple[LossHook, ...]
+    penalty_hooks: tuple[PenaltyHook, ...]
+    start_hooks: tuple[Callable[[ClientModule], None], ...]
+    end_hooks: tuple[Callable[[ClientModule], None], ...]
+    widths: LocalWidths | None
+    precision: Callable[[], AbstractContextManager[None]]
+    trained: frozenset[str] | None = None
+    shared_scores: SharedScores = field(default_factory=SharedScores)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where clients are trained."""
+        return next(self.prototype.parameters()).device
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the networks."""
+        return next(self.prototype.parameters()).dtype
+
+    @cached_property
+    def dropout(self) -> bool:
+        """Whether local training draws dropout masks."""
+        return has_dropout(self.prototype)
+
+    @cached_property
+    def least_batch(self) -> int:
+        """Smallest usable batch: batch statistics need two samples."""
+        return 2 if uses_batch_statistics(self.prototype) else 1
+
+
+class Workshop:
+    """Trains clients one after the other on one worker."""
+
+    def __init__(self, context: LocalContext) -> None:
+        self.context = context
+        self._clients: dict[float, ClientModule] = {}
+        self._flat: dict[float, FlatNet] = {}
+
+    def train(self, task: ClientTask) -> TrainedClient:
+        """Load, evaluate, train and evaluate again."""
+        with self.context.precision():
+            client = self.client_for(task)
+            received_loss = self.received_loss(task, client)
+            started = time.perf_counter()
+            received = self.evaluate_received(task, client)
+            evaluated = time.perf_counter()
+            loss = self._fit(task, client)
+            trained = time.perf_counter()
+            scores = ClientScores() if client.refusal else self.evaluate_trained(task, client, received)
+            vector = self._flat[task.capacity].read()
+        finished = time.perf_counter()
+        seconds = trained - evaluated, evaluated - started + finished - trained
+        return TrainedClient(task, vector, loss, received_loss, scores, *seconds, client.refusal)
+
+    def client_for(self, task: ClientTask) -> ClientModule:
+        """The module of the task's width, holding the received model."""
+        client = self.module(task.capacity)
+        client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
+        client.received, client.index, client.refusal = task.received, task.index, ""
+        client.share.fill_(1 / max(1, len(task.train)))
+        if task.owned is not None:
+            client.owned.copy_(task.owned)
+        self._flat[task.capacity].write(task.received)
+        return client
+
+    def module(self, capacity: float) -> ClientModule:
+        """The module of one width, built on first use."""
+        if capacity not in self._clients:
+            net = self.context.prototype.scaled(capacity).to(self.context.device, self.context.dtype)
+            if self.context.local.channels_last:
+                net = net.to(memory_format=torch.channels_last)
+            for name, parameter in net.named_parameters():
+                parameter.requires_grad_(self.context.trained is None or name in self.context.trained)
+            self._flat[capacity] = FlatNet(ParameterSpace(net), net)
+            self._clients[capacity] = self._wrapped(net, capacity)
+        return self._clients[capacity]
+
+    def _wrapped(self, net: ScalableNet, capacity: float) -> ClientModule:
+        context, dropout = self.context, None
+        if context.widths is not None:
+            dropout = OrderedDropout(net, capacity, context.prototype, context.widths)
+        hooks = (context.loss_hooks, context.penalty_hooks)
+        client = ClientModule(net, context.local, *hooks, dropout, context.store.classes)
+        return client.to(context.device)
+
+    def flat(self, capacity: float) -> FlatNet:
+        """The network of one width as a flat vector."""
+        self.module(capacity)
+        return self._flat[capacity]
+
+    def batch_ids(self, task: ClientTask) -> tuple[Tensor, ...]:
+        """Sample ids of every local step of the task, on the device."""
+        order = torch_generator(self.context.seed, "batches", task.round, task.client)
+        batches = list(self.context.local.batches(len(task.train), order, self.context.least_batch))
+        ids = task.train[torch.cat(batches)].to(self.context.device)  # one transfer for the whole round
+        return ids.split([len(positions) for positions in batches])
+
+    def crop_generator(self, task: ClientTask) -> torch.Generator:
+        """Where the task's augmentation is drawn from."""
+        return torch_generator(self.context.seed, "augmentation", task.round, task.client)
+
+    def noise_generator(self, task: ClientTask) -> torch.Generator:
+        """Where the random choices of the network's own local steps are drawn from."""
+        return torch_generator(self.context.seed, "noise", task.round, task.client, device=self.context.device)
+
+    def batches(self, task: ClientTask) -> Iterator[Batch]:
+        """Images (augmented) and labels of the task's local steps."""
+        crops = self.crop_generator(task)
+        for ids in self.batch_ids(task):
+            yield self._loaded(ids, crops)
+
+    def _loaded(self, ids: Tensor, crops: torch.Generator) -> Batch:
+        augment = self.context.augment
+        images, labels = self.context.store.batch(ids, self.context.dtype)
+        return (images if augment is None else augment(images, crops)), labels
+
+    def _draw(self, task: ClientTask) -> Callable[[Tensor], Batch]:
+        """Loads samples of the task by their positions, for callbacks that choose batches of their own."""
+        crops = self.crop_generator(task)
+        return lambda positions: self._loaded(task.train[positions].to(self.context.device), crops)
+
+    def received_loss(self, task: ClientTask, client: ClientModule) -> float:
+        """Loss of the received model on the training set, where the server optimiser wants it."""
+        if not self.context.needs_received_loss:
+            return float("nan")
+        return score(client.net, self.context.store, task.train, self.context.evaluation.batch_size).mean_loss
+
+    def evaluate_received(self, task: ClientTask, client: ClientModule) -> Callable[[], tuple[Score, Score]]:
+        """Gives, when asked, the scores of the received model on the common and on the client's own test set."""
+        if not task.evaluate:
+            return lambda: (Score(), Score())
+        if task.key is None or wants_posthoc(client.net):  # post-hoc statistics are the client's own
+            scores = self._scores(task, client)
+            return lambda: scores
+        common = self.context.shared_scores.get(task.key, lambda: self._score(client, self.context.common_test))
+        own = self._score(client, task.test)
+        return lambda: (common.result(), own)
+
+    def evaluate_trained(
+        self, task: ClientTask, client: ClientModule, received: Callable[[], tuple[Score, Score]]
+    ) -> ClientScores:
+        """All scores of the task, given those of the received model."""
+        if not task.evaluate:
+            return ClientScores()
+        trained = self._scores(task, client)
+        return ClientScores(*received(), *trained)
+
+    def _fit(self, task: ClientTask, client: ClientModule) -> float:
+        self._seed(task, client)
+        client.anchor()
+        client.optimizer = client.configure_optimizers()
+        client.batches, client.draw = self.batches(task), self._draw(task)
+        for hook in self.context.start_hooks:
+            hook(client)
+        try:
+            return float("nan") if client.refusal else client.fit()
+        finally:
+            for hook in self.context.end_hooks:
+                hook(client)
+            client.optimizer, client.batches, client.draw = None, (), None
+            client.take_step = client.plain_step
+
+    def _seed(self, task: ClientTask, client: ClientModule) -> None:
+        """Key everything that is drawn during the local steps by round and client."""
+        place = (task.round, task.client)
+        drawn = client.ordered_dropout
+        if drawn is not None:
+            drawn.generator = torch_generator(self.context.seed, "widths", *place)
+        if self.context.dropout:
+            masks = torch_generator(self.context.seed, "dropout", *place, device=self.context.device)
+            for net in (client.net, *(drawn.nets.values() if drawn is not None else ())):
+                seed_dropout(net, masks)
+        client.noise = self.noise_generator(task)
+
+    def _score(self, client: ClientModule, indices: Tensor) -> Score:
+        client.redraw(torch_generator(self.context.seed, "evaluation", client.round, client.client))
+        return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)
+
+    def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:
+        with statistics_context(client.net, self.context.store, task.train, self.context.evaluation.batch_size):
+            return self._score(client, self.context.common_test), self._score(client, task.test)

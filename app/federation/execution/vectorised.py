@@ -1,0 +1,238 @@
+"""Many clients of one width in one call: their parameters stacked along a client axis."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from app.federation.client import Batch, ClientModule
+from app.federation.execution.client_trainer import LocalContext, Workshop
+from app.federation.execution.distributed import keep_freed_memory, precise
+from app.federation.execution.executors import Executor
+from app.federation.execution.recorded_step import RecordedStep
+from app.federation.execution.tasks import ClientTask, TrainedClient
+
+
+class Vectorised(Executor):
+    """Trains all clients of one width at once.
+
+    Exact, since clients do not depend on each other: the gradient of the sum of their losses is each client's own. At
+    every step, clients whose batches have the same length share a call; a client that has finished stands still.
+    """
+
+    description = "vectorised calls over clients of one width"
+
+    def __init__(self, context: LocalContext) -> None:
+        super().__init__(context)
+        if context.device.type == "cpu":
+            keep_freed_memory()
+        self._workshop = Workshop(context)
+        self._steps: dict[float, RecordedStep] = {}
+
+    def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
+        """Train the block width by width."""
+        widths: dict[float, list[ClientTask]] = defaultdict(list)
+        block = list(tasks)
+        for task in block:
+            widths[task.capacity].append(task)
+        done = {result.task.client: result for group in widths.values() for result in self._train(group)}
+        yield from (done[task.client] for task in block)
+
+    def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
+        started = time.perf_counter()
+        with self.context.precision():
+            stack = ClientStack(self._workshop, tasks, self._step(tasks[0].capacity))
+            stack.fit()
+        seconds = (time.perf_counter() - started) / len(tasks)
+        for task, vector, loss in zip(tasks, stack.vectors(), stack.mean_losses(), strict=True):
+            yield self._evaluated(task, vector, loss, seconds)
+
+    def _step(self, capacity: float) -> RecordedStep:
+        """Losses and gradients of clients of one width; not recorded where callbacks, which may change, have a say."""
+        if capacity not in self._steps:
+            objective = _Objective(self._workshop.module(capacity))
+            hooks = self.context.loss_hooks or self.context.penalty_hooks
+            self._steps[capacity] = RecordedStep(objective.of, record=not hooks)
+        return self._steps[capacity]
+
+    def _evaluated(self, task: ClientTask, vector: Tensor, loss: float, train_seconds: float) -> TrainedClient:
+        started = time.perf_counter()
+        with self.context.precision():
+            client = self._workshop.client_for(task)
+            received_loss = self._workshop.received_loss(task, client)
+            received = self._workshop.evaluate_received(task, client)
+            self._workshop.flat(task.capacity).write(vector)
+            scores = self._workshop.evaluate_trained(task, client, received)
+        return TrainedClient(task, vector, loss, received_loss, scores, train_seconds, time.perf_counter() - started)
+
+
+class ClientStack:
+    """Clients of one width during one local training."""
+
+    def __init__(self, workshop: Workshop, tasks: list[ClientTask], step: RecordedStep) -> None:
+        """Stack the received models.
+
+        Args:
+            workshop: gives the module of that width and the clients' batches.
+            tasks: clients of equal capacity.
+            step: their losses and gradients.
+        """
+        self._context = workshop.context
+        self._step, self._net = step, workshop.client_for(tasks[0]).bare
+        self._space = workshop.flat(tasks[0].capacity).space
+        received = torch.stack([task.received for task in tasks])
+        self._values = {
+            block.name: received[:, block.cells].reshape(-1, *block.shape).clone() for block in self._space.blocks
+        }
+        self._constants = {
+            f"client.anchor_{position}": value.detach().clone()
+            for position, value in enumerate(self._values.values())
+            if self._context.local.proximal
+        }
+        if self._context.local.mask_labels:
+            owned = [task.owned for task in tasks if task.owned is not None]
+            self._constants["client.owned"] = torch.stack(owned).to(received.device)
+        self._constants["client.share"] = torch.tensor(
+            [1 / max(1, len(task.train)) for task in tasks], dtype=received.dtype, device=received.device
+        )
+        self._bounds = self._net.bounds()
+        self._noise = [workshop.noise_generator(task) for task in tasks]
+        moving = {name for name, parameter in self._net.named_parameters() if parameter.requires_grad}
+        self._frozen = {f"client.net.{name}": value for name, value in self._values.items() if name not in moving}
+        self._moving = {name: value for name, value in self._values.items() if name in moving}
+        self._optimizer = self._context.local.build_optimizer(self._moving.values(), tasks[0].lr)
+        self._batches = [workshop.batch_ids(task) for task in tasks]
+        self._crops = [workshop.crop_generator(task) for task in tasks]
+        self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
+
+    def fit(self) -> None:
+        """Run the local steps of all clients."""
+        self._net.train()
+        for step in range(max(map(len, self._batches))):
+            active = [client for client, batches in enumerate(self._batches) if step < len(batches)]
+            self._settle()
+            self._total += self._losses(step, active)
+            self._move(active)
+        self._settle()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """What happens between steps: every client's net draws anew, and parameters return within their bounds."""
+        drawn = [self._net.draw(noise) for noise in self._noise]
+        for name in drawn[0]:
+            self._constants[f"client.net.{name}"] = torch.stack([own[name] for own in drawn])
+        for name, (low, high) in self._bounds.items():
+            self._values[name].clamp_(low, high)
+
+    def vectors(self) -> Tensor:
+        """Flat vectors (clients, cells) of the trained models."""
+        return torch.cat([self._values[block.name].detach().flatten(1) for block in self._space.blocks], dim=1)
+
+    def mean_losses(self) -> list[float]:
+        """Mean loss of every client over its steps; NaN without any step."""
+        steps = [len(batches) for batches in self._batches]
+        return [
+            total / count if count else float("nan") for total, count in zip(self._total.tolist(), steps, strict=True)
+        ]
+
+    def _losses(self, step: int, active: list[int]) -> Tensor:
+        """Loss of every client at one step (0 for those that have finished), one call per batch length.
+
+        Leaves the gradients with the values.
+        """
+        lengths: dict[int, list[int]] = defaultdict(list)
+        for client in active:
+            lengths[len(self._batches[client][step])].append(client)
+        if len(lengths) == 1 and len(active) == len(self._batches):
+            losses, gradients = self._of(step, active, None)
+            self._leave(gradients)
+            return losses
+        losses = torch.zeros_like(self._total)
+        everyone: list[Tensor | None] = [None for _ in self._moving]
+        for clients in lengths.values():
+            chosen = torch.tensor(clients, device=self._total.device)
+            found, gradients = self._of(step, clients, chosen)
+            losses[chosen] = found.to(losses.dtype)
+            everyone = [
+                _put(total, gradient, chosen, value)
+                for total, gradient, value in zip(everyone, gradients, self._moving.values(), strict=True)
+            ]
+        self._leave(everyone)
+        return losses
+
+    def _of(self, step: int, clients: list[int], chosen: Tensor | None) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Losses and gradients of clients with batches of one length; `chosen` where they are not all."""
+        values = {f"client.net.{name}": value for name, value in self._moving.items()}
+        constants = self._constants | self._frozen
+        if chosen is not None:
+            values, constants = (
+                {name: value.index_select(0, chosen) for name, value in tensors.items()}
+                for tensors in (values, constants)
+            )
+        return self._step(values, constants, *self._batch(step, clients))
+
+    def _leave(self, gradients: Sequence[Tensor | None]) -> None:
+        for value, gradient in zip(self._moving.values(), gradients, strict=True):
+            value.grad = gradient
+
+    def _batch(self, step: int, clients: list[int]) -> Batch:
+        """Images (clients, batch, ...) and labels (clients, batch) of clients with batches of one length."""
+        ids = torch.stack([self._batches[client][step] for client in clients])
+        images, labels = self._context.store.batch(ids, next(iter(self._values.values())).dtype)
+        if (augment := self._context.augment) is not None:
+            pairs = zip(images, clients, strict=True)
+            images = torch.stack([augment(image, self._crops[client]) for image, client in pairs])
+        return images, labels
+
+    def _move(self, active: list[int]) -> None:
+        """One optimiser step for the active clients; momentum or weight decay must not move the others."""
+        if self._context.local.clip_norm is not None:
+            _clip_each(self._moving, self._context.local.clip_norm)
+        if len(active) == len(self._batches):
+            self._optimizer.step()
+            return
+        resting = torch.ones(len(self._batches), dtype=torch.bool, device=self._total.device)
+        resting[active] = False
+        before = {name: value[resting].clone() for name, value in self._moving.items()}
+        self._optimizer.step()
+        with torch.no_grad():
+            for name, value in self._moving.items():
+                value[resting] = before[name]
+
+
+class _Objective(nn.Module):
+    """Calls the client's objective as a module, so that its parameters can be swapped for stacked ones."""
+
+    def __init__(self, client: ClientModule) -> None:
+        super().__init__()
+        self.client = client
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        return self.client.training_step((images, labels))
+
+    def of(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        """The objective at the given parameters."""
+        return functional_call(self, values, (images, labels))
+
+
+def _put(total: Tensor | None, gradient: Tensor | None, chosen: Tensor, like: Tensor) -> Tensor | None:
+    """Gradients of all clients with those of the chosen ones put in; None as long as nobody has any."""
+    if gradient is None:
+        return total
+    whole = torch.zeros_like(like) if total is None else total
+    whole[chosen] = gradient
+    return whole
+
+
+def _clip_each(stacked: dict[str, Tensor], norm: float) -> None:
+    """Scale each client's gradient to at most `norm`, as `clip_grad_norm_` does for one client."""
+    gradients = [value.grad for value in stacked.values() if value.grad is not None]
+    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+    factor = (norm / (norms + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.view(-1, *[1] * (gradient.dim() - 1)))

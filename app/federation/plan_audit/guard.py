@@ -1,0 +1,185 @@
+"""Whether secure aggregation can hide single clients under a plan: checked before any training.
+
+Sums are compared with those of the round before, as planned: clients that drop out of a round change them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+from tqdm import tqdm
+
+from app.crypto.contributors import Contributors
+from app.errors import Problem
+from app.federation.checks import weighs_by_loss
+from app.federation.plan_audit.audit import PlanAudit, audit
+from app.federation.private_coordinates import SentRound, sent_cells, sent_indices, sent_rounds
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+Kind = Literal["few", "change", "weights"]
+
+_TEXTS: dict[Kind, tuple[str, str, str]] = {
+    "few": (
+        "sums over few clients",
+        "secure aggregation would reveal what {whom} sent there",
+        "give every cell more contributors (more clients per width under --model.capacities, or another method: "
+        "`rampart plan` shows who trains what); or {accept}",
+    ),
+    "change": (
+        "sums whose clients change by few",
+        "the difference of two sums narrows down what {whom} sent; a server that repeats a model reads it off",
+        "use a method whose submodels stay the same or change for many clients at once; or {accept}, best together "
+        "with differential privacy{bound}",
+    ),
+    "weights": (
+        "sums of weights that differ by few clients",
+        "the difference of two sums is the weight, and so the loss, of {whom}",
+        "give every width several clients (--model.capacities), or use a server that does not weigh by losses "
+        "(--model.server FedAvg); or {accept}",
+    ),
+}
+"""What was found, what it leads to and ways out, for every kind of finding."""
+
+_ACCEPT = "accept it with --defenses.NAME.allow_singletons true, which is recorded"
+
+
+@dataclass(frozen=True)
+class GuardFinding:
+    """Sums of a plan that would give clients away.
+
+    Attributes:
+        kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
+            secret `weights` in one round whose contributors differ by few.
+        layer: dotted name; empty for weights.
+        cells: number of such sums, over all cells and rounds, of which equal ones in a row count once; of pairs of sums
+            for weights.
+        of: number of all sums that could have been.
+        k: what counts as few: less than that.
+        clients: whom they would give away, ascending.
+    """
+
+    kind: Kind
+    layer: str
+    cells: int
+    of: int
+    k: int
+    clients: tuple[int, ...]
+
+    def __str__(self) -> str:
+        who = f"client{'s' if len(self.clients) > 1 else ''} {_listed(self.clients)}"
+        if self.kind == "few":
+            fewer = "a single contributor" if self.k == 2 else f"fewer than {self.k} contributors"
+            return f"{self.cells} of {self.of} sums of layer {self.layer} have {fewer}: {who}"
+        by = "a single client" if self.k == 2 else f"fewer than {self.k} clients"
+        if self.kind == "weights":
+            return f"{self.cells} of {self.of} pairs of sums of weights differ by {by}: {who}"
+        what = f"the contributors of {self.cells} sums of layer {self.layer}"
+        return f"{what} change by {by} from one round to the next: {who}"
+
+
+def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
+    """Everything that secure aggregation could not hide in a prepared federation's plan.
+
+    Args:
+        federation: prepared.
+        k: sums over fewer clients, and changes by fewer clients, give them away; at least 2.
+    """
+    rounds = sent_rounds(federation, range(federation.rounds))
+    bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
+    found = audit(_changing(bar), federation.space, sent_cells(federation), k=k)
+    weights = _weights(federation, k) if weighs_by_loss(federation) else ()
+    return [*_few(found, k), *_changes(found, k), *weights]
+
+
+def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
+    """What the user is told before any training, one problem per kind of finding."""
+    bound = "" if model_bound else " and with masks bound to the model (--defenses.NAME.model_bound true)"
+    for kind, (title, consequence, remedy) in _TEXTS.items():
+        found = [finding for finding in findings if finding.kind == kind]
+        if found:
+            cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in found)])
+            yield Problem(cause, consequence.format(whom=_whom(found)), remedy.format(accept=_ACCEPT, bound=bound))
+
+
+def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
+    """Blocks of cells of one round whose contributors differ by few: each block has a sum of weights of its own."""
+    seen = pairs = 0
+    clients: set[int] = set()
+    for sent in _changing(sent_rounds(federation, range(federation.rounds))):
+        contributors = Contributors.of(federation.space.size, sent_indices(federation, sent.plan))
+        sets = _sets(contributors) - {frozenset()}
+        pairs += len(sets) * (len(sets) - 1) // 2
+        for few in chain.from_iterable(combinations(contributors.clients, size) for size in range(1, k)):
+            near = sum(one ^ frozenset(few) in sets for one in sets) // 2  # both ways round
+            seen += near
+            clients |= set(few) if near else set()
+    if seen:
+        yield GuardFinding("weights", "", seen, pairs, k, tuple(sorted(clients)))
+
+
+def _sets(contributors: Contributors) -> set[frozenset[int]]:
+    """The clients behind the blocks of a round."""
+    members: list[list[int]] = [[] for _ in range(contributors.blocks)]
+    for client in contributors.clients:
+        for block in contributors.blocks_of(client).tolist():
+            members[block].append(client)
+    return set(map(frozenset, members))
+
+
+class _Renumbered:
+    """A round of the plan under another number.
+
+    Attributes:
+        round: the number.
+        participants: ids of the clients that take part.
+        plan: as planned.
+    """
+
+    def __init__(self, sent: SentRound, number: int) -> None:
+        self._sent, self.round = sent, number
+        self.participants, self.plan = sent.participants, sent.plan
+
+    def index(self, client: int) -> Tensor:
+        """As planned."""
+        return self._sent.index(client)
+
+
+def _changing(rounds: Iterable[SentRound]) -> Iterator[_Renumbered]:
+    """Rounds that differ from the one before: equal ones have the same sums, and no change."""
+    before: Hashable = None
+    number = 0
+    for sent in rounds:
+        now = tuple((client, sent.plan.key(client)) for client in sorted(sent.participants))
+        if now != before:
+            yield _Renumbered(sent, number)
+            number += 1
+        before = now
+
+
+def _few(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
+    for layer in found.layers:
+        if cells := layer.below(k):
+            yield GuardFinding("few", layer.name, cells, layer.pairs, k, layer.alone)
+
+
+def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
+    for layer in found.layers:
+        if cells := layer.changes_below(k):
+            yield GuardFinding("change", layer.name, cells, layer.pairs, k, layer.exposed)
+
+
+def _whom(findings: list[GuardFinding]) -> str:
+    clients = sorted({client for finding in findings for client in finding.clients})
+    return f"client{'s' if len(clients) > 1 else ''} {_listed(tuple(clients))}"
+
+
+def _listed(clients: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, clients[:8]))
+    return f"{shown} and {len(clients) - 8} more" if len(clients) > 8 else shown

@@ -1,0 +1,220 @@
+"""Coordinates that stay on the client, and what of a submodel is therefore uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.federation.execution.distributed import gather
+from app.federation.parameters import ParameterSpace
+from app.federation.plan import Plan
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+class LabelRows:
+    """Which class a cell of the last layer belongs to (HeteroFL: a client averages only the rows of its classes)."""
+
+    def __init__(self, space: ParameterSpace, classes: int) -> None:
+        """Find the last layer.
+
+        Args:
+            space: layout of the server's vector.
+            classes: number of classes.
+        """
+        uncut = [block for block in space.blocks if block.axes and block.axes[0] is None and block.shape[0] == classes]
+        last = uncut[-1].name.rpartition(".")[0] if uncut else ""
+        self._label = torch.full((space.size,), classes)  # one past the last class: belongs to none
+        for block in uncut:
+            if block.name.rpartition(".")[0] == last:
+                self._label[block.cells] = torch.arange(classes).repeat_interleave(block.size // classes)
+
+    def sent(self, index: Tensor, owned: Tensor) -> Tensor:
+        """Mask over a submodel's cells: False on rows of classes the client does not have.
+
+        Args:
+            index: cells of the submodel.
+            owned: (classes) bool, whether the client has samples of each class.
+        """
+        anyway = torch.cat([owned, owned.new_ones(1)]).to(index.device)
+        return anyway[self._label.to(index.device)[index]]
+
+
+class PersonalCells:
+    """Each client's own values of the cells that are never sent. A client that has none yet starts from the initial.
+
+    Attributes:
+        mask: (cells of the server's vector) bool, True where a cell stays on the client.
+    """
+
+    def __init__(self, mask: Tensor, initial: Tensor) -> None:
+        """Nothing stored yet.
+
+        Args:
+            mask: (cells of the server's vector) bool, True where a cell stays on the client.
+            initial: (cells of the server's vector) what clients start from.
+        """
+        self.mask = mask.cpu()
+        self._any = bool(mask.any())
+        self._place = self.mask.cumsum(0) - 1
+        self._initial = initial.detach().cpu()[self.mask]
+        self._values: dict[int, Tensor] = {}
+        self._fresh: dict[int, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        return self._any
+
+    @property
+    def everything(self) -> bool:
+        """Whether no cell is shared, so that there is no federation and the server learns nothing."""
+        return bool(self.mask.all())
+
+    @property
+    def cells(self) -> Tensor:
+        """Cells of the server's vector that stay on clients (int64, ascending)."""
+        return self.mask.nonzero().flatten()
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Clients that have trained values of their own, ascending."""
+        return tuple(sorted(self._values))
+
+    @property
+    def initial(self) -> Tensor:
+        """What a client starts from, in the order of `cells`."""
+        return self._initial
+
+    def of(self, client: int) -> Tensor:
+        """A client's values in the order of `cells`; the initial ones where it has none of its own yet."""
+        return self._values.get(client, self._initial)
+
+    def shared(self, index: Tensor) -> Tensor:
+        """Mask over a submodel's cells: True where they travel."""
+        return ~self.mask.to(index.device)[index]
+
+    def untouched(self, theta: Tensor, moved: Tensor) -> Tensor:
+        """The server's next vector with its own copy of personal cells as it was."""
+        return torch.where(self.mask.to(theta.device), theta, moved) if self else moved
+
+    def restore(self, client: int, index: Tensor, vector: Tensor) -> None:
+        """Put the client's own values, or else the initial ones, into the vector it received (in place)."""
+        self.put(self.of(client), index, vector)
+
+    def put(self, values: Tensor, index: Tensor, vector: Tensor) -> None:
+        """Put values of all personal cells, in the order of `cells`, into a submodel's vector (in place)."""
+        if self:
+            own = ~self.shared(index)
+            vector[own] = values[self._place[index[own].cpu()]].to(vector)
+
+    def keep(self, client: int, index: Tensor, vector: Tensor) -> None:
+        """Remember the client's own values after local training.
+
+        Args:
+            client: client id.
+            index: cells of its submodel; personal cells outside it keep their values.
+            vector: their values.
+        """
+        values, own = self.of(client).clone(), ~self.shared(index)
+        values[self._place[index[own].cpu()]] = vector[own].to(values)
+        self._fresh[client] = values
+
+    def synchronise(self) -> None:
+        """End of a round: all processes learn what the others' clients kept."""
+        for part in gather(self._fresh):
+            self._values.update(part)
+        self._fresh = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Values by client id, for the checkpoint."""
+        return {str(client): values for client, values in self._values.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over the values of a checkpoint."""
+        self._values = {int(client): torch.as_tensor(values) for client, values in state.items()}
+
+
+class SentRound:
+    """A round of the plan with the cells that clients send: rows of classes a client does not have may stay with it.
+
+    Attributes:
+        plan: the round as planned.
+    """
+
+    def __init__(self, plan: Plan, rows: LabelRows | None = None, owned: Sequence[Tensor] = ()) -> None:
+        """Look at a round.
+
+        Args:
+            plan: the round.
+            rows: which class a cell of the classifier belongs to; None where all rows are sent.
+            owned: (classes) bool for each client, whether it has samples of each class.
+        """
+        self.plan = plan
+        self._rows, self._owned = rows, owned
+
+    @property
+    def round(self) -> int:
+        """0-based round."""
+        return self.plan.round
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """Ids of the clients that take part."""
+        return self.plan.participants
+
+    def rate(self, client: int) -> float:
+        """Width rate of the client's submodel, in (0, 1]."""
+        return self.plan.rate(client)
+
+    def index(self, client: int) -> Tensor:
+        """Cells of the submodel that the client may send (int64, ascending); personal cells are still among them."""
+        index = self.plan.index(client)
+        if self._rows is None:
+            return index
+        sent = self._rows.sent(index, self._owned[client])
+        return index if sent.all() else index[sent]  # clients that send all of a submodel get the same object
+
+
+def sent_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[SentRound]:
+    """Rounds (0-based) of a prepared federation, one after the other."""
+    for round_ in rounds:
+        yield sent_round(federation, federation.plan_of(round_))
+
+
+def sent_round(federation: FederatedModule, plan: Plan) -> SentRound:
+    """A round of a prepared federation."""
+    if not federation.local.mask_labels:
+        return SentRound(plan)
+    owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)]
+    return SentRound(plan, federation.label_rows, owned)
+
+
+def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
+    """Cells that every participant sends (int64, ascending); clients with the same submodel share one array."""
+    found, masked = sent_round(federation, plan), federation.local.mask_labels
+    arrays: dict[Hashable, np.ndarray] = {}
+    indices: dict[int, np.ndarray] = {}
+    for client in plan.participants:
+        # clients of one submodel who have the same classes send the same rows
+        owned = tuple(federation.data.owned_classes(client).tolist()) if masked else ()
+        key = (plan.key(client), owned)
+        if key not in arrays:
+            index = found.index(client)
+            arrays[key] = index[federation.personal.shared(index)].cpu().numpy()
+        indices[client] = arrays[key]
+    return indices
+
+
+def received_cells(federation: FederatedModule, plan: Plan, client: int) -> np.ndarray:
+    """Cells of the server's model that a client gets (int64, ascending): all of its submodel that are not personal."""
+    index = plan.index(client)
+    return index[federation.personal.shared(index)].cpu().numpy()
+
+
+def sent_cells(federation: FederatedModule) -> Tensor:
+    """(cells of the server's vector) bool: False for personal cells, which no client ever sends."""
+    return federation.personal.shared(torch.arange(federation.space.size))

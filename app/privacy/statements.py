@@ -1,0 +1,106 @@
+"""What a defense promises (epsilon, unit, trust) and what a channel hides from whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+MEANINGLESS = 10.0
+"""Above this epsilon there is no meaningful formal guarantee."""
+
+Unit = Literal["sample", "client", "local model"]
+"""What two neighbouring datasets differ in; epsilons of different units cannot be compared."""
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The privacy budget that has been spent.
+
+    Attributes:
+        mechanism: the defense.
+        unit: what is protected.
+        against: adversaries that the promise holds against.
+        epsilon: the largest of all clients, since clients hold disjoint data; infinite without noise.
+        delta: belonging to it.
+        adjacency: how neighbouring datasets differ.
+        sampling: how batches or clients are drawn.
+        accountant: what has computed epsilon, with its version.
+        noise: standard deviation of the noise over the clipping norm (or as `notes` say).
+        clip: largest Euclidean norm of what is protected.
+        nominal: whether epsilon rests on assumptions that do not hold here.
+        clients: epsilon of every client that has spent any, by client; empty where all share one.
+        notes: remarks that belong beside the number.
+    """
+
+    mechanism: str
+    unit: Unit
+    against: str
+    epsilon: float
+    delta: float
+    adjacency: Literal["add or remove one", "replace one"]
+    sampling: str
+    accountant: str
+    noise: float
+    clip: float
+    nominal: bool = False
+    clients: tuple[tuple[int, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def meaningful(self) -> bool:
+        """Whether epsilon says anything formal."""
+        return not self.nominal and self.epsilon <= MEANINGLESS
+
+    def record(self) -> dict[str, Any]:
+        """For a JSON file; an infinite or undefined number becomes null."""
+        plain = asdict(self) | {"meaningful": self.meaningful}
+        plain["clients"] = {str(client): _finite(value) for client, value in self.clients}
+        return {key: _finite(value) if isinstance(value, float) else value for key, value in plain.items()}
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        label = "nominal epsilon" if self.nominal else "epsilon"
+        said = f"{self.mechanism}: {label} {self.epsilon:.3g} at delta {self.delta:.2g}, {self.unit} level"
+        if self.nominal:
+            return f"{said}; no formal guarantee, because its assumptions do not hold here"
+        return said + ("" if self.meaningful else "; no meaningful formal guarantee")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class ChannelStatement:
+    """How updates reached the server.
+
+    Attributes:
+        mechanism: the defense, with its key length or threshold.
+        hides: what the server does not see.
+        trusts: what must be true for that.
+        step: precision of a client's change; sums are exact beyond it.
+        simulated: whether the cryptography was left out and its cost extrapolated.
+        accepted: leaks of the plan that the user has accepted.
+        notes: remarks that belong beside it.
+    """
+
+    mechanism: str
+    hides: str
+    trusts: str
+    step: float
+    simulated: bool = False
+    accepted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self)
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        said = (
+            f"{self.mechanism}{' (simulated: same numbers, no cryptography)' if self.simulated else ''}: {self.hides}"
+        )
+        leaks = len(self.accepted)
+        return said + (f"; {leaks} leaks of the plan were accepted (privacy.json)" if leaks else "")

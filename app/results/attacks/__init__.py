@@ -1,0 +1,1 @@
+"""Results of attacks on disk, as tables and as figures."""

@@ -1,0 +1,270 @@
+"""Results of factor recovery (WAFFLe): numbers, a table of clients, a figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from app.attacks.factor_recovery import COSTS, ClientRecovery, FactorFinding
+from app.metrics.intervals import Estimate, Interval
+from app.metrics.membership import Array, NotAvailable
+from app.results.run.files import replace_all
+from app.results.run.folder import RunFolder, cannot_write, finite
+
+USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
+"""Colours of factors that clients use and do not use, and of medians."""
+
+AREAS = {
+    "support": "server's ranking",
+    "moved": "movement alone",
+    "prior": "public prior alone",
+    "population": "mean of all clients",
+    "specific": "more than others do",
+}
+"""Areas by what they belong to."""
+
+ACCURACIES = {"own": "true\nchoice", "recovered": "recovered", "concealed": "as sent", "another": "another\nclient's"}
+"""Accuracies by whose choice the rebuilt model has."""
+
+CONTROLS = ("prior", "population")
+"""Areas that take no upload of the client."""
+
+MOST_POINTS = 6000
+"""Points that are drawn; of more, every so many-th."""
+
+BINS = 12
+"""Probabilities of equal number that a median of movements is drawn for."""
+
+
+def draw_factors(finding: FactorFinding, title: str) -> Figure:
+    """How far factors moved against how probably clients use them, areas under ROC curves, and rebuilt accuracies.
+
+    Args:
+        finding: what was found.
+        title: shown above the picture.
+    """
+    figure = Figure(figsize=(13.0, 4.3), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 4))
+    _draw_movements(left, finding.chosen.ravel(), finding.moved.ravel())
+    _draw_areas(middle, finding)
+    _draw_accuracies(right, finding)
+    count = len(finding.clients)
+    figure.suptitle(f"{title}: last uploads of {count} client{'s' if count > 1 else ''}", fontsize=11)
+    return figure
+
+
+def _draw_movements(axes: Axes, chosen: Array, moved: Array) -> None:
+    """One dot per client and factor; those that did not move at all lie on the lower edge."""
+    step = -(-chosen.size // MOST_POINTS)
+    seen = moved[moved > 0]
+    low, high = (seen.min() / 1.5, seen.max() * 1.5) if seen.size else (0.1, 10.0)
+    shown = np.maximum(moved, low)
+    for colour, name, rows in ((USED, "used", chosen > 0.5), (UNUSED, "not used", chosen <= 0.5)):
+        places = np.flatnonzero(rows)[::step]
+        axes.plot(
+            chosen[places], shown[places], ".", color=colour, markersize=3, alpha=0.35, label=name, rasterized=True
+        )
+    order = np.argsort(chosen, kind="stable")
+    parts = [part for part in np.array_split(order, min(BINS, chosen.size)) if part.size]
+    axes.plot([np.median(chosen[part]) for part in parts], [np.median(shown[part]) for part in parts], "-o", color=LINE)
+    axes.axvline(0.5, color="0.6", linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.set(yscale="log", ylim=(low, high), xlim=(-0.02, 1.02))
+    axes.set(
+        xlabel="probability that the client uses the factor (secret)", ylabel="movement / mean of the layer (seen)"
+    )
+    axes.set_title("factors that are used move (line: medians)", fontsize=10)
+    axes.legend(loc="upper left", fontsize=8.5, markerscale=4)
+
+
+def _draw_areas(axes: Axes, finding: FactorFinding) -> None:
+    for place, name in enumerate(AREAS):
+        _draw_estimate(axes, place, finding.means[name], "0.5" if name in CONTROLS else USED)
+    axes.axvline(0.5, color="0.45", linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.set_yticks(range(len(AREAS)), list(AREAS.values()))
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlim=(min(0.4, _lowest(finding) - 0.05), 1.12), xlabel="AUC, with interval over clients (dashed: chance)")
+    axes.set_xticks([0.4, 0.6, 0.8, 1.0])
+    axes.set_ylim(len(AREAS) - 0.5, -0.5)
+    axes.axhline(3.5, color="0.85", linewidth=1.0)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_title("telling used factors (grey: without the upload)", fontsize=10)
+
+
+def _draw_estimate(axes: Axes, place: int, estimate: Estimate | NotAvailable, colour: str) -> None:
+    if isinstance(estimate, NotAvailable):
+        axes.text(0.52, place, "N/A", va="center", fontsize=8.5, color="0.35")
+        return
+    if isinstance(estimate.interval, Interval):
+        axes.plot([estimate.interval.low, estimate.interval.high], [place, place], color=colour, linewidth=2, alpha=0.6)
+    axes.plot([estimate.value], [place], "o", color=colour, markersize=6)
+    axes.text(1.02, place, f"{estimate.value:.3f}", va="center", fontsize=8.5, color=colour)
+
+
+def _lowest(finding: FactorFinding) -> float:
+    found = [one for name in AREAS if isinstance(one := finding.means[name], Estimate)]
+    ends = [one.interval.low if isinstance(one.interval, Interval) else one.value for one in found]
+    return min(ends, default=0.5)
+
+
+def _draw_accuracies(axes: Axes, finding: FactorFinding) -> None:
+    """Bars from below the smallest on, since what is told apart are the differences."""
+    found = {name: one for name in ACCURACIES if isinstance(one := finding.means[name], Estimate)}
+    if not found:
+        axes.text(0.5, 0.5, "N/A: clients have no test sets\n(--data.holdout.clients)", ha="center", va="center")
+        axes.set_axis_off()
+        return
+    bounds = [_bounds(one) for one in found.values()]
+    floor = max(0.0, 100 * (min(low for low, _ in bounds) - 0.02))
+    for place, (name, one) in enumerate(found.items()):
+        low, high = (100 * end for end in _bounds(one))
+        value, colour = 100 * one.value, USED if name in ("own", "recovered") else "0.6"
+        axes.bar(
+            place, value - floor, bottom=floor, color=colour, alpha=0.85 if name == "recovered" else 0.5, width=0.7
+        )
+        axes.plot([place, place], [low, high], color="0.2", linewidth=1.5)
+        axes.text(place + 0.08, value, f"{value:.1f}", ha="left", va="bottom", fontsize=8.5)
+    axes.set_xticks(range(len(found)), [ACCURACIES[name] for name in found])
+    axes.set(ylim=(floor, max(100 * high for _, high in bounds) + 1), ylabel="accuracy on own test sets, %")
+    axes.tick_params(axis="x", length=0)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_title("uploads, rebuilt with a choice of factors", fontsize=10)
+
+
+def _bounds(estimate: Estimate) -> tuple[float, float]:
+    interval = estimate.interval
+    return (interval.low, interval.high) if isinstance(interval, Interval) else (estimate.value, estimate.value)
+
+
+STEM = "attacks/factors"
+"""Files within the run's folder, without their endings."""
+
+MEANINGS = {
+    "support": "AUC: the server's ranking (movement times prior odds) tells the factors that a client uses (above 1/2)",
+    "moved": "the same by how far factors moved alone",
+    "prior": "control without any upload: the same by the public prior alone",
+    "population": "control without the client's upload: the same by the mean choice of all clients, which is secret",
+    "specific": "AUC: movement over its mean tells the factors that a client uses more than the population does",
+    "own": "accuracy on the client's own test set of its upload with its true choice",
+    "recovered": "the same with the choice that the server takes it for",
+    "concealed": "the same as the upload was sent: without a choice",
+    "another": "the same with another client's choice",
+    "concealed_cost": "what the upload as it was sent loses of the accuracy with the true choice, paired by client",
+    "recovered_cost": "what it still loses with the choice that the server takes it for",
+    "another_cost": "what it loses with another client's choice",
+}
+"""What is measured, in words."""
+
+
+class FactorResults:
+    """Files of one run: `attacks/factors.json`, `.csv` and `.png`."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the run's folder, which exists.
+        """
+        self._folder = folder
+
+    def keep(self, finding: FactorFinding | NotAvailable) -> None:
+        """Write the files and say what was found; a result without numbers says why.
+
+        Raises:
+            UserError: where the files cannot be written.
+        """
+        text, table, picture = (self._folder.path / f"{STEM}.{kind}" for kind in ("json", "csv", "png"))
+        contents = {text: (json.dumps(finite(_record(finding)), indent=2) + "\n").encode()}
+        if isinstance(finding, FactorFinding):
+            contents[table] = _table(finding)
+            contents[picture] = _picture(finding, f"private choice of factors: {self._folder.name}")
+        try:
+            text.parent.mkdir(parents=True, exist_ok=True)
+            replace_all(contents)
+            for path in {table, picture} - set(contents):  # of an earlier result
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(text, error) from error
+        self._folder.update_summary("factors", factor_summary(self._folder))
+        tqdm.write("\n".join([f"\nprivate choice of factors: {self._folder.name}", *factor_lines(finding), ""]))
+
+
+def factor_summary(folder: RunFolder) -> dict[str, float]:
+    """All numbers that are available under `attacks/factors/<name>`; empty where factors were not attacked."""
+    path = folder.path / f"{STEM}.json"
+    if not path.is_file():
+        return {}
+    means = json.loads(path.read_text()).get("means", {})
+    return {f"{STEM}/{name}": part["value"] for name, part in means.items() if "value" in part}
+
+
+def factor_lines(finding: FactorFinding | NotAvailable) -> list[str]:
+    """What was found, for the terminal."""
+    if isinstance(finding, NotAvailable):
+        return [f"  N/A: {finding.reason}"]
+    told = {name: _told(one, _form(name)) for name, one in finding.means.items()}
+    return [
+        f"  factors in use       AUC {told['support']}; moved alone {told['moved']}",
+        f"  without the upload   AUC {told['prior']} by the public prior, {told['population']} by the clients' mean",
+        f"  more than others do  AUC {told['specific']}",
+        f"  rebuilt models       {told['own']} true choice, {told['recovered']} recovered",
+        f"                       {told['concealed']} as sent, {told['another']} another client's choice",
+        f"  not knowing costs    {told['concealed_cost']} points of accuracy; after recovery {told['recovered_cost']}",
+        *(f"  {note}" for note in finding.notes),
+        f"  {STEM}.png shows it, {STEM}.json and .csv hold the numbers",
+    ]
+
+
+_AREAS = ("support", "moved", "prior", "population", "specific")
+
+
+def _form(name: str) -> Callable[[float], str]:
+    """How a number is written: areas as they are, accuracies in percent, losses of accuracy in points."""
+    if name in COSTS:
+        return lambda value: f"{100 * value:.2f}"
+    return "{:.3f}".format if name in _AREAS else "{:.2%}".format
+
+
+def _told(estimate: Estimate | NotAvailable, form: Callable[[float], str]) -> str:
+    if isinstance(estimate, NotAvailable):
+        return "N/A"
+    value, interval = form(estimate.value), estimate.interval
+    return f"{value} ({form(interval.low)} to {form(interval.high)})" if isinstance(interval, Interval) else value
+
+
+def _record(finding: FactorFinding | NotAvailable) -> dict[str, Any]:
+    if isinstance(finding, NotAvailable):
+        return {"reason": finding.reason}
+    means = {name: dict(_numbers(one)) for name, one in finding.means.items()}
+    return {"clients": len(finding.clients), "means": means, "meaning": MEANINGS, "notes": list(finding.notes)}
+
+
+def _numbers(estimate: Estimate | NotAvailable) -> Iterator[tuple[str, float | str]]:
+    if isinstance(estimate, NotAvailable):
+        yield "reason", estimate.reason
+        return
+    yield "value", estimate.value
+    if isinstance(estimate.interval, Interval):
+        yield from (("low", estimate.interval.low), ("high", estimate.interval.high))
+
+
+def _table(finding: FactorFinding) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([field.name for field in fields(ClientRecovery)])
+    writer.writerows([list(finite(asdict(client)).values()) for client in finding.clients])
+    return text.getvalue().encode()
+
+
+def _picture(finding: FactorFinding, title: str) -> bytes:
+    file, figure = io.BytesIO(), draw_factors(finding, title)
+    figure.savefig(file, dpi=130, format="png")
+    return file.getvalue()

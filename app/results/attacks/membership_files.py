@@ -1,0 +1,221 @@
+"""Files of a run's attacks: scores as arrays, everything else as JSON, one pair of files per result."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from app.attacks.findings import CapacityRow, Conditions, Figure, Finding
+from app.errors import UserError
+from app.metrics.intervals import Interval
+from app.metrics.leakage import KnownThreshold, Leakage, TprAtFpr
+from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.roc import Decision
+from app.metrics.vulnerability import ClientRow
+from app.results.run.files import replace_all, restored, result_path, unreadable
+from app.results.run.folder import finite
+
+OTHER_RESULTS = ("factors.json",)
+"""Files in the folder of attacks that hold no membership inference."""
+
+ARRAYS = ("scores", "members", "samples", "clients")
+
+
+@dataclass(frozen=True)
+class AttackRecord:
+    """A finding without its scores: what a reader of the run folder gets back.
+
+    Attributes:
+        conditions: under which it was obtained.
+        leakage: how well members were told apart, or why no number is given.
+        no_scores: why there are no scores; None where they are kept in a file of their own.
+        clients: leakage client by client.
+        capacities: leakage by width, widest first.
+        figures: numbers as the followed paper reports them.
+        notes: warnings and remarks.
+        seconds: time it took.
+        failed: whether the attack broke down.
+    """
+
+    conditions: Conditions
+    leakage: Leakage | NotAvailable
+    no_scores: NotAvailable | None
+    clients: tuple[ClientRow, ...]
+    capacities: tuple[CapacityRow, ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    failed: bool
+
+    @classmethod
+    def of(cls, finding: Finding) -> AttackRecord:
+        """The record of a finding."""
+        missing = finding.scores if isinstance(finding.scores, NotAvailable) else None
+        return cls(
+            conditions=finding.conditions,
+            leakage=finding.leakage,
+            no_scores=missing,
+            clients=finding.clients,
+            capacities=finding.capacities,
+            figures=finding.figures,
+            notes=finding.notes,
+            seconds=finding.seconds,
+            failed=finding.failed,
+        )
+
+    @property
+    def label(self) -> str:
+        """Name of the result, unique in its folder."""
+        return self.conditions.label
+
+    @property
+    def worst_client(self) -> tuple[int, Leakage] | None:
+        """Id and leakage of the client with the largest AUC; None where no client has one."""
+        measured = [(row.client, row.leakage) for row in self.clients if isinstance(row.leakage, Leakage)]
+        return max(measured, key=lambda row: row[1].auc.value, default=None)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Every number that is available, by name; rates and areas are fractions, `paper/...` in the paper's unit."""
+        found: dict[str, float] = {}
+        if isinstance(self.leakage, Leakage):
+            found |= dict(_leakage_numbers(self.leakage))
+        if self.worst_client is not None:
+            client, leakage = self.worst_client
+            found |= {"worst_client": client, "worst_client_auc": leakage.auc.value}
+        found |= {f"paper/{figure.name}": figure.value for figure in self.figures}
+        found["seconds"] = self.seconds
+        return {name: number for name, number in found.items() if math.isfinite(number)}
+
+
+class AttackFiles:
+    """Results of the attacks on one run; a later result of the same label takes the place of the earlier one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep results in a folder, which is made when the first one comes.
+
+        Args:
+            folder: `attacks` in the run folder.
+        """
+        self.folder = folder
+
+    def write(self, finding: Finding) -> None:
+        """Keep a finding: scores in `<label>.npz` where there are any, the rest in `<label>.json`."""
+        record = AttackRecord.of(finding)
+        arrays, text = self._path(record.label, "npz"), self._path(record.label, "json")
+        contents = {} if isinstance(finding.scores, NotAvailable) else {arrays: _packed(finding.scores)}
+        plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
+        contents[text] = (json.dumps(finite(plain), indent=2) + "\n").encode()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_all(contents)
+            if arrays not in contents:
+                arrays.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError.of(
+                f"cannot write {text}: {error.strerror or error}",
+                "this result is lost; those that were written before are kept",
+                "free some space, then repeat the attack",
+            ) from error
+
+    def scores(self, label: str) -> MembershipScores:
+        """Scores of one result."""
+        path = self._path(label, "npz")
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return MembershipScores(*(arrays[name] for name in ARRAYS))
+        except FileNotFoundError as error:
+            cause = f"{self.folder} holds no scores of {label}"
+            remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
+            raise UserError.of(cause, "there is nothing to draw or to compare", remedy) from error
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise unreadable(path, error) from error
+
+    def scores_by_label(self) -> dict[str, MembershipScores]:
+        """Scores of all results that have some, by label."""
+        return {record.label: self.scores(record.label) for record in self.records() if record.no_scores is None}
+
+    def records(self) -> list[AttackRecord]:
+        """All results, by label."""
+        return sorted(map(read_attack, self.paths()), key=lambda record: record.label)
+
+    def paths(self) -> list[Path]:
+        """Files of all results, scores left out, by name."""
+        return sorted(path for path in self.folder.glob("*.json") if path.name not in OTHER_RESULTS)
+
+    def summary(self) -> dict[str, float]:
+        """All available numbers of all results under `attacks/<label>/<name>`."""
+        return {
+            f"attacks/{record.label}/{name}": number
+            for record in self.records()
+            for name, number in record.numbers.items()
+        }
+
+    def _path(self, label: str, kind: str) -> Path:
+        return result_path(self.folder, label, kind)
+
+
+def tpr_at(leakage: Leakage, target: float) -> TprAtFpr | None:
+    """The share of members found at one target FPR, 0 to 1; None where it was refused."""
+    found = [entry for entry in leakage.tpr if isinstance(entry, TprAtFpr) and math.isclose(entry.target, target)]
+    return found[0] if found else None
+
+
+def rate_name(target: float) -> str:
+    """Key of the TPR at a target FPR, 0 to 1: `tpr_at_0.1%` for 0.001."""
+    return f"tpr_at_{100 * target:g}%"
+
+
+def _leakage_numbers(leakage: Leakage) -> Iterator[tuple[str, float]]:
+    """Names and values of all that was measured."""
+    yield from (("members", leakage.members), ("nonmembers", leakage.nonmembers))
+    yield from _with_bounds("auc", leakage.auc.value, leakage.auc.interval)
+    for entry in leakage.tpr:
+        if isinstance(entry, TprAtFpr):
+            yield from _with_bounds(rate_name(entry.target), entry.decision.tpr, entry.tpr_at_target)
+    if isinstance(leakage.known, KnownThreshold):
+        accuracy = leakage.known.decision.balanced_accuracy
+        yield from _with_bounds("balanced_accuracy", accuracy, leakage.known.balanced_accuracy)
+    yield "balanced_accuracy_optimistic", leakage.optimistic.balanced_accuracy
+
+
+def _with_bounds(name: str, value: float, interval: Interval | NotAvailable) -> Iterator[tuple[str, float]]:
+    yield name, value
+    if isinstance(interval, Interval):
+        yield from ((f"{name}_low", interval.low), (f"{name}_high", interval.high))
+
+
+def _packed(scores: MembershipScores) -> bytes:
+    """The arrays as the content of an npz file."""
+    file, arrays = io.BytesIO(), {name: getattr(scores, name) for name in ARRAYS}
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def read_attack(path: Path) -> AttackRecord:
+    """One result from its file.
+
+    Raises:
+        UserError: where it cannot be read.
+    """
+    try:
+        record: AttackRecord = restored(AttackRecord, json.loads(path.read_text()), _mended)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(path, error) from error
+    return record
+
+
+def _mended(value: Any) -> Any:
+    """Infinite thresholds, which JSON cannot hold, follow from who is called a member: nobody or everybody."""
+    if not isinstance(value, Decision) or not math.isnan(value.threshold):
+        return value
+    nobody = value.true_positives + value.false_positives == 0
+    return replace(value, threshold=math.inf if nobody else -math.inf)

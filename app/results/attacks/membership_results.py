@@ -1,0 +1,85 @@
+"""Keeps what attacks on a run found: files as they come, tables, pictures and trackers at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from app.attacks.findings import Finding
+from app.errors import UserError
+from app.metrics.membership import MembershipScores
+from app.results.attacks.headline import headline_numbers, headline_summary
+from app.results.attacks.membership_figures import draw_clients, draw_leakage, draw_roc
+from app.results.attacks.membership_files import AttackFiles
+from app.results.attacks.membership_report import COLUMNS, clients_csv, rows, samples_csv, table
+from app.results.run.folder import RunFolder, write_text
+from app.results.run.tracking import RoundLogger
+
+
+class AttackResults:
+    """The attack folder of one run, `attacks/`, with its summary.
+
+    Attributes:
+        tracker: W&B run that results are also sent to, None for none.
+    """
+
+    def __init__(self, folder: RunFolder, tracker: RoundLogger | None = None) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the run's folder, which exists.
+            tracker: W&B run that results are also sent to.
+        """
+        self._folder, self.tracker = folder, tracker
+        self._files = AttackFiles(folder.path / "attacks")
+
+    def add(self, finding: Finding) -> None:
+        """Keep one result, at once."""
+        self._files.write(finding)
+
+    def conclude(self, found: Sequence[Finding], rates: Sequence[float], when: str = "") -> None:
+        """Show the results just found, and bring tables, pictures and summary of all results up to date.
+
+        Args:
+            found: what was found now.
+            rates: width that each client trains, for the pictures.
+            when: time of the attack in words; empty for the end of the run.
+        """
+        title = f"membership inference{', ' + when if when else ''}: {self._folder.name}"
+        tqdm.write(f"\n{title}\n{table(found)}\n")
+        try:
+            self._write(found, rates, title)
+        except OSError as error:
+            raise UserError.of(
+                f"cannot write {self._folder.path / 'attacks'}: {error.strerror or error}",
+                "tables and pictures are not up to date; the scores are kept",
+                "free some space, then repeat the attack with `rampart attack`",
+            ) from error
+        if self.tracker is not None:
+            curves = {f.conditions.label: f.scores for f in found if isinstance(f.scores, MembershipScores)}
+            numbers = self._files.summary() | headline_numbers(self._files.records())
+            self.tracker.log_attacks(list(COLUMNS), rows(found), numbers, curves)
+
+    def _write(self, found: Sequence[Finding], rates: Sequence[float], title: str) -> None:
+        path, records = self._folder.path / "attacks", self._files.records()
+        scores = self._files.scores_by_label()
+        write_text(path / "clients.csv", clients_csv(records))
+        write_text(path / "vulnerable.csv", samples_csv(scores))
+        if scores:
+            draw_roc(scores, title).savefig(path / "roc.png", dpi=130)
+        draw_leakage(records, title).savefig(path / "leakage.png", dpi=130)
+        for finding in found:
+            if finding.clients:
+                draw_clients(finding, dict(enumerate(rates))).savefig(
+                    path / f"{finding.conditions.label}.clients.png", dpi=130
+                )
+        self._folder.update_summary("attacks", attack_summary(self._folder))
+
+
+def attack_summary(folder: RunFolder) -> dict[str, Any]:
+    """All numbers that attacks on a run have found so far, and the strongest as `headline`; empty without any."""
+    files = AttackFiles(folder.path / "attacks")
+    strongest = headline_summary(files.records())
+    return {**files.summary(), **({"headline": strongest} if strongest else {})}

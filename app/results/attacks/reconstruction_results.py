@@ -1,0 +1,77 @@
+"""Keeps what reconstructions from a run found: files as they come, table, pictures and trackers at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app.attacks.reconstruction.base import ReconstructionFinding
+from app.errors import UserError
+from app.metrics.reconstruction import Reconstruction
+from app.results.attacks.reconstruction_figures import draw_reconstructions, draw_summary
+from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, save_figure
+from app.results.attacks.reconstruction_report import COLUMNS, rows, table
+from app.results.run.folder import RunFolder
+from app.results.run.tracking import RoundLogger
+
+
+class ReconstructionResults:
+    """The folder of one run's reconstructions, `attacks/reconstruction/`, with its summary.
+
+    Attributes:
+        tracker: W&B run that results are also sent to, None for none.
+    """
+
+    def __init__(self, folder: RunFolder, tracker: RoundLogger | None = None) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the run's folder, which exists.
+            tracker: W&B run that results are also sent to.
+        """
+        self._folder, self.tracker = folder, tracker
+        self._files = ReconstructionFiles(folder.path / PREFIX)
+
+    def add(self, finding: ReconstructionFinding) -> None:
+        """Keep one result, at once."""
+        self._files.write(finding)
+
+    def conclude(self, found: Sequence[ReconstructionFinding]) -> None:
+        """Show the results just found, and bring pictures and summary of all results up to date.
+
+        Args:
+            found: what was found now, and added before.
+        """
+        tqdm.write(f"\nreconstruction: {self._folder.name}\n{table(found)}\n")
+        try:
+            pictures = self._write(found)
+        except OSError as error:
+            raise UserError.of(
+                f"cannot write {self._folder.path / PREFIX}: {error.strerror or error}",
+                "pictures and summary are not up to date; the images and their scores are kept",
+                "free some space, then repeat the attack",
+            ) from error
+        if self.tracker is not None:
+            self.tracker.log_reconstructions(list(COLUMNS), rows(found), self._files.summary(), pictures)
+
+    def _write(self, found: Sequence[ReconstructionFinding]) -> dict[str, Path]:
+        """Draw everything; returns the new pictures by label, `summary` for that of all results."""
+        pictures = {}
+        for finding in found:
+            if finding.pictures is not None and isinstance(finding.result, Reconstruction):
+                label = finding.conditions.label
+                figure = draw_reconstructions(finding, f"{label}: {self._folder.name}")
+                pictures[label] = self._files.write_picture(label, figure)
+        if records := self._files.records():
+            path = self._folder.path / f"{PREFIX}.png"
+            save_figure(path, draw_summary(records, f"reconstruction: {self._folder.name}"))
+            pictures["summary"] = path
+        self._folder.update_summary("reconstruction", reconstruction_summary(self._folder))
+        return pictures
+
+
+def reconstruction_summary(folder: RunFolder) -> dict[str, float]:
+    """All numbers that reconstructions from a run have found so far; empty without any."""
+    return ReconstructionFiles(folder.path / PREFIX).summary()

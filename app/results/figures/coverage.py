@@ -1,0 +1,203 @@
+"""How many clients stand behind every weight under each method, and who trains which outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from app.federation.transcript import Transcript
+from app.results.figures import layout
+from app.results.figures.scene import Scene
+from app.results.figures.style import COLOURS, FAINT, Picture, report_style
+from app.results.run.plan_figures import MOST_POINTS, fewest
+from app.results.run.store import RunRecord
+
+ALONE = COLOURS[6]
+"""Colour of weights behind which a single client stands."""
+
+ACROSS = 3
+"""Methods side by side."""
+
+MOST_METHODS = 9
+
+
+@dataclass(frozen=True, eq=False)
+class Contributors:
+    """Who trained a weight matrix in one round.
+
+    Attributes:
+        method: name of the method.
+        layer: name of the matrix.
+        round: counted from 1.
+        counts: (outputs, inputs) number of clients that train the weight.
+        outputs: (clients of the round, outputs) width rate of a client that trains the output, 0 where it does not.
+        clients: ids of the rows of `outputs`.
+    """
+
+    method: str
+    layer: str
+    round: int
+    counts: np.ndarray
+    outputs: np.ndarray
+    clients: tuple[int, ...]
+
+
+def contributors(scene: Scene) -> Iterator[Picture]:
+    """One picture per dataset where some method gives clients parts of the network."""
+    for dataset in scene.datasets:
+        methods: dict[str, RunRecord] = {}
+        for row in scene.ordered(dataset):
+            for run in scene.runs(row)[:1]:
+                methods.setdefault(row.method, run)
+        found = [maps for method, run in methods.items() if (maps := contributors_of(method, run.path))]
+        shown = _same_layer(found[:MOST_METHODS])
+        if any(np.ptp(one.counts) > 0 or np.any(one.outputs == 0) for one in shown):
+            yield _picture(scene, dataset, shown)
+
+
+def contributors_of(method: str, folder: Path) -> dict[str, Contributors]:
+    """Maps of all weight matrices in the last round that the run has kept, by name; empty where it has kept none.
+
+    Args:
+        method: name of the method.
+        folder: the run's.
+    """
+    try:
+        plan = json.loads((folder / "plan.json").read_text())
+        transcript = Transcript(folder / "transcript")
+        last = transcript.rounds[-1]
+        cells = transcript.cells(last)
+        return {layer["name"]: _map(method, last, layer, cells, plan["capacities"]) for layer in plan.get("layers", [])}
+    except (OSError, ValueError, KeyError, IndexError, TypeError, BadZipFile):
+        return {}
+
+
+def _map(
+    method: str, round_: int, layer: Mapping[str, Any], cells: Mapping[int, Tensor | None], rates: Sequence[float]
+) -> Contributors:
+    start, shape = int(layer["start"]), tuple(layer["shape"])
+    size, kernel = int(np.prod(shape)), int(np.prod(shape[2:]))
+    counts = np.zeros(shape[:2], dtype=np.int64)
+    outputs = np.zeros((len(cells), shape[0]))
+    for row, (client, index) in enumerate(cells.items()):
+        trained = np.ones(size, dtype=bool)
+        if index is not None:
+            inside = index[(index >= start) & (index < start + size)].numpy() - start
+            trained = np.zeros(size, dtype=bool)
+            trained[inside] = True
+        matrix = trained.reshape(*shape[:2], kernel)[:, :, 0]
+        counts += matrix
+        outputs[row] = rates[client] * matrix.any(axis=1)
+    return Contributors(method, str(layer["name"]), round_, counts, outputs, tuple(cells))
+
+
+def _same_layer(found: Sequence[Mapping[str, Contributors]]) -> list[Contributors]:
+    """The largest matrix that all methods have and that is not trained alike everywhere; each one's largest else."""
+    if not found:
+        return []
+    common = [name for name in found[0] if all(name in maps for maps in found)]
+    uneven = [name for name in common if any(np.ptp(maps[name].counts) > 0 for maps in found)]
+    if not common:
+        return [max(maps.values(), key=lambda one: one.counts.size) for maps in found]
+    chosen = max(uneven or common, key=lambda name: found[0][name].counts.size)
+    return [maps[chosen] for maps in found]
+
+
+def _figure(shown: Sequence[Contributors]) -> Figure:
+    """Two panels per method, one above the other, and one key of the colours."""
+    across = min(ACROSS, len(shown))
+    lines = -(-len(shown) // across)
+    colours, norm = _colours(max(int(one.counts.max()) for one in shown))
+    margins = layout.Margins(right=0.75, across=0.55, down=0.62)
+    figure, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
+    for number in range(across * lines):
+        line, column = divmod(number, across)
+        upper, lower = grid[2 * line, column], grid[2 * line + 1, column]
+        if number >= len(shown):
+            upper.set_visible(False)
+            lower.set_visible(False)
+            continue
+        _show_counts(upper, shown[number], cmap=colours, norm=norm)
+        _show_outputs(lower, shown[number])
+        if column == 0:
+            upper.set_ylabel("output")
+            lower.set_ylabel("client")
+    _bar(grid[0, across - 1])
+    return figure
+
+
+def _picture(scene: Scene, dataset: str, shown: Sequence[Contributors]) -> Picture:
+    with report_style():
+        figure = _figure(shown)
+    names = {one.layer for one in shown}
+    where = f"the weights of {names.pop()}" if len(names) == 1 else "the weights of each network's largest layer"
+    return Picture(
+        key=scene.key("contributors", dataset),
+        title=scene.title("Who trains which weights", dataset),
+        shows=(
+            f"Above, {where}, outputs by inputs, coloured by the number of clients that train them in the last round "
+            "that was kept. Below, the outputs that each client trains; the stronger the colour, the wider the client."
+        ),
+        reading=(
+            "Many clients behind every weight are good. Red weights are trained by a single client: a sum over all "
+            "clients would be that client's own update. Grey weights are trained by nobody."
+        ),
+        figure=figure,
+    )
+
+
+def _colours(most: int) -> tuple[ListedColormap, BoundaryNorm]:
+    """A colour for each number of clients from 0 to `most`."""
+    many = colormaps["viridis"](np.linspace(0.25, 1.0, max(1, most - 1)))
+    colours = [to_rgba(FAINT), to_rgba(ALONE), *map(tuple, many)][: max(2, most + 1)]
+    return ListedColormap(colours), BoundaryNorm(np.arange(len(colours) + 1) - 0.5, len(colours))
+
+
+def _show_counts(axes: Axes, one: Contributors, **colours: Any) -> None:
+    outputs, inputs = one.counts.shape
+    extent = (-0.5, inputs - 0.5, outputs - 0.5, -0.5)
+    axes.imshow(
+        fewest(one.counts, MOST_POINTS), aspect="auto", interpolation="nearest", extent=extent, gid="counts", **colours
+    )
+    axes.set_title(f"{one.method}, round {one.round}", fontsize=layout.SMALL + 0.5)
+    axes.set_xlabel("input", labelpad=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _show_outputs(axes: Axes, one: Contributors) -> None:
+    clients, outputs = one.outputs.shape
+    picture = np.zeros((clients, outputs, 4))
+    picture[...] = to_rgba(COLOURS[0])
+    picture[..., 3] = np.where(one.outputs > 0, 0.3 + 0.7 * one.outputs, 0.0)
+    extent = (-0.5, outputs - 0.5, clients - 0.5, -0.5)
+    axes.imshow(picture, aspect="auto", interpolation="nearest", extent=extent)
+    for edge in range(1, clients if clients <= 40 else 0):
+        axes.axhline(edge - 0.5, color=FAINT, linewidth=0.4)
+    step = -(-clients // 12)
+    axes.set_yticks(range(0, clients, step), [str(client) for client in one.clients[::step]], fontsize=7.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_xlabel("output", labelpad=1)
+
+
+def _bar(axes: Axes) -> None:
+    """What the colours mean, beside the last panel of the first line."""
+    place = axes.inset_axes((1.08, 0.0, 0.06, 1.0))
+    bar = axes.figure.colorbar(axes.images[0], cax=place)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(length=0, labelsize=7.5)
+    bar.set_label("clients", fontsize=layout.SMALL)
+    bar.outline.set_visible(False)

@@ -1,0 +1,107 @@
+"""A published number with its place in a comparison, and the measures it can be compared with."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from app.results.run.labels import NO_DEFENSE
+
+Relation = Literal["is", "about", "above", "below"]
+"""What the paper says of the number: a printed value, a rounded one, or a bound."""
+
+Statistic = Literal["mean", "highest", "lowest"]
+"""What the number is over the repeated runs."""
+
+RELATIONS: tuple[Relation, ...] = ("is", "about", "above", "below")
+STATISTICS: tuple[Statistic, ...] = ("mean", "highest", "lowest")
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """One printed number.
+
+    Attributes:
+        dataset: dataset of the comparison that it belongs to.
+        method: method of the comparison.
+        measure: key of the measure that it is to be compared with.
+        value: as printed.
+        unit: `%`, `x`, `s`, `dB`, `images`, `squared points`, or nothing for pure numbers.
+        where: table or figure, and row.
+        defense: defense of the comparison.
+        spread: what is printed after the plus-minus sign, in the same unit; None where nothing is.
+        relation: whether the value is exact or a bound.
+        statistic: over the repeated runs.
+        client: client that it belongs to; None for the mean over clients, or the server.
+        rounds: rounds that the paper has trained for; None where that is not stated.
+        remark: what must be known to read it, such as a misprint.
+    """
+
+    dataset: str
+    method: str
+    measure: str
+    value: float
+    unit: str
+    where: str
+    defense: str = NO_DEFENSE
+    spread: float | None = None
+    relation: Relation = "is"
+    statistic: Statistic = "mean"
+    client: int | None = None
+    rounds: int | None = None
+    remark: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Dataset, method and defense."""
+        return (self.dataset, self.method, self.defense)
+
+
+UNITS: dict[str, str] = {
+    "server_accuracy": "%",
+    "train_accuracy": "%",
+    "clients_accuracy": "%",
+    "everyone_accuracy": "%",
+    "everyone_majority": "%",
+    "everyone_minority": "%",
+    "everyone_gap": "%",
+    "everyone_variance": "squared points",
+    "seconds_ratio": "x",
+    "train_seconds": "s",
+    "recovered_share": "%",
+}
+"""Unit of every measure that goes by a plain name."""
+
+ALL_UNITS = ("%", "x", "s", "dB", "images", "squared points", "")
+"""Units that a published number may have; the last one is that of pure numbers."""
+
+AUC, PAPER, RECONSTRUCTION = "auc:", "paper:", "reconstruction:"
+"""Beginnings of measures with a name of their own: `auc:<attack>.<target>`; `paper:<result>/<figure>` for a number as
+the followed paper reports it, as in `paper:mapp-fl.yeom.uploads/Adv %`; `reconstruction:<number>`, as in
+`reconstruction:psnr_best`."""
+
+
+def is_measure(key: str) -> bool:
+    """Whether published numbers can be compared with it."""
+    if key.startswith(PAPER):
+        result, _, figure = key.removeprefix(PAPER).partition("/")
+        return bool(result and figure)
+    return key in UNITS or any(key.startswith(front) and key != front for front in (AUC, RECONSTRUCTION))
+
+
+def nearest_measures(key: str) -> list[str]:
+    """Measures that may have been meant, the nearest first; at most two."""
+    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION], n=2)
+
+
+def scale_to(unit: str, own_unit: str) -> float | None:
+    """What a value in one unit is multiplied with to get it in another; None where they do not go together.
+
+    Args:
+        unit: unit that is asked for.
+        own_unit: unit of the value.
+    """
+    if unit == own_unit:
+        return 1.0
+    return {("%", ""): 100.0, ("", "%"): 0.01}.get((unit, own_unit))

@@ -1,0 +1,108 @@
+"""Checkpoints that are either whole or recognised as broken."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_warn
+
+from app.results.run.folder import cannot_write
+
+
+class VerifiedCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint in one step with a checksum beside it, and loads nothing but tensors and plain data."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write to a temporary file, force it to disk, then put it in place.
+
+        Raises:
+            UserError: where the disk is full or not writable; the checkpoints before stay as they are.
+        """
+        target = Path(path)
+        temporary = target.with_name(target.name + ".part")
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        data = buffer.getbuffer()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write_synced(temporary, data)
+            _write_synced(_checksum_file(target), hashlib.sha256(data).hexdigest().encode())
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if not target.exists():
+                _checksum_file(target).unlink(missing_ok=True)
+            raise cannot_write(target, error) from error
+
+    def load_checkpoint(
+        self, path: Any, map_location: Callable[..., Any] | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load tensors and plain data only; code hidden in a checkpoint is never run."""
+        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint and its checksum."""
+        super().remove_checkpoint(path)
+        _checksum_file(Path(path)).unlink(missing_ok=True)
+
+
+class RoundCheckpoint(ModelCheckpoint):
+    """Keeps the last two rounds, so that a damaged newest checkpoint costs one round."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Write to `folder` after every round.
+
+        Args:
+            folder: the run's checkpoint folder.
+        """
+        super().__init__(
+            dirpath=folder,
+            filename="round-{round:05.0f}",
+            auto_insert_metric_name=False,
+            monitor="round",
+            mode="max",
+            save_top_k=2,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
+
+
+def newest_usable(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole; damaged ones are named in a warning and passed over."""
+    paths = sorted(folder.glob("round-*.ckpt"), reverse=True)
+    for path in paths:
+        reason = damage(path)
+        if reason is None:
+            return path
+        way = "starting from the first round" if path == paths[-1] else "going back to the one before"
+        rank_zero_warn(f"checkpoint {path} is damaged ({reason}); {way}")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """Why a checkpoint cannot be used, None where it can."""
+    checksum = _checksum_file(path)
+    if not checksum.is_file():
+        return "its checksum is missing"
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if found == checksum.read_text().strip() else "its checksum does not match"
+
+
+def _checksum_file(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _write_synced(path: Path, data: Any) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,292 @@
+"""Fairness of a run on disk: `everyone.csv`, `fairness.json`, `newcomers.json`, and their lines for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.metrics.fairness import POINTS, Fairness, Swap, gap_estimate, mean_estimate, swap_estimate
+from app.metrics.intervals import Estimate
+from app.results.run.folder import RunFolder, write_text
+
+OWN, ANOTHER, MEAN, NONE, FINE_TUNED = "own", "another", "mean", "none", "fine_tuned"
+"""Whose private part a client is evaluated with; the last one is its own model after one more local training."""
+
+PREFIX = "everyone/"
+"""Front of the names of these metrics."""
+
+CONTROLS = {ANOTHER: "another", MEAN: "mean_choice", NONE: "no_choice"}
+"""Metrics of the last round that tell whether the models are personal."""
+
+SETTLED = 10
+"""Measured rounds over which the settled numbers are means: a single round swings."""
+
+WORDS = {
+    "final": "every client of the federation with the model it would use after the last round, on its own test set, "
+    "each client counted once; accuracies are fractions, 0 to 1",
+    "variance": "population variance over clients of the accuracies in percent, in squared percentage points",
+    "worst_tenth": "mean of the worst tenth of the clients, rounded up to whole clients; best_tenth likewise",
+    "gap": "mean of the majority less that of the minority, or of the best group less that of the worst",
+    "interval": "from drawing the clients anew within their groups: it tells about other clients of the same kind, not "
+    "about training again",
+    "settled": "means over the last rounds in which every client was evaluated, at most ten",
+    "controls": "the same clients with the private part of another client of their group, with the mean of all, and "
+    "with none (the server's released model)",
+    "swap": "accuracy with the own private part less that with another client's, over the clients that hold one; where "
+    "its interval reaches down to 0, the models are not personal",
+    "fine_tuned": "every client's model after one more local training that is sent to nobody",
+}
+"""What the entries of `fairness.json` mean."""
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """All clients that have a test set of their own, after one round; one entry per client, by client id.
+
+    Attributes:
+        round: rounds completed.
+        clients: client ids.
+        groups: subpopulation of each client.
+        samples: size of its own test set.
+        holders: whether it holds a private part.
+        accuracies: fractions in [0, 1] by whose private part was used: `own` always, the others where measured.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    groups: tuple[str, ...]
+    samples: tuple[int, ...]
+    holders: tuple[bool, ...]
+    accuracies: dict[str, tuple[float, ...]]
+
+    def fairness(self, whose: str = OWN) -> Fairness:
+        """How the accuracies spread over the clients."""
+        return Fairness.of(self.accuracies[whose], self.groups)
+
+    def estimate(self, whose: str = OWN) -> Estimate:
+        """Mean accuracy with its interval."""
+        return mean_estimate(self.accuracies[whose], self.groups)
+
+    @property
+    def swap(self) -> Swap | None:
+        """What another client's private part costs; None where nothing is private."""
+        if ANOTHER not in self.accuracies:
+            return None
+        own, another = (
+            [accuracy for accuracy, held in zip(self.accuracies[whose], self.holders, strict=True) if held]
+            for whose in (OWN, ANOTHER)
+        )
+        return swap_estimate(own, another)
+
+    def metrics(self) -> dict[str, float]:
+        """What joins the metrics of the round."""
+        found = {"accuracy" if name == "mean" else name: value for name, value in _numbers(self.fairness()).items()}
+        found |= {name: self.fairness(whose).mean for whose, name in CONTROLS.items() if whose in self.accuracies}
+        if FINE_TUNED in self.accuracies:
+            tuned = _numbers(self.fairness(FINE_TUNED))
+            found |= {FINE_TUNED if name == "mean" else f"{FINE_TUNED}_{name}": value for name, value in tuned.items()}
+        return {f"{PREFIX}{name}": value for name, value in found.items()}
+
+
+def write_fairness(folder: RunFolder, everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write `everyone.csv` and `fairness.json`.
+
+    Args:
+        folder: the run's folder.
+        everybody: all clients after the last round.
+        records: lines of `metrics.jsonl`.
+    """
+    write_text(folder.path / "everyone.csv", _table(everybody))
+    folder.write_json("fairness.json", fairness_record(everybody, records) | {"words": WORDS})
+
+
+def fairness_record(everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All that is known about fairness as plain data; see `WORDS` for what it means."""
+    record: dict[str, Any] = {
+        "round": everybody.round,
+        "final": _final(everybody, OWN),
+        "settled": settled(everybody, records),
+    }
+    if (swap := everybody.swap) is not None:
+        record["controls"] = {whose: _final(everybody, whose) for whose in CONTROLS}
+        record["swap"] = {**asdict(swap), "personal": swap.personal, "verdict": swap.verdict}
+    if FINE_TUNED in everybody.accuracies:
+        record[FINE_TUNED] = _final(everybody, FINE_TUNED)
+    return record
+
+
+def settled(everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over the last measured rounds, the one at hand included."""
+    last = everybody.metrics()
+    names = [f"{PREFIX}{'accuracy' if name == 'mean' else name}" for name in _numbers(everybody.fairness())]
+    before = [record for record in records if names[0] in record and record["round"] < everybody.round]
+    rounds = [*before[1 - SETTLED :], last]
+    means = {name.removeprefix(PREFIX): math.fsum(record[name] for record in rounds) / len(rounds) for name in names}
+    return {"rounds": len(rounds), **means}
+
+
+def fairness_summary(folder: RunFolder) -> dict[str, Any]:
+    """What a run has told about fairness, without the explanations; empty where nothing was measured."""
+    path = folder.path / "fairness.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return {name: value for name, value in record.items() if name != "words"}
+
+
+def fairness_lines(record: Mapping[str, Any]) -> list[str]:
+    """What the summary tells, to be read on a terminal; nothing from an empty one."""
+    if not record:
+        return []
+    final, rounds = record["final"], record["settled"]["rounds"]
+    spread = f"worst {final['worst']:.2%}, {_spread(final)}"
+    lines = [f"  every client       {final['mean']:7.2%}  on its own test set ({final['clients']} of them), {spread}"]
+    if rounds > 1:
+        groups = [{"name": group["name"], "mean": record["settled"][group["name"]]} for group in _groups(final)]
+        mean = {**record["settled"], "groups": groups}
+        lines.append(f"  last {f'{rounds} measured':13} {mean['accuracy']:7.2%}  mean of the rounds, {_spread(mean)}")
+    if controls := record.get("controls"):
+        means = {whose: f"{controls[whose]['mean']:.2%}" for whose in CONTROLS}
+        line = f"mean choice {means[MEAN]}, none {means[NONE]}: {record['swap']['verdict']}"
+        lines.append(f"  another's choice   {means[ANOTHER]:>7}  {line}")
+    if tuned := record.get(FINE_TUNED):
+        lines.append(f"  after fine-tuning  {tuned['mean']:7.2%}  worst {tuned['worst']:.2%}, {_spread(tuned)}")
+    return lines
+
+
+def forget_unplanned(folder: RunFolder, planned: Sequence[int]) -> None:
+    """Drop measurements that a shorter run made because it was to end there; a longer one would not have made them.
+
+    Args:
+        folder: the run's folder; its `metrics.jsonl` holds rounds before the last one only.
+        planned: rounds (counted from 1) in which everybody is evaluated.
+    """
+    records = folder.read_lines("metrics.jsonl")
+    kept = [
+        {name: value for name, value in record.items() if not _unplanned(name, record["round"] in planned)}
+        for record in records
+    ]
+    if kept != records:
+        write_text(folder.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def _unplanned(name: str, planned: bool) -> bool:
+    """Whether a metric is not one of a round in the middle of a run."""
+    measured = name.removeprefix(PREFIX)
+    last_only = measured in CONTROLS.values() or measured.startswith(FINE_TUNED)
+    return name.startswith(PREFIX) and (last_only or not planned)
+
+
+def _numbers(found: Fairness) -> dict[str, float]:
+    """Mean, worst and variance, and with several groups those of each and the gap."""
+    numbers = {"mean": found.mean, "worst": found.worst, "variance": found.variance}
+    if len(found.groups) > 1:
+        numbers |= {group.name: group.mean for group in found.groups} | {"gap": found.gap}
+    return numbers
+
+
+def _final(everybody: Everybody, whose: str) -> dict[str, Any]:
+    """Fairness with intervals, as plain data."""
+    accuracies, groups = everybody.accuracies[whose], everybody.groups
+    found = {**asdict(everybody.fairness(whose)), "mean_interval": asdict(everybody.estimate(whose).interval)}
+    if len(set(groups)) > 1:
+        return {**found, "gap_interval": asdict(gap_estimate(accuracies, groups).interval)}
+    return {name: value for name, value in found.items() if name != "gap"}
+
+
+def _groups(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The groups where there are several."""
+    groups: list[Mapping[str, Any]] = found["groups"]
+    return groups if len(groups) > 1 else []
+
+
+def _spread(found: Mapping[str, Any]) -> str:
+    """Variance, groups and gap in words."""
+    parts = [f"variance {found['variance']:.1f}", *(f"{group['name']} {group['mean']:.2%}" for group in _groups(found))]
+    return ", ".join([*parts, f"gap {POINTS * found['gap']:.1f} points"] if _groups(found) else parts)
+
+
+def _table(everybody: Everybody) -> str:
+    """One line per client."""
+    text = io.StringIO(newline="")
+    writer, private = csv.writer(text), ANOTHER in everybody.accuracies
+    holds = ("holds_own",) if private else ()
+    writer.writerow(["client", "group", "test_samples", *holds, *everybody.accuracies])
+    for place, client in enumerate(everybody.clients):
+        told = (int(everybody.holders[place]),) if private else ()
+        accuracies = [values[place] for values in everybody.accuracies.values()]
+        writer.writerow([client, everybody.groups[place], everybody.samples[place], *told, *accuracies])
+    return text.getvalue()
+
+
+NEWCOMER_WORDS = {
+    "server": "the released model as it is, which knows nothing of any client",
+    "mean": "the released model with the mean of the private parts of the clients that were trained",
+    "fitted": "after the newcomer has fitted its private part alone; all that is shared is frozen",
+    "fine_tuned": "after one local training of all parameters, private and shared; sent to nobody",
+}
+"""What newcomers were evaluated with."""
+
+
+@dataclass(frozen=True)
+class JoinedClients:
+    """Newcomers with a test set of their own, by client id.
+
+    Attributes:
+        clients: client ids.
+        groups: subpopulation of each.
+        visits: local trainings of the private part.
+        accuracies: fractions in [0, 1] on their own test sets, by what they were evaluated with (see `NEWCOMER_WORDS`).
+    """
+
+    clients: tuple[int, ...]
+    groups: tuple[str, ...]
+    visits: int
+    accuracies: dict[str, tuple[float, ...]]
+
+    def record(self) -> dict[str, Any]:
+        """Mean accuracies with intervals over the newcomers, as plain data."""
+        means = {
+            stage: {"mean": estimate.value, "interval": asdict(estimate.interval)}
+            for stage, own in self.accuracies.items()
+            for estimate in [mean_estimate(own, self.groups)]
+        }
+        return {"clients": len(self.clients), "visits": self.visits, "accuracy": means}
+
+
+def write_newcomers(folder: RunFolder, joined: JoinedClients) -> None:
+    """Write `newcomers.csv` and `newcomers.json`."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["client", "group", *joined.accuracies])
+    rows.writerows(zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True))
+    write_text(folder.path / "newcomers.csv", text.getvalue())
+    folder.write_json("newcomers.json", joined.record() | {"words": NEWCOMER_WORDS})
+
+
+def newcomer_summary(folder: RunFolder) -> dict[str, Any]:
+    """What a run has told about newcomers, without the explanations; empty where there were none."""
+    path = folder.path / "newcomers.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return {name: value for name, value in record.items() if name != "words"}
+
+
+def newcomer_lines(record: Mapping[str, Any]) -> list[str]:
+    """What the summary tells, to be read on a terminal; nothing from an empty one."""
+    if not record:
+        return []
+    told = {
+        "server": "with the released model",
+        "mean": "with the mean private part",
+        "fitted": f"private part fitted in {record['visits']} visits, all else frozen",
+        "fine_tuned": "everything fine-tuned once",
+    }
+    means = [
+        f"{record['accuracy'][stage]['mean']:.2%} {words}"
+        for stage, words in told.items()
+        if stage in record["accuracy"]
+    ]
+    return [f"  {record['clients']:3} newcomers      {'; '.join(means)}"]

@@ -1,0 +1,201 @@
+"""The audit of a plan in words, as a table, and as plain data."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.federation.module import FederatedModule
+from app.federation.plan_audit.audit import LayerAudit, PlanAudit
+
+MOST_CLIENTS_IN_WORDS = 12
+MOST_LAYERS_IN_WORDS = 5
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a layer.
+
+    Attributes:
+        key: attribute of `LayerAudit`; the name in `plan.json` and `plan.csv`.
+        head: the name in the terminal.
+        form: format of the number in the terminal.
+        meaning: what it says, in a few words.
+    """
+
+    key: str
+    head: str
+    form: str
+    meaning: str
+
+    def text(self, layer: LayerAudit) -> str:
+        """The number as the terminal shows it."""
+        value = getattr(layer, self.key)
+        unknown = value is None or (self.key != "cells" and not layer.cells)
+        return "-" if unknown else format(value, self.form)
+
+
+COLUMNS = (
+    Column("cells", "cells", ",", "weights, biases and buffers that clients send"),
+    Column("trained", "trained", ".2%", "share of the cells that somebody trains in an average round"),
+    Column("trained_once", "ever", ".2%", "share of the cells that somebody trains in at least one round"),
+    Column("fewest", "min", "d", "fewest clients that train a cell in a round"),
+    Column("median", "med", "g", "median of the clients that train a cell in a round"),
+    Column("most", "max", "d", "most clients that train a cell in a round"),
+    Column("nobody", "nobody", ",", "(cell, round) pairs that no client trains"),
+    Column("single", "one", ",", "(cell, round) pairs that a single client trains"),
+    Column("changed", "changed", ",", "(cell, round) pairs whose clients are not those of the round before"),
+    Column("changed_by_one", "by one", ",", "... by a single client that joins or leaves"),
+    Column("smallest_change", "least", "d", "fewest clients by which a cell's clients change, where they change"),
+)
+
+
+def header(federation: FederatedModule, audit: PlanAudit) -> str:
+    """Method, clients, widths and rounds in one line."""
+    roster, rounds = federation.roster, len(audit.rounds)
+    counted = sorted(Counter(roster.capacities).items(), reverse=True)
+    widths = ", ".join(f"{clients} of width {rate:g}" for rate, clients in counted)
+    if roster.redraw:
+        widths += ", dealt anew in every round"
+    if further := sorted(set(federation.widths) - set(roster.capacities), reverse=True):
+        widths += f", who also train widths {', '.join(f'{rate:g}' for rate in further)}"
+    taking_part = len(roster.participants(audit.rounds[0]))
+    return (
+        f"{federation.method.title}: {_number(len(roster.sizes), 'client')} ({widths}), "
+        f"{_number(rounds, 'round')} with {_number(taking_part, 'client')} each"
+    )
+
+
+def table(audit: PlanAudit) -> str:
+    """One row per layer and one for all, columns aligned, and what the columns mean."""
+    rows = [["layer", *(column.head for column in COLUMNS)]]
+    rows += [[layer.name, *(column.text(layer) for column in COLUMNS)] for layer in (*audit.layers, audit.total)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    ruler = "-" * len(lines[0])
+    legend = [f"  {column.head:<8} {column.meaning}" for column in COLUMNS]
+    return "\n".join([lines[0], ruler, *lines[1:-1], ruler, lines[-1], "", *legend])
+
+
+def findings(audit: PlanAudit, uncovered: str) -> list[str]:
+    """What follows from the numbers, one sentence or two each.
+
+    Args:
+        audit: the audit.
+        uncovered: what becomes of cells that nobody sends, `keep` or `zero`.
+    """
+    total = audit.total
+    if not total.cells:
+        return ["nothing is sent: all cells stay on the clients, and there is nothing to aggregate"]
+    return [*_personal(audit), _alone(audit), _changes(audit), _uncovered(total, uncovered)]
+
+
+def _personal(audit: PlanAudit) -> list[str]:
+    kept = [layer.name for layer in audit.layers if not layer.cells]
+    return [f"layers that stay on the clients and are never sent: {', '.join(kept)}"] if kept else []
+
+
+def _alone(audit: PlanAudit) -> str:
+    total = audit.total
+    if not total.single:
+        return "cells with a single contributor: none; no sum consists of one client's update"
+    return (
+        f"cells with a single contributor: {_share(total.single, total.pairs)}, in {_where(audit, 'single')}; "
+        f"only {_clients(total.alone)} ever {'trains' if len(total.alone) == 1 else 'train'} cells alone: secure "
+        f"aggregation would reveal {'its' if len(total.alone) == 1 else 'their'} update there"
+    )
+
+
+def _changes(audit: PlanAudit) -> str:
+    total = audit.total
+    if not total.changed:
+        return "changes between rounds: none; every cell keeps its contributors"
+    if not total.changed_by_one:
+        changed = _share(total.changed, _moves(total))
+        return f"changes between rounds: {changed}, by {total.smallest_change} clients or more"
+    return (
+        f"changes by a single client: {_share(total.changed_by_one, _moves(total))}, in "
+        f"{_where(audit, 'changed_by_one')}; whoever knows the sums of both rounds can narrow down the update of the "
+        f"one who joins or leaves: {_clients(total.exposed)}"
+    )
+
+
+def _uncovered(total: LayerAudit, uncovered: str) -> str:
+    if not total.nobody:
+        return "uncovered cells: none; somebody trains every cell in every round"
+    becomes = {"keep": "keep their value", "zero": "become zero"}[uncovered]
+    return (
+        f"uncovered cells: {1 - total.trained:.2%} of the cells are trained by nobody in an average round, "
+        f"{1 - total.trained_once:.2%} in no round at all; without an update they {becomes} "
+        f"(uncovered_cells: {uncovered})"
+    )
+
+
+def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
+    """Settings and audit as plain data for JSON."""
+    roster = federation.roster
+    return {
+        "method": federation.method.title,
+        "seed": roster.seed,
+        "data_seed": federation.data.seed,
+        "network": type(federation.net).__name__,
+        "rounds": len(audit.rounds),
+        "widths": federation.widths,
+        "capacities": roster.capacities,
+        "redraw": roster.redraw,
+        "participation": roster.participation,
+        "sizes": roster.sizes,
+        "personal": federation.personal_patterns,
+        "mask_labels": federation.local.mask_labels,
+        "uncovered_cells": federation.uncovered_cells,
+        "participants": [roster.participants(round_) for round_ in audit.rounds],
+        "layers": [_plain(layer) for layer in audit.layers],
+        "total": _plain(audit.total),
+    }
+
+
+def rows_csv(audit: PlanAudit) -> str:
+    """The table as CSV: one row per layer and the total; client ids separated by spaces."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["name", *(column.key for column in COLUMNS), "alone", "exposed"])
+    for layer in (*audit.layers, audit.total):
+        clients = [" ".join(map(str, ids)) for ids in (layer.alone, layer.exposed)]
+        writer.writerow([layer.name, *(getattr(layer, column.key) for column in COLUMNS), *clients])
+    return text.getvalue()
+
+
+def _plain(layer: LayerAudit) -> dict[str, Any]:
+    return asdict(layer) | {column.key: getattr(layer, column.key) for column in COLUMNS} | {"pairs": layer.pairs}
+
+
+def _moves(layer: LayerAudit) -> int:
+    return layer.cells * (layer.rounds - 1)
+
+
+def _share(pairs: int, of: int) -> str:
+    return f"{pairs:,} of {of:,} (cell, round) pairs ({pairs / of:.2%})"
+
+
+def _where(audit: PlanAudit, key: str) -> str:
+    sent = [layer for layer in audit.layers if layer.cells]
+    places = [layer.name for layer in sent if getattr(layer, key)]
+    if len(places) == len(sent):
+        return "all layers"
+    return ", ".join(places) if len(places) <= MOST_LAYERS_IN_WORDS else f"{len(places)} of {len(sent)} layers"
+
+
+def _clients(ids: Sequence[int]) -> str:
+    if len(ids) == 1:
+        return f"client {ids[0]}"
+    if len(ids) > MOST_CLIENTS_IN_WORDS:
+        return f"{len(ids)} clients (plan.json names them)"
+    return f"clients {', '.join(map(str, ids[:-1]))} and {ids[-1]}"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,271 @@
+"""One finished run as data: what its folder tells, and what of it could not be read.
+
+A file that is broken costs what it holds, never the whole run; only the summary, which marks a run as finished, and the
+configuration of a run that belongs to no comparison are needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import is_zipfile
+
+import yaml
+
+from app.errors import UserError
+from app.metrics.fairness import Fairness
+from app.metrics.membership import MembershipScores
+from app.privacy.statements import ChannelStatement, PrivacyStatement
+from app.results.attacks.membership_files import AttackFiles, AttackRecord, read_attack
+from app.results.attacks.reconstruction_files import (
+    PREFIX,
+    ReconstructionFiles,
+    ReconstructionRecord,
+    read_reconstruction,
+)
+from app.results.run.files import restored
+from app.results.run.labels import RunLabels, labels_of
+
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
+"""What reading a damaged file may end in."""
+
+Part = TypeVar("Part")
+Labelled = TypeVar("Labelled", AttackRecord, ReconstructionRecord)
+
+
+@dataclass(frozen=True)
+class ClientEnd:
+    """A client at the end of its last round. Accuracies are fractions in [0, 1], NaN where nothing was tested.
+
+    Attributes:
+        client: client id.
+        capacity: width rate, in (0, 1].
+        samples: training samples.
+        received_common: accuracy of the model it received on the common test set.
+        trained_common: accuracy of its trained model on the common test set.
+        trained_own: accuracy of its trained model on its own test set.
+    """
+
+    client: int
+    capacity: float
+    samples: int
+    received_common: float
+    trained_common: float
+    trained_own: float
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """One finished run, without anything large.
+
+    Attributes:
+        path: its folder.
+        labels: its place in a comparison.
+        config: its complete configuration, as plain data; empty where it could not be read.
+        final: metrics of the last round; NaN for numbers that are not finite.
+        rounds: metrics of every round, in order.
+        cost: seconds and bytes, summed over the run.
+        clients: every client that took part, by id.
+        fairness: how the accuracies of all clients spread, None where no client has a test set.
+        budgets: privacy budgets spent.
+        channels: what was hidden on the way to the server.
+        attacks: results of membership inference, by label.
+        reconstructions: results of reconstruction, by label.
+        notes: what could not be read of it.
+    """
+
+    path: Path
+    labels: RunLabels
+    config: Mapping[str, Any]
+    final: Mapping[str, float]
+    rounds: tuple[Mapping[str, float], ...]
+    cost: Mapping[str, float]
+    clients: tuple[ClientEnd, ...]
+    fairness: Fairness | None
+    budgets: tuple[PrivacyStatement, ...]
+    channels: tuple[ChannelStatement, ...]
+    attacks: tuple[AttackRecord, ...]
+    reconstructions: tuple[ReconstructionRecord, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    def scores(self, label: str) -> MembershipScores:
+        """Scores of one result of membership inference, read from its file.
+
+        Raises:
+            UserError: where there are none, or they cannot be read.
+        """
+        return AttackFiles(self.path / "attacks").scores(label)
+
+
+def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
+    """A finished run from its folder.
+
+    Args:
+        folder: the run's folder.
+        labels: its place in a comparison; without one, it follows from the configuration.
+
+    Raises:
+        UserError: where the run is not finished, or its summary, or the configuration where it is needed, cannot be
+            read.
+    """
+    notes: list[str] = []
+    summary, config = _summary(folder), _config(folder, notes)
+    final = _numbers(summary["final"])
+    return RunRecord(
+        path=folder,
+        labels=labels or _labels(config, notes),
+        config=config,
+        final=final,
+        rounds=_rounds(folder / "metrics.jsonl", notes),
+        cost=_of(notes, "the costs", lambda: _numbers(summary["cost"]), {}),
+        clients=_of(notes, "the clients", lambda: _clients(summary["clients"]), ()),
+        fairness=_of(notes, "the fairness", lambda: _fairness(summary.get("fairness")), None),
+        budgets=_of(notes, "the privacy budgets", lambda: _all(_budget, summary.get("privacy")), ()),
+        channels=_of(notes, "the channels", lambda: _all(_channel, summary.get("channels")), ()),
+        attacks=_attacks(folder / "attacks", notes),
+        reconstructions=_records(ReconstructionFiles(folder / PREFIX).paths, read_reconstruction, notes),
+        notes=tuple(notes),
+    )
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    """What the end of the run has left."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise UserError.of("the run is not finished")
+    try:
+        summary = json.loads(path.read_text())
+    except BROKEN as error:
+        raise UserError.of(f"summary.json cannot be read ({_cause(error)})") from error
+    if not isinstance(summary, Mapping) or not isinstance(summary.get("final"), Mapping):
+        raise UserError.of("summary.json tells no final metrics")
+    return summary
+
+
+def _config(folder: Path, notes: list[str]) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+    except BROKEN as error:
+        notes.append(f"config.yaml cannot be read ({_cause(error)})")
+        return {}
+    if isinstance(config, Mapping):
+        return config
+    notes.append("config.yaml holds no settings")
+    return {}
+
+
+def _labels(config: Mapping[str, Any], notes: Sequence[str]) -> RunLabels:
+    try:
+        return labels_of(config)
+    except BROKEN as error:
+        reason = notes[0] if notes else f"its configuration tells no place in a comparison ({_cause(error)})"
+        raise UserError.of(reason) from error
+
+
+def _rounds(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ...]:
+    """All rounds that can be read; a crash may have cut the last line short."""
+    try:
+        lines = path.read_text().splitlines()
+    except BROKEN as error:
+        notes.append(f"{path.name} cannot be read ({_cause(error)})")
+        return ()
+    found, broken = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(_numbers(json.loads(line)))
+        except BROKEN:
+            broken.append(str(number))
+    if broken:
+        notes.append(f"{path.name}: {'line' if len(broken) == 1 else 'lines'} {', '.join(broken)} cannot be read")
+    if not lines:
+        notes.append(f"{path.name} is empty")
+    return tuple(found)
+
+
+def _of(notes: list[str], what: str, read: Callable[[], Part], otherwise: Part) -> Part:
+    """A part of the summary, or a note that it cannot be read."""
+    try:
+        return read()
+    except BROKEN as error:
+        notes.append(f"{what} in summary.json cannot be read ({_cause(error)})")
+        return otherwise
+
+
+def _numbers(plain: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by name; null, which stands for one that is not finite, becomes NaN."""
+    return {
+        str(name): math.nan if value is None else float(value)
+        for name, value in plain.items()
+        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    }
+
+
+def _clients(plain: Sequence[Any]) -> tuple[ClientEnd, ...]:
+    ends = [restored(ClientEnd, client) for client in plain]
+    return tuple(sorted(ends, key=lambda end: int(end.client)))
+
+
+def _fairness(plain: Mapping[str, Any] | None) -> Fairness | None:
+    final = (plain or {}).get("final")
+    return restored(Fairness, {"gap": None, **final}) if final else None
+
+
+def _all(read: Callable[[Mapping[str, Any]], Part], plain: Sequence[Mapping[str, Any]] | None) -> tuple[Part, ...]:
+    return tuple(read(each) for each in plain or ())
+
+
+def _budget(plain: Mapping[str, Any]) -> PrivacyStatement:
+    """A statement from its record, in which clients are keyed by text and infinite budgets are null."""
+    clients = [[int(client), _endless(epsilon)] for client, epsilon in (plain.get("clients") or {}).items()]
+    told = {**plain, "clients": clients, "epsilon": _endless(plain["epsilon"])}
+    statement: PrivacyStatement = restored(PrivacyStatement, told)
+    return statement
+
+
+def _endless(epsilon: float | None) -> float:
+    return math.inf if epsilon is None else epsilon
+
+
+def _channel(plain: Mapping[str, Any]) -> ChannelStatement:
+    statement: ChannelStatement = restored(ChannelStatement, plain)
+    return statement
+
+
+def _attacks(folder: Path, notes: list[str]) -> tuple[AttackRecord, ...]:
+    """Results of membership inference; scores that are lost are noted, since only pictures and pairs need them."""
+    records = _records(AttackFiles(folder).paths, read_attack, notes)
+    for record in records:
+        path = folder / f"{record.label}.npz"
+        if record.no_scores is None and not is_zipfile(path):
+            notes.append(f"attacks/{path.name} cannot be read: the scores are lost")
+    return records
+
+
+def _records(
+    paths: Callable[[], Sequence[Path]], read: Callable[[Path], Labelled], notes: list[str]
+) -> tuple[Labelled, ...]:
+    """All results that can be read, by label; one note per file that cannot."""
+    found = []
+    try:
+        for path in paths():
+            try:
+                found.append(read(path))
+            except UserError as error:
+                notes.append(f"{path.parent.name}/{path.name} cannot be read ({_cause(error.__cause__ or error)})")
+    except OSError as error:
+        notes.append(f"results of attacks cannot be read ({_cause(error)})")
+    return tuple(sorted(found, key=lambda record: record.label))
+
+
+def _cause(error: BaseException) -> str:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {' '.join(told.split())}"

@@ -1,0 +1,222 @@
+"""Many run folders as one collection: what a comparison tabulates, draws and reports.
+
+A folder that is no finished run, or whose files cannot be read, is left out with the reason; it never stops the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.results.run.labels import RunLabels
+from app.results.run.record import ClientEnd, RunRecord, read_run
+
+__all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_store"]
+
+COMPARISON = "comparison.json"
+"""File beside the runs of a comparison that tells their places in its matrix."""
+
+MOST_TOLD = 10
+"""Reasons that an error lists."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A folder that is not part of the collection.
+
+    Attributes:
+        path: the folder or file.
+        reason: why it was left out.
+    """
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """A collection of runs.
+
+    Attributes:
+        name: of the comparison, or of the folder.
+        purpose: what is compared, in one line; may be empty.
+        runs: the finished runs, by labels.
+        skipped: what was left out.
+        baseline: method and defense that others are compared with; None where nothing says so.
+    """
+
+    name: str
+    purpose: str
+    runs: tuple[RunRecord, ...]
+    skipped: tuple[Skipped, ...]
+    baseline: tuple[str, str] | None = None
+
+    @cached_property
+    def datasets(self) -> tuple[str, ...]:
+        """Datasets in the order in which they first occur."""
+        return tuple(dict.fromkeys(run.labels.dataset for run in self.runs))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `comparison.json` tells.
+
+    Attributes:
+        name: of the comparison; may be empty.
+        purpose: what is compared; may be empty.
+        baseline: method and defense that others are compared with.
+        cells: labels of every run by its name, in the order of the comparison.
+        problems: what of it cannot be used.
+    """
+
+    name: str = ""
+    purpose: str = ""
+    baseline: tuple[str, str] | None = None
+    cells: Mapping[str, RunLabels] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def read_store(paths: Iterable[Path]) -> Store:
+    """All runs below some folders: run folders, folders of runs, or folders of comparisons.
+
+    Args:
+        paths: existing folders.
+
+    Raises:
+        UserError: where a path does not exist, or no run is found in all of them.
+    """
+    given = list(paths)
+    runs: dict[Path, RunRecord] = {}
+    skipped: list[Skipped] = []
+    plans = [plan for path in given if (plan := _plan_of(path, skipped)) is not None]
+    for folder, labels in _folders(given, skipped):
+        try:
+            runs.setdefault(folder.resolve(), read_run(folder, labels))
+        except UserError as error:
+            skipped.append(Skipped(folder, error.problems[0].cause))
+        except Exception as error:  # a folder that nobody foresaw must not stop the others
+            skipped.append(Skipped(folder, f"its files cannot be read ({type(error).__name__}: {error})"))
+    if not runs:
+        raise _nothing(given, skipped)
+    order = {labels: number for number, labels in enumerate(place for plan in plans for place in plan.cells.values())}
+    first = plans[0] if len(plans) == 1 else _Plan()
+    return Store(
+        name=first.name or given[0].resolve().name,
+        purpose=first.purpose,
+        runs=tuple(sorted(runs.values(), key=lambda run: (order.get(run.labels, len(order)), run.labels, run.name))),
+        skipped=tuple(dict.fromkeys(skipped)),
+        baseline=first.baseline,
+    )
+
+
+def _folders(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:
+    """Run folders with the labels that a comparison gives them."""
+    for path in paths:
+        if not path.is_dir():
+            raise UserError.of(f"there is no folder {path}", "its runs cannot be shown", "name an existing folder")
+        try:
+            if _looks_like_run(path):
+                yield path, _told_above(path)
+                continue
+            inner = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+        except OSError as error:
+            skipped.append(Skipped(path, _unreadable(error)))
+            continue
+        yield from _within(path, inner, skipped)
+
+
+def _within(path: Path, inner: list[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:
+    """Runs of a folder; those of its comparison that are not there yet are left out with that reason."""
+    cells = (_plan_of(path) or _Plan()).cells
+    for each in inner:
+        try:
+            if each.name in cells or (each.is_dir() and _looks_like_run(each)):
+                yield each, cells.get(each.name)
+            elif each.is_dir():
+                skipped.append(Skipped(each, _foreign(each)))
+        except OSError as error:
+            skipped.append(Skipped(each, _unreadable(error)))
+    there = {each.name for each in inner}
+    skipped += [Skipped(path / name, "not run yet") for name in cells if name not in there]
+
+
+def _looks_like_run(path: Path) -> bool:
+    return (path / "config.yaml").is_file()
+
+
+def _foreign(path: Path) -> str:
+    if (path / COMPARISON).is_file():
+        return "it is a comparison of its own; name its folder to see it"
+    return "it is no run of this program"
+
+
+def _told_above(path: Path) -> RunLabels | None:
+    """Labels that the comparison around a single run gives it."""
+    plan = _plan_of(path.resolve().parent)
+    return None if plan is None else plan.cells.get(path.resolve().name)
+
+
+def _plan_of(path: Path, skipped: list[Skipped] | None = None) -> _Plan | None:
+    """What a comparison tells about its runs; None where there is none.
+
+    Args:
+        path: folder of the comparison.
+        skipped: where to tell what of it cannot be used.
+    """
+    file = path / COMPARISON
+    try:
+        plan = _plan(json.loads(file.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        plan = _Plan(problems=(f"{_unreadable(error)}; its runs are labelled by their configurations",))
+    if skipped is not None:
+        skipped += [Skipped(file, problem) for problem in plan.problems]
+    return plan
+
+
+def _plan(told: Any) -> _Plan:
+    """A plan from plain data, whatever they are."""
+    if not isinstance(told, Mapping):
+        return _Plan(problems=("it tells no comparison; its runs are labelled by their configurations",))
+    problems, cells = [], {}
+    listed = told.get("cells")
+    for number, cell in enumerate(listed if isinstance(listed, list) else [], start=1):
+        try:
+            dataset, method, defense = (str(cell[key]) for key in ("dataset", "method", "defense"))
+            cells[str(cell["run"])] = RunLabels(dataset, method, defense, int(cell["seed"]))
+        except (KeyError, TypeError, ValueError):
+            problems.append(f"its cell {number} lacks the run's name or its place")
+    return _Plan(
+        name=str(told.get("name") or ""),
+        purpose=str(told.get("purpose") or ""),
+        baseline=_baseline(told.get("baseline")),
+        cells=cells,
+        problems=tuple(problems),
+    )
+
+
+def _baseline(pair: Any) -> tuple[str, str] | None:
+    if isinstance(pair, Mapping) and "method" in pair and "defense" in pair:
+        return str(pair["method"]), str(pair["defense"])
+    return None
+
+
+def _unreadable(error: Exception) -> str:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"it cannot be read ({type(error).__name__}: {told})"
+
+
+def _nothing(given: list[Path], skipped: list[Skipped]) -> UserError:
+    left = "".join(f"\n    {one.path}: {one.reason}" for one in skipped[:MOST_TOLD])
+    more = f"\n    and {len(skipped) - MOST_TOLD} more" if len(skipped) > MOST_TOLD else ""
+    return UserError.of(
+        f"no finished run in {', '.join(map(str, given))}{left}{more}",
+        "there is nothing to show",
+        "name folders of finished runs, such as runs/demo; `rampart fit` and `rampart compare` make them",
+    )

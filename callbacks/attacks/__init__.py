@@ -1,0 +1,1 @@
+"""Attacks that run inside or at the end of a run."""

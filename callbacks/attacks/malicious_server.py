@@ -1,0 +1,343 @@
+"""Plays a server that deviates from the protocol to get training images back, on a real federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from app.attacks.reconstruction.active.base import ActiveAttack, Scene
+from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation, Sent, observe
+from app.attacks.reconstruction.base import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.catalogue import make_active
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, Reading
+from app.attacks.reconstruction.scoring import Judge
+from app.errors import Problem
+from app.federation.channels.base import Aggregate, Message, Update
+from app.federation.channels.tapped import TappedChannel
+from app.federation.checks import stack_traits, weighs_by_loss
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.federation.private_coordinates import sent_indices
+from app.federation.transcript import Transcript
+from app.metrics.membership import NotAvailable
+from app.results.attacks.reconstruction_results import ReconstructionResults
+from app.results.run.files import fits_file
+from callbacks.attacks.membership_inference import public_knowledge
+
+Score = Literal["matched", "legacy"]
+
+
+class MaliciousServer(FederatedCallback):
+    """A server that sends manipulated models and reads training images out of the sums that come back.
+
+    It hears what the server hears: the sums of the rounds, in the form in which the channel hands them over, and the
+    public plan. Its own model stays what it was before the attack.
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(
+        self,
+        attack: str | ActiveAttack = "rolling-model",
+        round: int | None = None,
+        reading: Reading = DEFAULT_READING,
+        score: Score = "matched",
+        insist: bool = False,
+        label: str | None = None,
+    ) -> None:
+        """Set up an attack.
+
+        Args:
+            attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
+            round: round in which it starts, counted from 1; without one, as late as the attack still fits, or when
+                the attack itself says so.
+            reading: how images are read from an update once it is isolated.
+            score: `legacy` adds the scores of the published evaluation, which compares with the images of whichever
+                client happened to be trained last, and takes the best row for each measure by itself.
+            insist: attack also where nothing can come of it, to see what does; the result is labelled.
+            label: what the result is called; without one, the attack's name.
+        """
+        self.attack, self.round = make_active(attack), round
+        self.reading, self.score, self.insist = reading, score, insist
+        self.label = label or self.attack.name
+        self.results: ReconstructionResults | None = None
+        self.found: list[ReconstructionFinding] = []
+        self.remarks: tuple[str, ...] = ()
+        self._first: int | None = None
+        self._obstacle: str | None = None
+        self._done = False
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        """Of the attack, and rounds that do not fit."""
+        yield from self.attack.problems()
+        others = [one for one in federated_callbacks(federation.trainer) if isinstance(one, MaliciousServer)]
+        if len(others) > 1:
+            remedy = "attack in one run after the other, or with `rampart attack RUN --attacks NAME,NAME`"
+            yield Problem(f"{len(others)} malicious servers in one run", "each would spoil the others' sums", remedy)
+        if not fits_file(self.label):
+            remedy = "set --attacks.NAME.label to a short name without slashes and special signs"
+            yield Problem(f"the result is to be called {self.label!r}", "no file can have that name", remedy)
+        target, widths = self.attack.target, federation.widths
+        if target is not None and min(abs(rate - target) for rate in widths) > 1e-9:
+            remedy = f"choose one of {', '.join(f'{rate:g}' for rate in widths)}"
+            yield Problem(f"{self.attack.name} is to attack width {target:g}", "no client has it", remedy)
+        latest = federation.rounds - self.attack.rounds + 1
+        if self.round is not None and not 1 <= self.round <= latest:
+            yield Problem(
+                f"{self.attack.name} is to start in round {self.round} of {federation.rounds}",
+                f"it takes {self.attack.rounds} rounds",
+                f"set --attacks.NAME.round to 1..{latest}" if latest > 0 else "train more rounds: --trainer.max_epochs",
+            )
+        elif latest < 1:
+            remedy = f"train at least {self.attack.rounds} rounds: --trainer.max_epochs"
+            yield Problem(f"{self.attack.name} takes {self.attack.rounds} rounds", "the run is shorter", remedy)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Listen to the channel, and run another method than the announced one where the attack wants that."""
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.prepare()
+        pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._hear(pl_module, aggregate))
+        self._seen: list[Observation] = []
+        self._isolated: IsolatedUpdate | NotAvailable | None = None
+        self._true_changes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._error = float("nan")
+        self._scene: Scene | None = None
+        latest = pl_module.rounds - self.attack.rounds
+        self._first = None if self.attack.waits and latest > 0 else latest
+        if self.round is not None:
+            self._first = self.round - 1
+        self._obstacle = self._why_not(pl_module)
+        self._announced = pl_module.method
+        if self._first is not None and not self._silent:
+            last = self._first + self.attack.rounds - 1
+            plans = (pl_module.plan_of(max(last - 1, 0)), pl_module.plan_of(last))
+            pl_module.method = self.attack.deviation(pl_module.method, *plans) or pl_module.method
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that was interrupted between two rounds of the attack goes on without it."""
+        assert isinstance(pl_module, FederatedModule)
+        if self._first is not None and trainer.current_epoch > self._first:
+            pl_module.method = self._announced
+            if not self._done:
+                self._isolated = NotAvailable("the run was interrupted between the rounds of the attack; start it anew")
+
+    @property
+    def state_key(self) -> str:
+        """Apart from other such servers, which are refused with better words than Lightning has."""
+        return self._generate_state_key(label=self.label)
+
+    def state_dict(self) -> dict[str, Any]:
+        """When it acts, and whether it has."""
+        return {"first": -1 if self._first is None else self._first, "done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Results of an attack that is over are in the run folder already."""
+        self._done = bool(state_dict["done"])
+        if state_dict["first"] >= 0:
+            self._first = int(state_dict["first"])
+
+    @property
+    def _silent(self) -> bool:
+        """Whether the server stays honest, since nothing could come of the attack."""
+        return self._obstacle is not None and not self.insist
+
+    def _why_not(self, federation: FederatedModule) -> str | None:
+        """Why the result would mean nothing; None where it would."""
+        if federation.channel.form == "ciphertext":
+            return "the server adds ciphertexts and cannot read the sum; a client that helps the server could"
+        if weighs_by_loss(federation):
+            return "clients count by their losses, which the server does not know"
+        read = self.reading.reads(federation.space)
+        if not federation.personal.shared(torch.nonzero(read).flatten()).any():
+            return "what would be read never leaves the clients (--model.personal)"
+        return self.reading.obstacle(federation.local, federation.space, federation.data.shape)
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Take up the attack when its first round comes."""
+        self._arrived: set[int] = set()
+        self._weights: dict[int, float] = {}
+        self._take_up(federation, plan)
+
+    def _take_up(self, federation: FederatedModule, plan: Plan) -> None:
+        """Set the scene once; defenses may ask what the server announces before it hears that the round begins."""
+        if self._first == plan.round and not self._silent and self._scene is None:
+            public = public_knowledge(federation, plan.round + self.attack.rounds)
+            theta = federation.theta.detach().cpu().clone()
+            last = federation.plan_of(plan.round + self.attack.rounds - 1)
+            images = sum(last.roster.sizes[client] for client in self.attack.targets(last))
+            self._scene = Scene(public, federation.space, theta, plan.round, images, self.reading.baited)
+
+    def _stage(self, round_: int) -> int | None:
+        """0 in the first round of the attack, None in honest rounds."""
+        if self._scene is None or not 0 <= round_ - self._scene.first < self.attack.rounds:
+            return None
+        return round_ - self._scene.first
+
+    def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
+        """What the server would commit to in a round of the attack."""
+        self._take_up(federation, plan)
+        stage = self._stage(plan.round)
+        return None if stage is None or self._scene is None else self.attack.announces(self._scene, stage)
+
+    def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
+        """Send what the attack wants the client to get; cells that clients keep to themselves stay theirs."""
+        stage = self._stage(federation.plan.round)
+        if stage is not None and self._scene is not None:
+            index = federation.plan.index(client)
+            sent = self.attack.sends(self._scene, stage, client, index).to(vector)
+            vector.copy_(torch.where(federation.personal.shared(index), sent, vector))
+
+    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        """The server knows what clients count; what the attacked ones really did is for the evaluation only."""
+        self._weights[update.client] = update.weight
+        if self._stage(update.round) == self.attack.rounds - 1 and update.client in self._targets(federation):
+            change = (update.vector.double() - update.received.double()).cpu()
+            self._true_changes[update.client] = (update.index.cpu(), change)
+
+    def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
+        """The server knows who has sent something."""
+        self._arrived.add(message.client)
+
+    def _hear(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """The sum of a round, on every process."""
+        stage = self._stage(federation.plan.round)
+        waiting = self._first is None and not self._silent
+        if stage is None and not waiting:
+            return
+        sent, carries = self._sent(federation, stage), federation.channel.carries
+        heard = observe(federation.plan, aggregate, federation.theta, sent, carries)
+        if stage is None:
+            last = federation.plan.round + 1 >= federation.rounds - self.attack.rounds
+            if last or self.attack.ready(heard, federation.theta):
+                self._first = federation.plan.round + 1
+            return
+        self._seen.append(heard)
+        if stage == self.attack.rounds - 1:
+            self._isolate(federation)
+
+    def _isolate(self, federation: FederatedModule) -> None:
+        """Free the attacked clients' update from the sums; for the evaluation, tell how far off it is."""
+        assert self._scene is not None
+        true = {client: change for part in gather(self._true_changes) for client, change in part.items()}
+        reason = self._why_useless(federation)
+        self._isolated = NotAvailable(reason) if reason else self.attack.isolate(self._scene, self._seen)
+        if isinstance(self._isolated, IsolatedUpdate):
+            weights, total = self._seen[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
+            for client, (index, change) in true.items():
+                total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
+            self._error = self._isolated.relative_error(total, self.reading.reads(federation.space))
+
+    def _why_useless(self, federation: FederatedModule) -> str | None:
+        """Why nothing can be made of what was heard; None where something can."""
+        if not self._seen[-1].clients:
+            return "no update reached the server in the round of the attack"
+        if not set(self._targets(federation)) & set(self._seen[-1].clients):
+            return "none of the attacked clients sent anything in the round of the attack"
+        if not all(heard.adds_up for heard in self._seen):
+            return "the sums are not those of the clients that sent something, by the weights that the server knows"
+        return None
+
+    def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
+        """What the server sent to those whose updates arrived, and how much they count."""
+        plan, cells = federation.plan, sent_indices(federation, federation.plan)
+        weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
+        for client in sorted({client for part in gather(self._arrived) for client in part}):
+            index, own = plan.index(client).cpu(), torch.from_numpy(cells[client])
+            if stage is None or self._scene is None:
+                vector = federation.theta.cpu()[index]
+            else:
+                vector = self.attack.believes(self._scene, stage, client, index)
+            yield Sent(client, own, vector[torch.searchsorted(index, own)], weights[client])
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Cover the tracks: the manipulated rounds leave the model as it was. After the last one, read the images."""
+        stage = self._stage(federation.plan.round)
+        if stage is None:
+            return
+        aggregate.mean.copy_(federation.theta)
+        if stage == self.attack.rounds - 1:
+            if trainer.is_global_zero:
+                self.run(federation)
+            self._done = True
+            self._seen, self._true_changes = [], {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Servers with momentum would move on; take back what they did."""
+        assert isinstance(pl_module, FederatedModule)
+        if trainer.is_last_batch and self._stage(pl_module.plan.round) is not None:
+            pl_module.space.write(pl_module.net, pl_module.theta)
+
+    def _targets(self, federation: FederatedModule) -> tuple[int, ...]:
+        return self.attack.targets(federation.plan)
+
+    # ---- the result ------------------------------------------------------------------------------------------------
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+        """Tell why there is no result, where there is none; images are read as soon as they can be."""
+        if not self._done:
+            self.run(federation)
+
+    def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
+        """Read images from what was isolated during the run, and set them beside the truth."""
+        self.found = list(self._findings(federation))
+        if self.results is not None:
+            for finding in self.found:
+                self.results.add(finding)
+            self.results.conclude(self.found)
+        return self.found
+
+    def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
+        """The result of an attack that nothing could come of."""
+        return ReconstructionFinding(self._conditions(federation), NotAvailable(reason))
+
+    def _findings(self, federation: FederatedModule) -> Iterator[ReconstructionFinding]:
+        """What came of the attack, or why nothing did."""
+        if self._silent:
+            yield self.unavailable(federation, str(self._obstacle))
+        elif not isinstance(self._isolated, IsolatedUpdate):
+            yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
+        else:
+            public = public_knowledge(federation, self._last(federation) + 1)
+            judge = Judge(self.reading, public, federation.data.membership, self.score == "legacy")
+            details = {"isolation_error": self._error, "isolated_cells": float(len(self._isolated.index))}
+            yield from judge.findings(self._conditions(federation), self._isolated, details)
+
+    def _last(self, federation: FederatedModule) -> int:
+        """0-based last round of the attack."""
+        first = self._first if self._first is not None else federation.rounds - self.attack.rounds
+        return first + self.attack.rounds - 1
+
+    def _conditions(self, federation: FederatedModule) -> Conditions:
+        round_, attack = self._last(federation), self.attack
+        clients = attack.targets(federation.plan_of(round_))
+        notes = tuple(self._notes(federation))
+        return Conditions(attack.name, self.label, "malicious server", attack.sees, round_ + 1, clients, notes)
+
+    def _notes(self, federation: FederatedModule) -> Iterator[str]:
+        if self._obstacle is not None and self.insist:
+            yield f"insisted on although {self._obstacle}"
+        yield from self.remarks
+        if "server-noise" in stack_traits(federation):
+            yield "noise that the server itself adds is no obstacle to it: sums are read before"
+        if self.reading.baited and self.attack.traps.bias == "calibrated":
+            fitted = len(federation.data.membership.shadow) > 0
+            yield (
+                "traps are fitted to images of the attacker's own"
+                if fitted
+                else "the attacker has no images to fit traps to"
+            )
+        if self.score == "legacy":
+            yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"

@@ -1,0 +1,205 @@
+"""Attacks the federation by membership inference when its training is over, or on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from app.attacks.audit_context import World
+from app.attacks.findings import Finding
+from app.attacks.membership.base import MembershipAttack
+from app.attacks.membership.catalogue import make_attack
+from app.attacks.models import TargetKind
+from app.attacks.protocols.audit import Audit, AuditSettings, Controls
+from app.attacks.protocols.base import Protocol
+from app.attacks.protocols.catalogue import PAPERS, ProtocolName
+from app.attacks.protocols.memdefense import MemDefensePaper
+from app.attacks.protocols.waffle import WafflePaper
+from app.attacks.public_knowledge import Public
+from app.attacks.shadows.federated import Federations
+from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
+from app.errors import Problem, raise_all
+from app.federation.execution.distributed import autocast_of
+from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.module import FederatedModule
+from app.federation.transcript import Transcript
+from app.privacy.traits import Part
+from app.results.attacks.membership_results import AttackResults
+
+USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
+"""Attacks where none are named: cheap ones that differ, sharing their shadows."""
+
+
+@dataclass(frozen=True)
+class AttackHome:
+    """Where attacks work and leave their results.
+
+    Attributes:
+        results: the run's attack folder, its summary and its trackers.
+        cache: folder of shadow models, shared by all runs beside this one.
+        federations: repeats the federation.
+    """
+
+    results: AttackResults
+    cache: Path
+    federations: Federations
+
+
+class MembershipInference(FederatedCallback):
+    """Tells members from non-members as an adversary would, with controls and intervals.
+
+    Runs when training is over, and every so many rounds if asked; `rampart attack` runs it later, from the transcript.
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(
+        self,
+        attacks: list[str | MembershipAttack] | None = None,
+        targets: list[TargetKind] | None = None,
+        rounds: list[int] | None = None,
+        every: int = 0,
+        shadows: ShadowSettings = DEFAULT_SHADOWS,
+        protocol: ProtocolName | Protocol = "audit",
+        calibrate: bool = True,
+        controls: Controls = "withhold",
+        adaptive: bool = True,
+    ) -> None:
+        """Set up an evaluation.
+
+        Args:
+            attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args.
+            targets: `global` (the released model, seen from outside) and `uploads` (each client's last upload, seen by
+                the server); both without a choice.
+            rounds: further rounds to attack, counted from 1, such as [40, 60, 80]; they are kept in the transcript.
+            every: attack also after every so many rounds of training; 0 for the end only.
+            shadows: how shadow models are made.
+            protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was; a
+                paper's class_path with init_args where its options matter.
+            calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
+            controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
+            adaptive: beside every attack, the same attack by somebody who knows the run's defenses: refilling what they
+                zero, averaging what they noise, guessing what they hide. Shadows through the defense are a matter of
+                `shadows.mode`.
+        """
+        self.home: AttackHome | None = None
+        self.every, self.rounds = every, tuple(sorted(rounds or ()))
+        raise_all(_problems(self.every, self.rounds, shadows))
+        settings = AuditSettings(
+            targets=tuple(targets or ("global", "uploads")),
+            rounds=self.rounds,
+            shadows=shadows,
+            calibrate=calibrate,
+            controls=controls,
+            adaptive=adaptive,
+        )
+        self.protocol = _protocol(protocol, attacks, settings)
+
+    def rounds_to_keep(self, rounds: int) -> set[int]:
+        """Rounds that will be attacked."""
+        regular = range(self.every, rounds + 1, self.every) if self.every else ()
+        return {*self.rounds, *regular, *self.protocol.rounds_to_keep}
+
+    def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
+        """Attack on the way."""
+        if self.every and round_ % self.every == 0 and round_ < federation.rounds:
+            self.run(federation, transcript, round_, final=False)
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+        """Attack the finished run."""
+        self.run(federation, transcript, federation.trainer.current_epoch, final=True)
+
+    def run(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> list[Finding]:
+        """Attack what was seen by the end of a round; results are kept as soon as they are there.
+
+        Args:
+            federation: whose network, plan and data are attacked.
+            transcript: what adversaries saw.
+            rounds: rounds trained so far.
+            final: whether the run is over and its model released.
+        """
+        world = self.world(federation, transcript, rounds, final)
+        found = []
+        with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
+            for finding in self.protocol.findings(world):
+                found.append(finding)
+                bar.update()
+                if self.home is not None:
+                    self.home.results.add(finding)
+        if self.home is not None:
+            self.home.results.conclude(found, world.rates, "" if final else f"after round {rounds}")
+        return found
+
+    def world(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> World:
+        """Everything the evaluation has in hand."""
+        home = self.home
+        return World(
+            public=public_knowledge(federation, rounds),
+            transcript=transcript,
+            sets=federation.data.membership,
+            final=final,
+            federations=None if home is None else home.federations,
+            cache=None if home is None else home.cache,
+        )
+
+
+def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
+    """What everybody knows of a federation after so many rounds, and the attacker's own data."""
+    data, sets = federation.data, federation.data.membership
+    return Public(
+        prototype=federation.net,
+        store=data.store,
+        local=federation.local,
+        learning_rates=tuple(federation.local.learning_rates(federation.rounds)[:rounds]),
+        augment=data.augmented if data.augment is not None else None,
+        auxiliary=sets.shadow,
+        population=sets.population,
+        plan_of=federation.plan_of,
+        seed=federation.seed,
+        batch_size=federation.evaluation.batch_size,
+        precision=autocast_of(federation.trainer),
+        defenses=tuple(_defenses(federation)),
+    )
+
+
+def _defenses(federation: FederatedModule) -> Iterator[Part]:
+    """Which defenses are used is no secret; attackers adapt to those that say what they do.
+
+    A network whose clients keep a choice to themselves counts among them.
+    """
+    if federation.net.private_names():
+        yield Part(type(federation.net).__name__, frozenset({"hidden-choice"}))
+    for place, callback in enumerate(federated_callbacks(federation.trainer)):
+        if callback.kind == "defense" and (traits := callback.traits()):
+            yield Part(type(callback).__name__, traits, place)
+
+
+def _protocol(
+    name: ProtocolName | Protocol, attacks: list[str | MembershipAttack] | None, settings: AuditSettings
+) -> Protocol:
+    if isinstance(name, Protocol):
+        return name
+    if name == "audit":
+        return Audit([make_attack(attack) for attack in (attacks if attacks is not None else USUAL)], settings)
+    names = None if attacks is None else [attack if isinstance(attack, str) else attack.name for attack in attacks]
+    if name in ("memdefense", "waffle"):
+        paper = MemDefensePaper if name == "memdefense" else WafflePaper
+        return paper(names, adaptive=settings.adaptive)
+    return PAPERS[name](names)
+
+
+def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:
+    if every < 0:
+        yield Problem(f"attacks are to run every {every} rounds", "no round fits", "give 0 (at the end) or more")
+    if rounds and rounds[0] < 1:
+        yield Problem(f"round {rounds[0]} is to be attacked", "rounds are counted from 1", "give rounds from 1 on")
+    if shadows.count < 2:
+        yield Problem(
+            f"shadows.count is {shadows.count}",
+            "nothing can be told from so few shadow models",
+            "set it to 2 or more; 16 is usual",
+        )

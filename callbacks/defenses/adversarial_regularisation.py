@@ -1,0 +1,173 @@
+"""Adversarial regularisation: each client trains against a membership attacker of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+
+from app.errors import Problem
+from app.federation.channels.base import Aggregate
+from app.federation.client import ClientModule
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.attacker_net import Adversary, AttackerNet
+from app.privacy.traits import Trait
+from app.seeding import torch_generator
+
+
+class AdversarialRegularisation(FederatedCallback):
+    """Trains each client so that an attack network of its own cannot tell its members from its reference set.
+
+    The min-max game of Nasr et al. (2018), played by each client alone. In every local step the attack network h first
+    learns to tell samples of the training set from samples of the client's reference set by the model's probabilities
+    and the label; then the model minimises its loss plus weight * E log h over the batch. Attack network and reference
+    set never leave the client. For h the model runs in evaluation mode, as an attacker would run it; under FjORD at the
+    client's full width. With ten classes h has 652,801 parameters, kept with Adam's two moments for every client.
+    """
+
+    def __init__(
+        self,
+        weight: float = 3.0,
+        warmup: int = 1,
+        attacker_steps: int = 1,
+        attacker_lr: float = 1e-3,
+        reference_batch: int | None = None,
+        width: float = 1.0,
+    ) -> None:
+        """Set up the defense; it needs --data.holdout.reference.
+
+        Args:
+            weight: factor lambda of the attacker's gain in the loss, at least 0 (no defense). MemDefense compares
+                itself with 3.
+            warmup: rounds at the start in which only the attack networks learn from the game, at least 0.
+            attacker_steps: steps of the attack network before each step of the model, at least 1.
+            attacker_lr: learning rate of the attack network's Adam, above 0.
+            reference_batch: members, and as many reference samples, in a step of the attack network, at least 1 and at
+                most what the client has; without a number, the size of the local batch.
+            width: factor of the attack network's hidden widths, above 0; 1 has the widths of the published code.
+        """
+        self.weight, self.warmup = weight, warmup
+        self.attacker_steps, self.attacker_lr = attacker_steps, attacker_lr
+        self.reference_batch, self.width = reference_batch, width
+        self.vectorisable = weight == 0
+        self._states: dict[int, dict[str, Any]] = {}
+        self._fresh: dict[int, dict[str, Any]] = {}
+        self._playing: dict[int, tuple[Adversary, torch.Generator]] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Clients train differently, against an attack on their own outputs."""
+        return frozenset({"trains-differently", "local-adversary"}) if self.weight > 0 else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Settings out of range, or clients without a reference set."""
+        if not 0 <= self.weight < float("inf"):
+            yield Problem(
+                f"weight of AdversarialRegularisation is {self.weight}",
+                "the model would be trained to help the attacker, or not at all",
+                "set --defenses.NAME.weight to a positive number, such as 3; 0 turns the defense off",
+            )
+        least = {"warmup": 0, "attacker_steps": 1, "reference_batch": 1}
+        for name, bound in least.items():
+            if (value := getattr(self, name)) is not None and value < bound:
+                remedy = f"set --defenses.NAME.{name} to {bound} or more"
+                yield Problem(f"{name} of AdversarialRegularisation is {value}", "the game cannot be played", remedy)
+        for name in ("attacker_lr", "width"):
+            if not 0 < (value := getattr(self, name)) < float("inf"):
+                remedy = f"set --defenses.NAME.{name} to a positive number"
+                yield Problem(f"{name} of AdversarialRegularisation is {value}", "the attacker learns nothing", remedy)
+        if self.weight != 0:
+            yield from federation.data.membership.reference_problems()
+
+    # ---- the game --------------------------------------------------------------------------------------------------
+
+    def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Fetch the client's attack network, or make one at its first turn."""
+        if self.weight > 0:
+            draws = torch_generator(federation.seed, "adversary", client.round, client.client)
+            self._playing[client.client] = (self._adversary(federation, client), draws)
+
+    def client_loss(
+        self,
+        federation: FederatedModule,
+        client: ClientModule,
+        batch: tuple[Tensor, Tensor],
+        logits: Tensor,
+        loss: Tensor,
+    ) -> Tensor:
+        """Let the attacker learn, then add what it gains on the batch; gradients reach the model only."""
+        if self.weight == 0:
+            return loss
+        adversary, draws = self._playing[client.client]
+        labels = batch[1]
+        for _ in range(self.attacker_steps):
+            adversary.learn(*self._evidence(federation, client, self.reference_batch or len(labels), draws))
+        if client.round < self.warmup:
+            return loss
+        return loss + self.weight * adversary.gain(logits, labels)
+
+    def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Keep the attack network for the client's next turn, unless it has diverged with the client."""
+        if client.client in self._playing:
+            adversary, _ = self._playing.pop(client.client)
+            if all(bool(value.isfinite().all()) for value in adversary.net.parameters()):
+                self._fresh[client.client] = _moved(adversary.state_dict(), torch.device("cpu"))
+
+    def _adversary(self, federation: FederatedModule, client: ClientModule) -> Adversary:
+        like = next(client.net.parameters())
+        values = torch_generator(federation.seed, "attacker", client.client)
+        net = AttackerNet(federation.data.shape.classes, values, self.width)
+        adversary = Adversary(net.to(like.device, torch.promote_types(like.dtype, torch.float32)), self.attacker_lr)
+        if client.client in self._states:
+            adversary.load_state_dict(self._states[client.client])
+        return adversary
+
+    def _evidence(
+        self, federation: FederatedModule, client: ClientModule, size: int, draws: torch.Generator
+    ) -> tuple[Tensor, Tensor, int]:
+        """Logits and labels of drawn members, then of drawn reference samples, and how many are members."""
+        assert client.draw is not None
+        inside, inside_labels = client.draw(torch.randperm(client.samples, generator=draws)[:size])
+        reference = federation.data.reference_indices(client.client)
+        chosen = reference[torch.randperm(len(reference), generator=draws)[:size]]
+        outside, outside_labels = federation.data.store.batch(chosen, inside.dtype)
+        outside = federation.data.augmented(outside, draws)  # as members are, or h would tell crops from whole images
+        logits = _answers(client.net, torch.cat([inside, outside]))
+        return logits, torch.cat([inside_labels, outside_labels]), len(inside)
+
+    # ---- from round to round ---------------------------------------------------------------------------------------
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """All processes learn the attack networks of each other's clients: next time they may train them."""
+        for part in gather(self._fresh):
+            self._states.update(part)
+        self._fresh = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every client's attack network with its optimiser."""
+        return {"clients": dict(self._states)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the attack networks of a checkpoint."""
+        self._states = dict(state_dict["clients"])
+
+
+@torch.no_grad()
+def _answers(net: nn.Module, images: Tensor) -> Tensor:
+    """Logits in evaluation mode; the mode is put back, and running statistics stay as they are."""
+    was_training = net.training
+    net.eval()
+    logits = net(images)
+    net.train(was_training)
+    return logits
+
+
+def _moved(state: Any, device: torch.device) -> Any:
+    """Nested tensors on a device."""
+    if isinstance(state, Tensor):
+        return state.to(device)
+    return {key: _moved(value, device) for key, value in state.items()}

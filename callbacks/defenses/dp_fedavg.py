@@ -1,0 +1,229 @@
+"""DP-FedAvg: client-level differential privacy by a trusted server."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate, Update
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
+from app.privacy.budgets import budget_problems, delta_problems
+from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
+from app.privacy.statements import PrivacyStatement
+from app.privacy.traits import Trait
+
+
+class DPFedAvg(FederatedCallback):
+    """Client-level differential privacy (McMahan et al. 2018): clip whole updates, noise their sum, fixed denominators.
+
+    The server is trusted: it sees every update. A client's change over all its cells is clipped together; noise goes to
+    every cell that any client may train; and a cell's sum is divided by the weight that is expected there, whoever
+    takes part, so that a cell which few clients train gets more noise relative to its change.
+    """
+
+    may_stop = True
+
+    def __init__(
+        self,
+        target_epsilon: float | None = None,
+        noise: float | None = None,
+        clip: float = 1.0,
+        delta: float | None = None,
+        accountant: AccountantName = "rdp",
+        max_samples: int | None = None,
+        secret_noise: bool = False,
+    ) -> None:
+        """Set up the defense; either a budget or a noise multiplier is needed.
+
+        Args:
+            target_epsilon: budget of the whole run, above 0. Without `noise`, the noise is chosen so that the run just
+                stays within it; with `noise`, the run ends when it is spent.
+            noise: standard deviation of the noise on the sum over the clipping norm, at least 0.
+            clip: Euclidean norm that a client's change is scaled down to.
+            delta: in (0, 1), below one over the number of clients; without a number, a tenth of that, at most 1e-5.
+            accountant: `rdp`, or `prv`, which is tighter and slower.
+            max_samples: with --model.weighting samples: a client with so many samples or more counts fully, others in
+                proportion; without a number, the largest client's.
+            secret_noise: seed the noise by the operating system; such a run cannot be repeated.
+        """
+        self.target_epsilon, self.noise, self.clip, self.delta = target_epsilon, noise, clip, delta
+        self.accountant, self.max_samples = accountant, max_samples
+        self._source = NoiseSource(secret_noise)
+        self._multiplier = 0.0
+        self._rounds = 0
+        self._clipped: list[bool] = []
+        self._numbers: dict[str, float] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Client-level privacy, and noise on the aggregate."""
+        return frozenset({"client-dp", "server-noise"})
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Budgets that mean nothing."""
+        clients = len(federation.roster.sizes)
+        wrong = list(self._setting_problems(clients))
+        yield from wrong
+        if not wrong:
+            try:
+                self._calibrated(federation)
+            except UserError as error:
+                yield from error.problems
+
+    def _setting_problems(self, clients: int) -> Iterable[Problem]:
+        yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
+        if self.delta is not None:
+            yield from delta_problems("DPFedAvg", self.delta, clients, f"there are {clients} clients", "client")
+        if self.max_samples is not None and self.max_samples < 1:
+            remedy = "set --defenses.NAME.max_samples to 1 or more"
+            yield Problem(f"max_samples of DPFedAvg is {self.max_samples}", "no client would count", remedy)
+
+    def _calibrated(self, federation: FederatedModule) -> float:
+        """The noise multiplier: as given, or the smallest one that keeps to the budget."""
+        if self.noise is not None:
+            return self.noise
+        assert self.target_epsilon is not None
+        plan = [Steps(1.0, federation.participation, federation.rounds)]
+        return noise_for(self.target_epsilon, self._delta(federation), plan, self.accountant)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Choose the noise."""
+        assert isinstance(pl_module, FederatedModule)
+        self._multiplier = self._calibrated(pl_module)
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Nobody has been clipped yet."""
+        self._clipped = []
+
+    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        """Clip the client's change over all its cells."""
+        received = update.received[: update.trainable]
+        change = update.vector[: update.trainable] - received
+        factor = clip_factor(change, self.clip)
+        if factor < 1:
+            update.vector[: update.trainable] = received + factor * change
+        update.weight = self._weight(federation, update.client)
+        self._clipped.append(factor < 1)
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Noise the sum and divide it by the expected weights."""
+        trainable = federation.space.trainable
+        theta = federation.theta[:trainable].to(aggregate.mean.dtype)
+        expected = self._expected_weights(federation)[:trainable].to(aggregate.mean.dtype)
+        total = aggregate.weight[:trainable] * (aggregate.mean[:trainable] - theta)
+        seed = gather(self._source.seed(federation.seed, "dp-fedavg", federation.plan.round))[0]
+        moved = theta + (total + gaussian_like(total, self._deviation, seed)) / torch.where(expected > 0, expected, 1)
+        trained = expected > 0
+        aggregate.mean[:trainable] = torch.where(trained, moved, aggregate.mean[:trainable])
+        aggregate.weight[:trainable] = expected
+        # noise moves the model even in a round in which nobody takes part, or that would show
+        aggregate.updates = max(1, aggregate.updates)
+        self._rounds += 1
+        self._measure(federation, total[trained], expected[trained])
+
+    @property
+    def _deviation(self) -> float:
+        """Standard deviation of the noise on a cell's sum."""
+        return self._multiplier * self.clip if self._multiplier > 0 else 0.0
+
+    def _expected_weights(self, federation: FederatedModule) -> Tensor:
+        """What every cell's weights add up to on average over who takes part: public, the same whoever does."""
+        plan, roster = federation.plan, federation.roster
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for client in roster.present:
+            groups[plan.key(client)].append(client)
+        expected = torch.zeros(federation.space.size, dtype=torch.float64, device=federation.theta.device)
+        for clients in groups.values():
+            index = plan.index(clients[0])
+            index = index[federation.personal.shared(index)]
+            weight = sum(self._weight(federation, client) for client in clients) * roster.participation
+            expected.index_add_(0, index, torch.full_like(index, weight, dtype=expected.dtype))
+        return expected
+
+    def _weight(self, federation: FederatedModule, client: int) -> float:
+        """Weight of a client, at most 1."""
+        sizes = federation.roster.sizes
+        if federation.weighting == "uniform":
+            return 1.0
+        return min(1.0, sizes[client] / (self.max_samples or max(sizes)))
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def _measure(self, federation: FederatedModule, total: Tensor, expected: Tensor) -> None:
+        clipped = [one for part in gather(self._clipped) for one in part]
+        self._numbers = {
+            "dp_fedavg/epsilon": self._epsilon(federation),
+            "dp_fedavg/clipped": sum(clipped) / max(1, len(clipped)),
+            "dp_fedavg/noise_to_change": float(self._deviation * total.numel() ** 0.5 / total.norm().clamp(min=1e-12)),
+            "dp_fedavg/noise_of_thinnest_cell": float(self._deviation / expected.min()) if expected.numel() else 0.0,
+        }
+
+    def measurements(self) -> dict[str, float]:
+        """Epsilon so far, share of clipped clients, norm of the noise over that of the sum, largest noise of a cell."""
+        return self._numbers
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run when another round would exceed the budget."""
+        assert isinstance(pl_module, FederatedModule)
+        if self.target_epsilon is None or trainer.current_epoch + 1 >= pl_module.rounds:
+            return
+        if self._epsilon(pl_module, further=1) > self.target_epsilon:
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                warnings.warn(
+                    f"DPFedAvg: the budget is spent after {self._rounds} rounds; the run ends here. More noise "
+                    f"(--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) make it "
+                    "last longer.",
+                    stacklevel=2,
+                )
+
+    def statement(self, federation: FederatedModule) -> PrivacyStatement:
+        """The budget spent, which all clients share."""
+        share, fixed = federation.participation, federation.sampling == "fixed" and federation.participation < 1
+        drawn = "fixed number of clients" if fixed else "Poisson over clients" if share < 1 else "all clients"
+        notes = [self._source.description, "the server is trusted: it sees every update"]
+        if share < 1:
+            notes.append("who takes part must stay secret for sampling to count")
+        return PrivacyStatement(
+            mechanism="DP-FedAvg",
+            unit="client",
+            against="other clients and everybody outside, not the server",
+            epsilon=self._epsilon(federation),
+            delta=self._delta(federation),
+            adjacency="add or remove one",
+            sampling=f"{drawn}, rate {share:g}",
+            accountant=f"{self.accountant} ({version()})",
+            noise=self._multiplier,
+            clip=self.clip,
+            nominal=fixed,
+            notes=tuple(notes),
+        )
+
+    def _epsilon(self, federation: FederatedModule, further: int = 0) -> float:
+        steps = Steps(self._multiplier, federation.participation, self._rounds + further)
+        return epsilon([steps] if steps.count else [], self._delta(federation), self.accountant)
+
+    def _delta(self, federation: FederatedModule) -> float:
+        return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.roster.sizes))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rounds that have been paid for."""
+        return {"rounds": self._rounds, "numbers": dict(self._numbers)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the budget that is left."""
+        self._rounds, self._numbers = int(state_dict["rounds"]), dict(state_dict["numbers"])

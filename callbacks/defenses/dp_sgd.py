@@ -1,0 +1,261 @@
+"""DP-SGD: clients clip every sample's gradient and add noise, so that what they send hides each of their samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate
+from app.federation.client import Batch, ClientModule
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.privacy.accounting import AccountantName, Steps, version
+from app.privacy.budgets import Budgets, RoundOfSteps, budget_problems, delta_problems
+from app.privacy.noise import NoiseSource
+from app.privacy.per_sample import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
+from app.privacy.statements import PrivacyStatement
+from app.privacy.traits import Trait
+
+
+class DPSGD(FederatedCallback):
+    """Differential privacy of every sample: clients train by DP-SGD (Abadi et al. 2016), accounted over all rounds.
+
+    A client whose budget is spent stays out; the run ends when all have spent theirs. Taking part in some rounds only
+    saves budget, but the chance of not taking part does not: the server knows who takes part.
+    """
+
+    may_stop = True
+
+    def __init__(
+        self,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+        noise: float | None = None,
+        clip: float = 1.0,
+        accountant: AccountantName = "rdp",
+        clipping: ClippingMethod = "ghost",
+        physical_batch: int | None = None,
+        sampling: Literal["poisson", "shuffled"] = "poisson",
+        secret_noise: bool = False,
+    ) -> None:
+        """Set up the defense; either a budget or a noise multiplier is needed.
+
+        Args:
+            target_epsilon: budget of every client for the whole run, above 0. Without `noise`, the noise is chosen so
+                that no client exceeds it in the planned rounds; with `noise`, clients stay out once it is spent.
+            delta: in (0, 1), below one over the samples of every client; without a number, each client's own: a tenth
+                of one over its samples, at most 1e-5.
+            noise: standard deviation of the noise on the sum of a step's gradients over the clipping norm, at least 0.
+            clip: Euclidean norm that every sample's gradient is scaled down to, over all layers together; infinite
+                only with noise 0.
+            accountant: `rdp`, or `prv`, which is tighter and slower.
+            clipping: how gradients of single samples are found, which changes speed only: `ghost` (fastest), `hooks`
+                (any layer), `ew` (torch's expanded weights).
+            physical_batch: most samples that pass the network at once, at least 1, to bound memory; the steps stay the
+                same.
+            sampling: every sample enters a step by a coin of its own (`poisson`), or ordinary batches (`shuffled`),
+                for which epsilon is nominal.
+            secret_noise: seed noise and sampling by the operating system; such a run cannot be repeated.
+        """
+        self.target_epsilon, self.delta, self.noise, self.clip = target_epsilon, delta, noise, clip
+        self.accountant, self.clipping, self.physical_batch = accountant, clipping, physical_batch
+        self.sampling = sampling
+        self.budgets = Budgets(accountant, target_epsilon, delta)
+        self._source = NoiseSource(secret_noise)
+        self._running: dict[int, PrivateSteps] = {}
+        self._taken: list[tuple[int, Steps]] = []
+        self._numbers: dict[str, float] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Sample-level privacy, and clients train differently."""
+        return frozenset({"sample-dp", "trains-differently"})
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Budgets that mean nothing, and settings under which samples cannot be told apart."""
+        wrong = [*self._budget_problems(max(federation.roster.sizes)), *self._training_problems(federation)]
+        yield from wrong
+        if not wrong:
+            yield from self._planning_problems(federation)
+
+    def _budget_problems(self, largest: int) -> Iterator[Problem]:
+        yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
+        if self.delta is not None:
+            found = f"the largest client has {largest} samples"
+            yield from delta_problems("DPSGD", self.delta, largest, found, "sample")
+
+    def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        if self.physical_batch is not None and self.physical_batch < 1:
+            remedy = "set --defenses.NAME.physical_batch to 1 or more, or leave it out"
+            yield Problem(f"physical_batch of DPSGD is {self.physical_batch}", "no sample would be seen", remedy)
+        if federation.local.clip_norm is not None:
+            yield Problem(
+                f"local.clip_norm is {federation.local.clip_norm} under DPSGD",
+                "the gradient of every sample is clipped instead, so it would have no effect",
+                "leave out --model.local.clip_norm and set --defenses.NAME.clip",
+            )
+        if layers := unsupported_layers(federation.net, self.clipping):
+            yield Problem(
+                f"DPSGD cannot tell the samples apart in {', '.join(layers)}",
+                "their gradients could not be clipped one by one",
+                "set --defenses.NAME.clipping hooks, which takes most layers, or choose another --model.net",
+            )
+        precision = federation.trainer.precision
+        if precision == "bf16-true" or (precision == "bf16-mixed" and self.clipping == "ew"):
+            yield Problem(
+                f"precision {precision} under DPSGD with clipping {self.clipping}",
+                "rounded sums would break the bound on what one sample can change",
+                "set --trainer.precision 32-true, or bf16-mixed with --defenses.NAME.clipping ghost",
+            )
+
+    def _planning_problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        """No noise fits the budget, or the noise spends it before anybody has trained."""
+        try:
+            self._plan(federation)
+        except UserError as error:
+            yield from error.problems
+            return
+        if self.budgets.everybody_is_out:
+            yield Problem(
+                f"one round with noise {self.budgets.noise:.3g} costs more than epsilon {self.target_epsilon:g}",
+                "nobody would ever train",
+                "raise --defenses.NAME.noise (or leave it out) or --defenses.NAME.target_epsilon",
+            )
+
+    def _plan(self, federation: FederatedModule) -> None:
+        """Choose the noise: as given, or the least that keeps to the budget in the planned rounds."""
+        local, roster = federation.local, federation.roster
+        passes = [local.steps_per_epoch(samples) for samples in roster.sizes]
+        counts = [local.steps if local.steps is not None else local.epochs * batches for batches in passes]
+        self.budgets.plan(list(map(RoundOfSteps, roster.sizes, passes, counts)))
+        if self.noise is not None:
+            self.budgets.noise = self.noise
+        else:
+            rounds = range(federation.rounds)
+            self.budgets.noise = self.budgets.noise_for(
+                Counter(client for round_ in rounds for client in roster.participants(round_))
+            )
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what the budget is worth; a run whose budget was spent stays ended when it is started again."""
+        if self.sampling == "shuffled" and trainer.is_global_zero:
+            warnings.warn(
+                "DPSGD: accounting assumes Poisson sampling, and these batches are shuffled, so epsilon is nominal. "
+                f"Remedy: --defenses.{self.given_name}.sampling poisson.",
+                stacklevel=2,
+            )
+        trainer.should_stop |= self.budgets.everybody_is_out
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Nobody has taken a step yet."""
+        self._taken = []
+
+    def withdraws(self, federation: FederatedModule, client: int) -> bool:
+        """Whether the round would exceed the client's budget."""
+        return self.budgets.is_out(client)
+
+    def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Let the client take private steps on batches drawn sample by sample."""
+        assert client.optimizer is not None
+        steps, place = self.budgets.steps(client.client), (client.round, client.client)
+        expected = client.samples * steps.rate if self.sampling == "poisson" else None
+        mechanism = Mechanism(self.clip, steps.noise, self.clipping, self.physical_batch, expected)
+        noise = torch.Generator(next(client.net.parameters()).device)
+        noise.manual_seed(self._source.seed(federation.seed, "dp-sgd", *place))
+        private = PrivateSteps(client.net, client.optimizer, mechanism, noise)
+        self._running[client.client] = private
+        client.net = private.net
+        client.take_step = partial(private.step, loss_of=client.data_loss, penalty=client.penalty)
+        if self.sampling == "poisson":
+            coins = torch.Generator().manual_seed(self._source.seed(federation.seed, "poisson", *place))
+            client.batches = _poisson_batches(client, steps, coins)
+
+    def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Take the network back and note what the client has spent, whatever becomes of its update.
+
+        A client that refused to train has taken no step.
+        """
+        private = self._running.pop(client.client)
+        private.close()
+        client.net, client.take_step = private.plain, client.plain_step
+        if not client.refusal:
+            self._taken.append((client.client, self.budgets.steps(client.client)))
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Enter what all processes' clients have spent."""
+        for client, steps in (entry for part in gather(self._taken) for entry in part):
+            self.budgets.spend(client, steps)
+        spent = [value for _, value in self.budgets.spent()]
+        self._numbers = {
+            "privacy/epsilon": max(spent, default=0.0),
+            "privacy/epsilon_mean": sum(spent) / max(1, len(spent)),
+            "privacy/withdrawn": float(self.budgets.out),
+        }
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the run when every client has spent its budget."""
+        assert isinstance(pl_module, FederatedModule)
+        if self.budgets.everybody_is_out and trainer.current_epoch + 1 < pl_module.rounds:
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                warnings.warn(
+                    f"DPSGD: all clients have spent their budget after {trainer.current_epoch + 1} rounds; the run "
+                    f"ends here. More noise (--defenses.{self.given_name}.noise) makes it last longer.",
+                    stacklevel=2,
+                )
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def measurements(self) -> dict[str, float]:
+        """Largest and mean epsilon of the clients that have trained, and how many are out of budget."""
+        return self._numbers
+
+    def statement(self, federation: FederatedModule) -> PrivacyStatement:
+        """The largest budget that a client has spent: clients hold different samples, so budgets do not add up."""
+        rates = {self.budgets.of(client).rate for client in range(len(federation.roster.sizes))}
+        drawn = "Poisson" if self.sampling == "poisson" else "shuffled batches, accounted for as Poisson"
+        spent = self.budgets.spent()
+        return PrivacyStatement(
+            mechanism="DP-SGD",
+            unit="sample",
+            against="the server and everybody after it",
+            epsilon=max((value for _, value in spent), default=0.0),
+            delta=self.budgets.largest_delta,
+            adjacency="add or remove one",
+            sampling=f"{drawn}, rate {' to '.join(f'{rate:.3g}' for rate in sorted({min(rates), max(rates)}))}",
+            accountant=f"{self.accountant} ({version()})",
+            noise=self.budgets.noise or 0.0,
+            clip=self.clip,
+            nominal=self.sampling == "shuffled",
+            clients=spent,
+            notes=(self._source.description, "how many samples a client has is taken to be public"),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What clients have spent, and the noise that was chosen."""
+        return self.budgets.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the same budgets and the same noise."""
+        self.budgets.load_state_dict(state_dict)
+
+
+def _poisson_batches(client: ClientModule, steps: Steps, coins: torch.Generator) -> Iterator[Batch]:
+    """Batches into which every sample comes by a coin of its own; some may be empty."""
+    draw, samples = client.draw, client.samples
+    assert draw is not None
+    for _ in range(steps.count):
+        chosen = torch.rand(samples, generator=coins, dtype=torch.float64) < steps.rate
+        yield draw(chosen.nonzero().flatten())

@@ -1,0 +1,170 @@
+"""MemDefense: clients zero the weights that moved least before they upload their model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate, Update
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.privacy.pruning import least_moved
+from app.privacy.traits import Trait
+
+Scope = Literal["global", "layer"]
+"""Choose among all of a client's weights together, or within each of its weight and bias tensors."""
+
+Variant = Literal["zero", "keep-old", "masked-mean"]
+
+TRAITS: Mapping[Variant, Trait] = {"zero": "pruned-uploads", "keep-old": "kept-cells", "masked-mean": "chosen-cells"}
+
+AGREEMENT = 0.6
+"""Clients that agree on less of what they keep can lose the model when the learning rate falls."""
+
+
+class MemDefense(FederatedCallback):
+    """Zeroes the fraction of each client's weights that moved least in local training, then uploads (MemDefense).
+
+    The paper's Algorithms 1 to 3 zero the weights themselves, and the zeros enter the mean: the server's model shrinks.
+    Buffers (running statistics) are never touched. Each client chooses among the cells of its own submodel.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 0.9,
+        scope: Scope = "global",
+        variant: Variant = "zero",
+        spare: list[str] | None = None,
+    ) -> None:
+        """Set up the defense.
+
+        Args:
+            gamma: fraction of the weights that are given up, 0 (no defense) to 1 (all), rounded down to whole cells;
+                the paper uses 0.9.
+            scope: choose among all weights of a client together (`global`, as the paper is written) or within each
+                tensor (`layer`).
+            variant: `zero` uploads zeros (the paper); `keep-old` uploads the values received instead; `masked-mean`
+                does not upload them, so that the mean is over the clients that kept a weight, which tells the server
+                what each client kept.
+            spare: shell-style patterns of parameters that are never given up, such as `*bias`.
+        """
+        self.gamma, self.scope, self.variant = gamma, scope, variant
+        self.spare = list(spare or [])
+        self._numbers: dict[str, float] = {}
+        self._lr = 0.0
+        self._warned = False
+
+    def traits(self) -> frozenset[Trait]:
+        """What the uploads look like."""
+        return frozenset({TRAITS[self.variant]}) if self.gamma > 0 else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """A fraction out of range, or patterns that match nothing."""
+        if not 0 <= self.gamma <= 1:
+            yield Problem(
+                f"gamma of MemDefense is {self.gamma}",
+                "it is the fraction of the weights that are zeroed",
+                "set --defenses.NAME.gamma between 0 and 1; the paper uses 0.9",
+            )
+        try:
+            federation.space.matching(self.spare)
+        except UserError as error:
+            yield from error.problems
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Nobody has kept anything yet."""
+        cells, device = federation.space.size, federation.theta.device
+        self._held, self._kept = (torch.zeros(cells, device=device) for _ in range(2))
+        self._spared = federation.space.matching(self.spare).to(device)
+
+    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        """Give up the cells that moved least."""
+        given_up = self._given_up(federation, update)
+        parameters = update.index[: update.trainable]
+        kept = parameters[~given_up[: update.trainable]]
+        self._held.index_add_(0, parameters, torch.ones_like(parameters, dtype=self._held.dtype))
+        self._kept.index_add_(0, kept, torch.ones_like(kept, dtype=self._kept.dtype))
+        if self.variant == "masked-mean":
+            _leave_out(update, given_up)
+        elif self.variant == "keep-old":
+            update.vector[given_up] = update.received[given_up]
+        else:
+            update.vector[given_up] = 0
+        self._warn_of_collapse(update)
+
+    def _given_up(self, federation: FederatedModule, update: Update) -> Tensor:
+        """Mask over the update's cells; buffers and spared parameters are never in it."""
+        mask = torch.zeros_like(update.vector, dtype=torch.bool)
+        choosable = torch.nonzero(~self._spared[update.index[: update.trainable]]).flatten()
+        change = update.vector[choosable] - update.received[choosable]
+        parts = [len(choosable)]
+        if self.scope == "layer":
+            starts = torch.tensor([block.start for block in federation.space.blocks][1:], device=update.index.device)
+            ends = torch.searchsorted(update.index[choosable], starts).tolist()
+            parts = [end - start for start, end in zip([0, *ends], [*ends, len(choosable)], strict=True)]
+        mask[choosable] = least_moved(change, self.gamma, parts)
+        return mask
+
+    def _warn_of_collapse(self, update: Update) -> None:
+        agreement = self._numbers.get("memdefense/agreement", 1.0)
+        if update.lr < self._lr and agreement < AGREEMENT and self.variant == "zero" and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"MemDefense: the learning rate falls to {update.lr:g} in round {update.round + 1} while clients agree "
+                f"on {agreement:.0%} of the weights they keep: weights that others zero cannot grow back with small "
+                "steps, and accuracy may collapse. Lower the rate later, or use a smaller "
+                f"--defenses.{self.given_name}.gamma.",
+                stacklevel=2,
+            )
+        self._lr = update.lr
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Measure what the mean has become."""
+        held, kept = (federation.sum_over_processes(count) for count in (self._held, self._kept))
+        before = federation.theta[: federation.space.trainable]
+        mean = aggregate.mean[: federation.space.trainable]
+        self._numbers = {
+            "memdefense/zeros": float((mean == 0).double().mean()),
+            "memdefense/agreement": float((kept.square() / held.clamp(min=1)).sum() / kept.sum().clamp(min=1)),
+            "memdefense/silent_units": _silent_units(federation, mean),
+            "memdefense/norm_ratio": float(mean.norm() / before.norm().clamp(min=1e-12)),
+        }
+
+    def measurements(self) -> Mapping[str, float]:
+        """How far the defense has gone, as fractions.
+
+        `zeros`: weights of the mean that are zero; `agreement`: clients that keep a weight, of those that train it,
+        averaged over what is kept; `silent_units`: units without any incoming weight; `norm_ratio`: norm of the mean
+        over the norm of the model before.
+        """
+        return self._numbers
+
+    def state_dict(self) -> dict[str, object]:
+        """What warnings depend on."""
+        return {"numbers": dict(self._numbers), "lr": self._lr, "warned": self._warned}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Go on where the run stopped."""
+        self._numbers, self._lr = state_dict["numbers"], state_dict["lr"]  # type: ignore[assignment]
+        self._warned = bool(state_dict["warned"])
+
+
+def _leave_out(update: Update, given_up: Tensor) -> None:
+    """Send only the other cells."""
+    kept = ~given_up
+    update.trainable = int(kept[: update.trainable].sum())
+    update.index, update.vector, update.received = update.index[kept], update.vector[kept], update.received[kept]
+
+
+def _silent_units(federation: FederatedModule, mean: Tensor) -> float:
+    """Share of the units (rows of weight tensors) without any incoming weight."""
+    weights = [block for block in federation.space.blocks if len(block.shape) > 1]
+    rows = [mean[block.cells].view(block.shape[0], -1).abs().sum(dim=1) == 0 for block in weights]
+    return float(torch.cat(rows).double().mean())

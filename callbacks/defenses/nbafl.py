@@ -1,0 +1,170 @@
+"""NbAFL: clients clip their weights and add noise before they upload; the server may add more before it broadcasts."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal
+
+from lightning.pytorch import LightningModule, Trainer
+
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate, Update
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.accounting import analytic_epsilon
+from app.privacy.budgets import delta_problems, positive_problems
+from app.privacy.noise import (
+    NoiseSource,
+    Setting,
+    clip_factor,
+    downlink_noise,
+    gaussian_like,
+    uplink_noise,
+    weight_clip_noise,
+)
+from app.privacy.statements import PrivacyStatement
+from app.privacy.traits import Trait
+
+NOMINAL = (
+    "the theorem takes a trained model for an average over its samples, so that replacing one of m samples moves it by "
+    "at most 2C/m; several steps of gradient descent can move it further"
+)
+
+
+class NbAFL(FederatedCallback):
+    """Noising before aggregation (Wei et al. 2020): clipped weights, noise on every upload and on the broadcast.
+
+    Only parameters are clipped and noised, never buffers: a running variance must stay positive.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 50.0,
+        delta: float = 1e-5,
+        clip: float = 30.0,
+        variant: Literal["theorem", "weight-clip"] = "theorem",
+        exposures: int | None = None,
+        sensitivity: Literal["published", "worst-case"] = "published",
+        secret_noise: bool = False,
+    ) -> None:
+        """Set up the defense.
+
+        Args:
+            epsilon: budget of the whole run, above 0; nominal with the published sensitivity.
+            delta: in (0, 1), below one over the samples of every client.
+            clip: Euclidean norm C that a client's weights are scaled down to.
+            variant: `theorem` adds noise on the way up and down as NbAFL has it; `weight-clip` is the rule that the
+                code compared in MemDefense really used: on the way up only.
+            exposures: how often an adversary sees a client's upload (L), 1 up to the number of rounds; without a
+                number, every time the client takes part.
+            sensitivity: `published` is 2C/m for the m samples of the smallest client; `worst-case` is 2C, which holds
+                for any training and makes epsilon a proof.
+            secret_noise: seed the noise by the operating system; such a run cannot be repeated.
+        """
+        self.epsilon, self.delta, self.clip = epsilon, delta, clip
+        self.variant, self.exposures, self.sensitivity = variant, exposures, sensitivity
+        self._source = NoiseSource(secret_noise)
+
+    def traits(self) -> frozenset[Trait]:
+        """Noise on every parameter, and a number that is no proof."""
+        promise: Trait = "nominal-dp" if self.sensitivity == "published" else "upload-dp"
+        down: set[Trait] = {"server-noise"} if self.variant == "theorem" else set()
+        return frozenset({"own-noise", promise, *down})
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Budgets that mean nothing, and a theorem that gives no number."""
+        wrong = list(self._setting_problems(federation.rounds, max(federation.roster.sizes)))
+        yield from wrong
+        if not wrong:
+            try:
+                self.noise(federation)
+            except UserError as error:
+                yield from error.problems
+
+    def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
+        yield from positive_problems("NbAFL", epsilon=self.epsilon, clip=self.clip)
+        yield from delta_problems("NbAFL", self.delta, largest, f"the largest client has {largest} samples", "sample")
+        if self.exposures is not None and not 1 <= self.exposures <= rounds:
+            yield Problem(
+                f"exposures of NbAFL is {self.exposures}",
+                f"an upload is seen at least once and at most in all {rounds} rounds",
+                f"set --defenses.NAME.exposures between 1 and {rounds}, or leave it out",
+            )
+
+    def setting(self, federation: FederatedModule) -> Setting:
+        """What the noise depends on."""
+        roster, rounds = federation.roster, federation.rounds
+        clients = len(roster.present)
+        participants = max(1, round(roster.participation * clients))
+        moved = 2 * self.clip / (min(roster.sizes) if self.sensitivity == "published" else 1)
+        exposures = self.exposures or max(1, -(-rounds * participants // clients))
+        return Setting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
+
+    def noise(self, federation: FederatedModule) -> tuple[float, float]:
+        """Standard deviations per cell on the way up and on the way down."""
+        setting = self.setting(federation)
+        if self.variant == "weight-clip":
+            return weight_clip_noise(setting), 0.0
+        return uplink_noise(setting), downlink_noise(setting)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Calibrate the noise, and say what the budget is worth."""
+        assert isinstance(pl_module, FederatedModule)
+        self._up, self._down = self.noise(pl_module)
+        if self.sensitivity == "published" and trainer.is_global_zero:
+            warnings.warn(
+                f"NbAFL: epsilon {self.epsilon:g} is nominal, not a guarantee: {NOMINAL}. "
+                f"--defenses.{self.given_name}.sensitivity worst-case adds noise that proves its epsilon.",
+                stacklevel=2,
+            )
+
+    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        """Clip the weights and add noise."""
+        weights = update.vector[: update.trainable]
+        weights *= clip_factor(weights, self.clip)
+        seed = self._source.seed(federation.seed, "nbafl-up", update.round, update.client)
+        weights += gaussian_like(weights, self._up, seed)
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Add the server's noise to the cells that it has a mean of."""
+        trainable = federation.space.trainable
+        mean, sent = aggregate.mean[:trainable], aggregate.weight[:trainable] > 0
+        seed = gather(self._source.seed(federation.seed, "nbafl-down", federation.plan.round))[0]
+        mean += gaussian_like(mean, self._down, seed) * sent
+
+    def measurements(self) -> dict[str, float]:
+        """Standard deviations of the noise per cell."""
+        return {"nbafl/noise_up": self._up, "nbafl/noise_down": self._down}
+
+    def statement(self, federation: FederatedModule) -> PrivacyStatement:
+        """The nominal budget, with what the noise on the uploads proves; or that proof itself."""
+        rounds = range(federation.trainer.current_epoch)
+        uploads = Counter(client for round_ in rounds for client in federation.roster.participants(round_))
+        noise = self._up / (2 * self.clip)
+        spent = {count: analytic_epsilon(noise, self.delta, count) for count in set(uploads.values())}
+        proved = tuple((client, spent[count]) for client, count in sorted(uploads.items()))
+        worst = max((epsilon for _, epsilon in proved), default=0.0)
+        nominal = self.sensitivity == "published"
+        notes = [self._source.description]
+        if nominal:
+            notes += [NOMINAL, f"for any training, the noise on the uploads proves an epsilon of {worst:.3g}"]
+        if nominal and self.epsilon > 1:
+            notes.append("the constant of the Gaussian mechanism is proved for an epsilon of at most 1")
+        return PrivacyStatement(
+            mechanism=f"NbAFL ({self.variant})",
+            unit="local model",
+            against="the server and everybody after it",
+            epsilon=self.epsilon if nominal else worst,
+            delta=self.delta,
+            adjacency="replace one",
+            sampling="every upload counts",
+            accountant="the theorem" if nominal else "Gaussian mechanism, exact composition",
+            noise=noise,
+            clip=self.clip,
+            nominal=nominal,
+            clients=() if nominal else proved,
+            notes=tuple(notes),
+        )

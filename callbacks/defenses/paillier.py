@@ -1,0 +1,170 @@
+"""Paillier: updates are encrypted, the server adds ciphertexts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from lightning.pytorch import LightningModule, Trainer
+
+from app.crypto.fixed_point import FixedPoint, Outside
+from app.crypto.paillier.encryption import Exponent
+from app.crypto.paillier.keys import KeyLength, security_bits
+from app.crypto.paillier.packing import Packing
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate
+from app.federation.channels.encrypted import EncryptedChannel, Encryption
+from app.federation.channels.integer_code import channel_problems, largest_sum
+from app.federation.channels.paillier import PaillierChannel, SimulatedPaillierChannel
+from app.federation.execution.executors import available_cores
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.privacy.statements import ChannelStatement
+from app.privacy.traits import Trait
+
+
+class Paillier(FederatedCallback):
+    """Homomorphic encryption (Paillier 1999) with many values per ciphertext: the server adds what it cannot read.
+
+    Clients share a private key that the server does not have; they decrypt the sum. Encryption hides updates from the
+    server and from nobody else: every client reads every sum, and the released model is as open to attack as without.
+    """
+
+    def __init__(
+        self,
+        key_length: KeyLength = 2048,
+        bits: int = 20,
+        range: float = 2.0,
+        outside: Outside = "refuse",
+        exponent: Exponent = "short",
+        simulate: bool = False,
+        max_weight: float = 16.0,
+        workers: int | None = None,
+        attempts: int = 2,
+    ) -> None:
+        """Set up the defense.
+
+        Args:
+            key_length: bits of the modulus; 1024 is for comparison with older work and no longer safe.
+            bits: of one value with its sign, in [8, 32]; fewer make fewer ciphertexts.
+            range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
+            outside: stop where a change is larger, or cut it to the range.
+            exponent: where a ciphertext's noise comes from: `short` and `half` exponents of a fixed element, or `full`,
+                which is the conservative choice and many times slower.
+            simulate: leave the cryptography out: the same numbers, and costs extrapolated from a measured sample.
+            max_weight: largest weight of a client under --model.server QFFL, whose weights are encrypted, too.
+            workers: processes that encrypt and threads that decrypt; without a number, one per core.
+            attempts: how often a damaged message is sent before the client is left out of the round.
+        """
+        self.key_length, self.exponent, self.simulate = key_length, exponent, simulate
+        self.point, self.outside = FixedPoint(bits, range), outside
+        self.max_weight, self.workers, self.attempts = max_weight, workers, attempts
+        self._channel: EncryptedChannel | None = None
+        self._numbers: dict[str, float] = {}
+        self._costs: dict[str, float] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Replaces the channel by one whose sums the server cannot read."""
+        return frozenset({"channel"})
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Precisions that mean nothing, and numbers that do not fit the key."""
+        wrong = list(channel_problems("Paillier", self.point, self.max_weight, self.attempts))
+        if self.workers is not None and self.workers < 1:
+            remedy = "set --defenses.NAME.workers to 1 or more"
+            wrong.append(Problem(f"workers of Paillier is {self.workers}", "nobody would encrypt", remedy))
+        yield from wrong
+        if not wrong:
+            try:
+                Packing.fit(self.key_length, largest_sum(federation, self.point, self.max_weight))
+            except UserError as error:
+                yield from error.problems
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Replace the channel."""
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.prepare()
+        cores = available_cores()
+        settings = Encryption(
+            key_length=self.key_length,
+            exponent=self.exponent,
+            point=self.point,
+            outside=self.outside,
+            max_weight=self.max_weight,
+            workers=self.workers or max(1, cores // trainer.num_devices),
+            threads=self.workers or cores,
+            attempts=self.attempts,
+            progress=trainer.is_global_zero and trainer.progress_bar_callback is not None,
+            name=self.given_name,
+        )
+        make = SimulatedPaillierChannel if self.simulate else PaillierChannel
+        self._channel = pl_module.channel = make(pl_module, settings)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell what should not be overlooked."""
+        if not trainer.is_global_zero:
+            return
+        if security_bits(self.key_length) < 112:
+            warnings.warn(
+                f"Paillier: a key of {self.key_length} bits can be broken; it is for comparison with older work. Set "
+                f"--defenses.{self.given_name}.key_length 2048 for anything else.",
+                stacklevel=2,
+            )
+        if self.simulate:
+            warnings.warn(
+                "Paillier is simulated: nothing is encrypted, and its seconds are extrapolated from a measured sample.",
+                stacklevel=2,
+            )
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """End the workers and forget the key also where the run fails."""
+        if self._channel is not None:
+            self._channel.end()
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Take the round's costs down."""
+        assert self._channel is not None
+        work, name = self._channel.work, "paillier_simulated" if self.simulate else "paillier"
+        self._costs = {
+            f"{name}/encrypt_seconds": work.encrypt,
+            f"{name}/add_seconds": work.add,
+            f"{name}/decrypt_seconds": work.decrypt,
+            f"{name}/ciphertexts": float(work.sent),
+            f"{name}/ciphertexts_of_the_sum": float(work.summed),
+        }
+        self._numbers = {
+            "paillier/values_per_ciphertext": float(self._channel.packing.slots),
+            "paillier/clipped": work.clipped / max(1, work.values),
+        }
+
+    def measurements(self) -> dict[str, float]:
+        """How values were packed, and the share of them that was cut to the range."""
+        return self._numbers
+
+    def costs(self) -> dict[str, float]:
+        """CPU seconds of all clients' encryption, of the server's additions and of one decryption of the sum."""
+        return self._costs
+
+    def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
+        """What is hidden, and from whom."""
+        notes = [
+            "every client can read every sum, and so can the server with the help of one client",
+            "the released model is as open to attack as without encryption",
+            "which cells a client trains, and its number of samples where they are weights, are public",
+        ]
+        if self.exponent != "full":
+            notes.append(f"noise from {self.exponent} exponents of a fixed element, not in constant time")
+        if security_bits(self.key_length) < 112:
+            notes.append(f"{self.key_length} bits are about {security_bits(self.key_length)} bits of security: too few")
+        return ChannelStatement(
+            mechanism=f"Paillier, {self.key_length} bits",
+            hides="the server sees neither updates nor sums nor models before the final one is released",
+            trusts="no client gives the shared private key to the server or to anybody on the way",
+            step=self.point.step,
+            simulated=self.simulate,
+            notes=tuple(notes),
+        )

@@ -1,0 +1,161 @@
+"""Secure aggregation: updates are masked, the masks cancel in the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lightning.pytorch import LightningModule, Trainer
+
+from app.crypto.fixed_point import FixedPoint, Outside
+from app.crypto.secure_aggregation.streams import word_for
+from app.errors import Problem, UserError
+from app.federation.channels.base import Aggregate
+from app.federation.channels.integer_code import channel_problems, largest_sum
+from app.federation.channels.masked import MaskedChannel, Masking
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.plan import Roster
+from app.federation.plan_audit.guard import GuardFinding, examine, guard_problems
+from app.privacy.statements import ChannelStatement
+from app.privacy.traits import Trait
+
+
+class SecureAggregation(FederatedCallback):
+    """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates, never one of them.
+
+    Unequal submodels are summed cell by cell, which gives clients away where few of them train a cell: the plan is
+    audited before the first round, and refused where that happens.
+    """
+
+    def __init__(
+        self,
+        k: int = 2,
+        allow_singletons: bool = False,
+        model_bound: bool = True,
+        threshold: float = 2 / 3,
+        bits: int = 24,
+        range: float = 2.0,
+        outside: Outside = "refuse",
+        max_weight: float = 16.0,
+        attempts: int = 2,
+    ) -> None:
+        """Set up the defense.
+
+        Args:
+            k: fewest clients behind every sum, and fewest by which the clients behind a cell may change from one
+                planned round to the next; at least 2. A sum of two is an open book for either of them.
+            allow_singletons: train although the plan gives clients away; what it gives away is recorded.
+            model_bound: masks cancel only among clients that received the same values, so that a server which sends
+                them different models gets noise.
+            threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round
+                is given up.
+            bits: of one value with its sign, in [8, 32].
+            range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
+            outside: stop where a change is larger, or cut it to the range.
+            max_weight: largest weight of a client under --model.server QFFL, whose weights are masked, too.
+            attempts: how often a damaged message is sent before the client is left out of the round.
+        """
+        self.k, self.allow_singletons, self.model_bound, self.threshold = k, allow_singletons, model_bound, threshold
+        self.point, self.outside = FixedPoint(bits, range), outside
+        self.max_weight, self.attempts = max_weight, attempts
+        self._channel: MaskedChannel | None = None
+        self._findings: list[GuardFinding] = []
+        self._numbers: dict[str, float] = {}
+
+    def traits(self) -> frozenset[Trait]:
+        """Replaces the channel by one in which the server sees sums only."""
+        return frozenset({"channel"})
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Settings that mean nothing, and plans that give clients away."""
+        common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
+        wrong = [*common, *self._setting_problems(federation.roster)]
+        yield from wrong
+        if wrong:
+            return
+        try:
+            word_for(largest_sum(federation, self.point, self.max_weight))
+        except UserError as error:
+            yield from error.problems
+        self._findings = examine(federation, self.k)
+        if not self.allow_singletons:
+            yield from guard_problems(self._findings, self.model_bound)
+
+    def _setting_problems(self, roster: Roster) -> Iterable[Problem]:
+        if roster.most < 2:
+            yield Problem(
+                f"{roster.most} of {len(roster.sizes)} clients takes part in a round",
+                "a sum over one client is its update, so every round would be given up",
+                "raise --model.participation",
+            )
+        if self.k < 2:
+            remedy = "set --defenses.NAME.k to 2 or more"
+            yield Problem(f"k of SecureAggregation is {self.k}", "a sum over one client is its update", remedy)
+        if not 0.5 < self.threshold <= 1:
+            yield Problem(
+                f"threshold of SecureAggregation is {self.threshold:g}",
+                "two halves of the clients could be asked about different clients, and both secrets come to light",
+                "set --defenses.NAME.threshold above 0.5 and at most 1",
+            )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Replace the channel."""
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.prepare()
+        settings = Masking(
+            point=self.point,
+            outside=self.outside,
+            max_weight=self.max_weight,
+            threshold=self.threshold,
+            model_bound=self.model_bound,
+            least=1 if self.allow_singletons else self.k,
+            attempts=self.attempts,
+            name=self.given_name,
+        )
+        self._channel = pl_module.channel = MaskedChannel(pl_module, settings)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Forget the clients' secrets also where the run fails."""
+        if self._channel is not None:
+            self._channel.end()
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Take down what the protocol took."""
+        assert self._channel is not None
+        self._numbers = {
+            "secagg/dropped": float(self._channel.dropped),
+            "secagg/given_up": float(self._channel.given_up),
+            "secagg/clipped": self._channel.clipped_share,
+        }
+
+    def measurements(self) -> dict[str, float]:
+        """Clients that dropped out, whether the round was given up, share of values that were cut to the range."""
+        return self._numbers
+
+    def costs(self) -> dict[str, float]:
+        """Bytes of keys and shares, beside the masked updates."""
+        return {"secagg/protocol_bytes": float(self._channel.protocol_bytes)} if self._channel is not None else {}
+
+    def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
+        """What is hidden, and what is not."""
+        notes = ["sums, and the models made of them, are as open to attack as without masks"]
+        if not self.model_bound:
+            notes.append("masks are not bound to the model: a server can send clients different models unnoticed")
+        notes.append(
+            "a server that sends the same manipulated model to all clients can still read single samples out of a sum; "
+            "only differential privacy bounds that"
+        )
+        accepted = tuple(map(str, self._findings)) if self.allow_singletons else ()
+        return ChannelStatement(
+            mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
+            hides="the server sees sums of updates" + (", some of few clients" if accepted else ", never one of them"),
+            trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
+            f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
+            step=self.point.step,
+            accepted=accepted,
+            notes=tuple(notes),
+        )

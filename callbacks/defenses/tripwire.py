@@ -1,0 +1,317 @@
+"""Tripwire: clients inspect the model they receive and refuse to train on one that looks made to extract their data."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from app.crypto.commitment import Commitment
+from app.crypto.contributors import Contributors
+from app.errors import Problem
+from app.federation.channels.base import Aggregate, Message
+from app.federation.client import ClientModule
+from app.federation.execution.distributed import gather
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.plan import Plan
+from app.federation.reports import listed
+from app.models.base import ScalableNet
+from app.privacy.traits import Trait
+from app.privacy.tripwires import (
+    REASONS,
+    Check,
+    gradient_ratio,
+    least_distinct_rows,
+    least_variation,
+    probing,
+    repeated_share,
+)
+from app.seeding import torch_generator
+
+if TYPE_CHECKING:
+    from app.federation.module import FederatedModule
+
+
+class Probes:
+    """Networks to try received models in: one for each width and worker, since workers look at the same time."""
+
+    def __init__(self) -> None:
+        self._nets: dict[tuple[int, float], tuple[ScalableNet, FlatNet]] = {}
+
+    def clear(self) -> None:
+        """Let go of the networks."""
+        self._nets.clear()
+
+    def weights(self, federation: FederatedModule, client: ClientModule) -> list[Tensor]:
+        """Weight tensors (two dimensions or more) that the server sent; personal layers never came from it."""
+        assert client.received is not None
+        assert client.index is not None
+        _, flat = self._of(federation, client)
+        sent = federation.personal.shared(client.index)
+        blocks = [block for block in flat.space.blocks if len(block.shape) > 1 and bool(sent[block.cells].all())]
+        return [client.received[block.cells].view(block.shape) for block in blocks]
+
+    def gradient_ratio(self, federation: FederatedModule, client: ClientModule, samples: int) -> float:
+        """Gradient of the first layer over that of the last on so many of the client's samples; see `gradient_ratio`.
+
+        The samples are drawn by a generator of their own and not augmented, so local training does not notice.
+        """
+        assert client.received is not None
+        net, flat = self._of(federation, client)
+        flat.write(client.received)
+        draws = torch_generator(federation.seed, "probe", client.round, client.client)
+        drawn = torch.randperm(client.samples, generator=draws)[:samples]
+        ids = federation.data.train_indices(client.client)[drawn].to(client.received.device)
+        images, labels = federation.data.store.batch(ids, client.received.dtype)
+        return gradient_ratio(net, client.label_loss(net(images), labels))
+
+    def _of(self, federation: FederatedModule, client: ClientModule) -> tuple[ScalableNet, FlatNet]:
+        assert client.received is not None
+        key = (threading.get_ident(), federation.plan.rate(client.client))
+        if key not in self._nets:
+            with torch.random.fork_rng(devices=[]):  # its first values are drawn, and overwritten
+                net = federation.net.scaled(key[1]).to(client.received.device, client.received.dtype)
+            probing(net)
+            self._nets[key] = net, FlatNet(ParameterSpace(net), net)
+        return self._nets[key]
+
+
+Cells = tuple[Tensor, Tensor]
+"""Cells of the server's vector (int64, ascending) and their values."""
+
+
+class Tripwire(FederatedCallback):
+    """Clients check what the server sends, and refuse to train on a model that looks made to extract their data.
+
+    A client uses only what it has: the model it received, the one of the last round in which it was heard (its vector,
+    kept with its cells for every client and saved with the run), its data, the public seed and the announced method.
+
+    What it does not notice: a manipulated model that the server sends to all and commits to, as long as it changes
+    from round to round and its weights look like weights. Trap weights (Boenisch et al. 2023) do, unless their rows
+    are copies of each other. A server that has converged, or learns nothing at all, repeats its model honestly; its
+    clients then refuse, and it will never move again.
+    """
+
+    def __init__(
+        self,
+        repeated: float | None = 1.0,
+        plan: bool = True,
+        distinct_rows: float | None = 0.9,
+        variation: float | None = 0.3,
+        gradient_suppression: float | None = 1e-5,
+        commitment: bool = True,
+        probe_samples: int = 32,
+        action: Literal["refuse", "warn"] = "refuse",
+    ) -> None:
+        """Set up the checks; null or false switches one off.
+
+        Args:
+            repeated: alarm if at least this share of a client's parameters, in (0, 1], has exactly the value it had in
+                the last round in which the client was heard. Others have moved the model since.
+            plan: alarm if the submodel is not the one that the announced method gives for the public seed.
+            distinct_rows: alarm (`constant_fill`) if a layer has a smaller share of distinct rows, in (0, 1].
+            variation: alarm (`constant_fill`) if the standard deviation of a layer's weights is less than this many
+                times their absolute mean, above 0: 0 for a constant, 0.17 for noise of 30 % around it, 0.58 for an
+                honest start between 0 and a bound.
+            gradient_suppression: alarm if, on the client's own samples, the gradient of the first layer is shorter
+                than this many times that of the last, above 0: a constant in single precision has 1e-7. Trap weights
+                do not suppress gradients; small positive weights in many layers do, however honest.
+            commitment: the server publishes digests of its model at the start of a round, by which clients notice
+                when they do not all receive cells of one model.
+            probe_samples: samples for the gradients, at least 2, at most what the client has.
+            action: a client that is alarmed does not train in this round, or trains and only warns.
+        """
+        self.repeated, self.plan, self.commitment = repeated, plan, commitment
+        self.distinct_rows, self.variation, self.gradient_suppression = distinct_rows, variation, gradient_suppression
+        self.probe_samples, self.action = probe_samples, action
+        self._memory: dict[int, Cells] = {}
+        self._seen: dict[int, Cells] = {}
+        self._heard: dict[int, Cells] = {}
+        self._alarms: dict[int, tuple[Check, ...]] = {}
+        self._expected: dict[Hashable, Tensor] = {}
+        self._probes = Probes()
+        self._numbers: dict[str, float] = {}
+        self._digest_bytes = 0.0
+
+    # ---- before the first round ------------------------------------------------------------------------------------
+
+    def traits(self) -> frozenset[Trait]:
+        """Whether clients refuse may depend on their data: only the gradients do."""
+        private = self.gradient_suppression is not None and self.action == "refuse"
+        return frozenset({"refuses-by-data"}) if private else frozenset()
+
+    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        """Thresholds that mean nothing."""
+        bounds = {"repeated": 1.0, "distinct_rows": 1.0, "variation": np.inf, "gradient_suppression": np.inf}
+        for name, most in bounds.items():
+            value = getattr(self, name)
+            if value is not None and not (0 < value <= most and value < np.inf):
+                limit = "above 0" if most == np.inf else "above 0 and at most 1"
+                remedy = f"set --defenses.NAME.{name} {limit}, or to null to switch the check off"
+                yield Problem(f"{name} of Tripwire is {value}", "clients would always be alarmed, or never", remedy)
+        if self.probe_samples < 2:
+            remedy = "set --defenses.NAME.probe_samples to 2 or more"
+            yield Problem(f"probe_samples of Tripwire is {self.probe_samples}", "no gradient can be measured", remedy)
+        if not self._active:
+            remedy = "leave the defense out, or switch one on, such as --defenses.NAME.plan true"
+            yield Problem("all checks of Tripwire are switched off", "clients would notice nothing", remedy)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Remember the announced method; a malicious server, whose own setup comes later, may use another one."""
+        assert isinstance(pl_module, FederatedModule)
+        self._method = pl_module.method
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let go of the networks that gradients were measured in."""
+        self._probes.clear()
+
+    # ---- a round ---------------------------------------------------------------------------------------------------
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Nobody is alarmed yet; the server commits to its model."""
+        self._seen, self._heard, self._alarms, self._expected = {}, {}, {}, {}
+        if self.commitment:
+            self._holders = Contributors.of(federation.space.size, self._received_indices(federation, plan))
+            self._published = Commitment.to(plan.round, self._holders, _plain(federation.hooks.announced(plan)))
+            self._digest_bytes = float(self._published.size * len(plan.participants))
+
+    def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
+        """Look at the model; remember it, or refuse it."""
+        assert client.received is not None
+        assert client.index is not None
+        cells = _judged(federation, client.index.cpu(), client.received.cpu())
+        found = tuple(self._found(federation, client, cells))
+        if found:
+            self._alarms[client.client] = found
+            if self.action == "refuse":
+                client.refusal = "; ".join(filter(None, [client.refusal, *(REASONS[check] for check in found)]))
+        if self.repeated is not None:
+            self._seen[client.client] = cells
+
+    def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
+        """The client was heard: from now on it expects another model."""
+        if message.client in self._seen:
+            self._heard[message.client] = self._seen.pop(message.client)
+
+    def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Clients take their memory along to whichever process trains them next; a round given up is forgotten."""
+        parts = gather((self._heard, self._alarms))
+        for heard, _ in parts if aggregate.updates else ():
+            self._memory.update(heard)
+        alarms = {client: found for _, part in parts for client, found in part.items()}
+        self._numbers = {"tripwire/alarms": float(len(alarms))}
+        for check in self._active:
+            self._numbers[f"tripwire/{check}"] = float(sum(check in found for found in alarms.values()))
+        if self.action == "warn" and trainer.is_global_zero:
+            _warn(federation.plan.round + 1, alarms)
+
+    # ---- the checks ------------------------------------------------------------------------------------------------
+
+    @property
+    def _active(self) -> list[Check]:
+        fill = self.distinct_rows is not None or self.variation is not None
+        states = (self.repeated is not None, self.plan, fill, self.gradient_suppression is not None, self.commitment)
+        return [check for check, on in zip(get_args(Check), states, strict=True) if on]
+
+    def _found(self, federation: FederatedModule, client: ClientModule, cells: Cells) -> Iterator[Check]:
+        """What is wrong with the model of a client; what can be refused without a network comes first."""
+        assert client.index is not None
+        before = self._memory.get(client.client)
+        if self.repeated is not None and before is not None and repeated_share(*before, *cells) >= self.repeated:
+            yield "repeated"
+        if self.plan and not torch.equal(client.index.cpu(), self._index(federation, federation.plan, client.client)):
+            yield "plan"
+        if self._is_filled(federation, client):
+            yield "constant_fill"
+        if self._is_suppressing(federation, client):
+            yield "gradient_suppression"
+        if self.commitment and not self._is_committed(federation, client):
+            yield "commitment"
+
+    def _index(self, federation: FederatedModule, plan: Plan, client: int) -> Tensor:
+        """The client's cells by the announced method; called by several workers, so nothing is ever taken out."""
+        seat = plan.seat(client)
+        key = self._method.key(seat)
+        index = self._expected.get(key)
+        if index is None:
+            index = self._method.index(federation.space, seat)
+            if len(self._expected) < 64:  # methods with one submodel per client must not fill the memory
+                self._expected[key] = index
+        return index
+
+    def _is_filled(self, federation: FederatedModule, client: ClientModule) -> bool:
+        """Whether a layer that the server sent holds a constant, or the same row many times."""
+        weights = self._probes.weights(federation, client)
+        copied = self.distinct_rows is not None and least_distinct_rows(weights) < self.distinct_rows
+        return copied or (self.variation is not None and least_variation(weights) < self.variation)
+
+    def _is_suppressing(self, federation: FederatedModule, client: ClientModule) -> bool:
+        """Whether the client's samples give the first layer next to no gradient."""
+        if self.gradient_suppression is None:
+            return False
+        return self._probes.gradient_ratio(federation, client, self.probe_samples) < self.gradient_suppression
+
+    def _received_indices(self, federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
+        """Cells that the server has to send to every participant; clients of one submodel share one array."""
+        arrays: dict[Hashable, np.ndarray] = {}
+        indices: dict[int, np.ndarray] = {}
+        for client in plan.participants:
+            key = self._method.key(plan.seat(client))
+            if key not in arrays:
+                index = self._index(federation, plan, client)
+                arrays[key] = index[federation.personal.shared(index)].numpy()
+            indices[client] = arrays[key]
+        return indices
+
+    def _is_committed(self, federation: FederatedModule, client: ClientModule) -> bool:
+        """Whether the client's cells belong to the model of the digests that everybody has seen."""
+        assert client.received is not None
+        assert client.index is not None
+        values = _plain(client.received[federation.personal.shared(client.index)])
+        shown = self._published.shown(self._published.root, client.round)
+        return shown and self._published.holds(self._holders, client.client, values)
+
+    # ---- what it tells ---------------------------------------------------------------------------------------------
+
+    def measurements(self) -> dict[str, float]:
+        """Clients that were alarmed in the round, in all and by check."""
+        return self._numbers
+
+    def costs(self) -> dict[str, float]:
+        """Bytes of the digests that all clients of the round download."""
+        return {"tripwire/digest_bytes": self._digest_bytes} if self.commitment else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model that every client had when it was last heard: as many values as its submodel has parameters."""
+        return {"clients": {str(client): list(cells) for client, cells in self._memory.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give clients their memory back."""
+        self._memory = {int(client): (index, values) for client, (index, values) in state_dict["clients"].items()}
+
+
+def _judged(federation: FederatedModule, index: Tensor, values: Tensor) -> Cells:
+    """Parameters that the server sends; buffers move by themselves, and personal cells never came from it."""
+    kept = (index < federation.space.trainable) & federation.personal.shared(index)
+    return (index, values) if bool(kept.all()) else (index[kept], values[kept])
+
+
+def _plain(values: Tensor) -> np.ndarray:
+    """Values as they are hashed, in a type that numpy has."""
+    return (values.float() if values.element_size() < 4 else values).detach().cpu().numpy()
+
+
+def _warn(round_: int, alarms: Mapping[int, tuple[Check, ...]]) -> None:
+    """One warning for each thing that was noticed."""
+    for check, reason in REASONS.items():
+        clients = sorted(client for client, found in alarms.items() if check in found)
+        if clients:
+            warnings.warn(f"round {round_}: alarm of {listed(clients)}: {reason}", stacklevel=2)

@@ -1,0 +1,1 @@
+"""Recorders: what a run writes, and the progress bar."""

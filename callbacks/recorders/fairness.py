@@ -1,0 +1,132 @@
+"""Evaluates every client of the federation, so that a run tells who pays for its mean accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from app.federation.all_clients import Choice, Everyone, LocalScore
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.results.attacks.reconstruction_files import save_figure
+from app.results.run.fairness import FINE_TUNED, OWN, Everybody, forget_unplanned, write_fairness
+from app.results.run.figures import draw_fairness
+from app.results.run.files import restored
+from app.results.run.folder import RunFolder, cannot_write
+
+
+class FairnessRecorder(FederatedCallback):
+    """Measures the model that every client would use now on the client's own test set, also of those not taking part.
+
+    It belongs before the recorder of the run, which collects its measurements, and before that of the transcript, whose
+    attacks keep the first process busy while the others would wait.
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(self, folder: RunFolder | None = None) -> None:
+        """Measure, and record into a run folder.
+
+        Args:
+            folder: the run's folder, which exists; None to measure only.
+        """
+        self._folder = folder
+        self._last: Everybody | None = None
+        self._complete = False
+        self._fresh, self._tidy = False, False
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A round begins; where it is the first of a run that goes on, its former end becomes a round like others."""
+        assert isinstance(pl_module, FederatedModule)
+        self._fresh = False
+        if self._folder is not None and trainer.current_epoch and not self._tidy:
+            rounds, due = pl_module.rounds, pl_module.evaluation.everyone_due
+            planned = [round_ + 1 for round_ in range(trainer.current_epoch) if due(round_, rounds)]
+            try:
+                rank_zero_only(forget_unplanned)(self._folder, planned)
+            except OSError as error:
+                raise cannot_write(self._folder.path, error) from error
+        self._tidy = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate everybody where that is due; in the last round also with the private parts of others."""
+        assert isinstance(pl_module, FederatedModule)
+        round_ = pl_module.plan.round
+        stops = trainer.should_stop and round_ + 1 >= (trainer.min_epochs or 0)
+        last = stops or round_ + 1 == pl_module.rounds
+        if last or pl_module.evaluation.everyone_due(round_, pl_module.rounds):
+            self._measure(pl_module, round_ + 1, last)
+            self._fresh = self._last is not None
+
+    def measurements(self) -> Mapping[str, float]:
+        """Accuracies over all clients, where the round that has just ended was measured."""
+        return self._last.metrics() if self._fresh and self._last is not None else {}
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write what was found; where the run ended before its time, everybody is evaluated now."""
+        assert isinstance(pl_module, FederatedModule)
+        done = trainer.current_epoch
+        if trainer.interrupted or not done:
+            return
+        if self._last is None or self._last.round != done or not self._complete:
+            self._measure(pl_module, done, last=True)
+        if self._folder is not None and self._last is not None:
+            self._write(self._folder, self._last)
+
+    @rank_zero_only
+    def _write(self, folder: RunFolder, everybody: Everybody) -> None:
+        records = folder.read_lines("metrics.jsonl")
+        try:
+            write_fairness(folder, everybody, records)
+            save_figure(folder.path / "fairness.png", draw_fairness(everybody, records, folder.name))
+        except OSError as error:
+            raise cannot_write(folder.path, error) from error
+
+    def _measure(self, federation: FederatedModule, round_: int, last: bool) -> None:
+        """Evaluate everybody, on all processes; nothing is kept where no client has a test set."""
+        everyone = Everyone(federation, round_ - 1)
+        choices: tuple[Choice, ...] = everyone.choices if last else ("own",)
+        with federation.clock.phase("evaluate"):
+            found: dict[str, tuple[LocalScore, ...]] = {choice: everyone.scores(choice) for choice in choices}
+            if last and federation.evaluation.fine_tune:
+                found[FINE_TUNED] = everyone.fine_tuned()
+        self._last, self._complete = _everybody(found, federation.data.groups, round_), last
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last measurement, so that a run that only lacks its summary need not repeat it."""
+        return {"last": None if self._last is None else _plain(self._last), "complete": self._complete}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the last measurement."""
+        last = state_dict["last"]
+        self._last = None if last is None else restored(Everybody, last)
+        self._complete = state_dict["complete"]
+
+
+def _everybody(found: Mapping[str, tuple[LocalScore, ...]], groups: list[str], round_: int) -> Everybody | None:
+    """The scores as a table; None where no client has a test set of its own."""
+    own = [local for local in found[OWN] if local.score.total]
+    if not own:
+        return None
+    clients = tuple(local.client for local in own)
+    by_client = {whose: {local.client: local.score.accuracy for local in scores} for whose, scores in found.items()}
+    return Everybody(
+        round=round_,
+        clients=clients,
+        groups=tuple(groups[client] for client in clients),
+        samples=tuple(local.score.total for local in own),
+        holders=tuple(local.own for local in own),
+        accuracies={whose: tuple(scores[client] for client in clients) for whose, scores in by_client.items()},
+    )
+
+
+def _plain(everybody: Everybody) -> dict[str, Any]:
+    """Lists, numbers and strings only, which a checkpoint may hold."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(everybody)))
+    return plain

@@ -1,0 +1,62 @@
+"""Lets clients join a federation whose training is over, and records how they fare."""
+
+from __future__ import annotations
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from app.federation.all_clients import Joining, LocalScore
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.results.run.fairness import JoinedClients, write_newcomers
+from app.results.run.folder import RunFolder, cannot_write
+
+
+class NewcomerRecorder(FederatedCallback):
+    """When the training is over, newcomers fit their private part with everything shared frozen (WAFFLe sec. 2.2).
+
+    It belongs before the recorder of the run, which collects the summary.
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(self, folder: RunFolder | None = None) -> None:
+        """Record into a run folder.
+
+        Args:
+            folder: the run's folder, which exists; None to keep the result in memory only.
+        """
+        self._folder = folder
+        self.joined: JoinedClients | None = None
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let them join, on all processes; the first one writes."""
+        assert isinstance(pl_module, FederatedModule)
+        if trainer.interrupted or not trainer.current_epoch or not pl_module.roster.absent:
+            return
+        self.joined = _joined(pl_module, trainer.current_epoch - 1)
+        if self._folder is not None and self.joined.clients:
+            self._write(self._folder, self.joined)
+
+    @rank_zero_only
+    def _write(self, folder: RunFolder, joined: JoinedClients) -> None:
+        try:
+            write_newcomers(folder, joined)
+        except OSError as error:
+            raise cannot_write(folder.path, error) from error
+
+
+def _joined(federation: FederatedModule, round_: int) -> JoinedClients:
+    joining = Joining(federation, round_)
+    found: dict[str, tuple[LocalScore, ...]] = {"server": joining.scores("none")}
+    if federation.personal:
+        found |= {"mean": joining.scores("mean"), "fitted": joining.fitted()}
+    found["fine_tuned"] = joining.fine_tuned()
+    clients = tuple(local.client for local in found["server"])
+    return JoinedClients(
+        clients,
+        tuple(federation.data.groups[client] for client in clients),
+        federation.newcomers.visits,
+        {stage: tuple(local.score.accuracy for local in scores) for stage, scores in found.items()},
+    )

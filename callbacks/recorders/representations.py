@@ -1,0 +1,96 @@
+"""Keeps what the released model's last layer reads of members and of non-members, when the training is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from app.attacks.audit_context import World
+from app.attacks.model_query import last_linear
+from app.attacks.responses import Ids
+from app.attacks.targets import released_model
+from app.errors import Problem, UserError, raise_all
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.transcript import Transcript
+from app.results.attacks.representation_files import RepresentedSamples, write_representations
+from app.results.run.folder import RunFolder
+from app.seeding import numpy_generator
+from callbacks.attacks.membership_inference import public_knowledge
+
+
+class Representations(FederatedCallback):
+    """Shows audited samples to the released model and keeps the inputs of its last linear layer.
+
+    Reports of comparisons draw them (MemDefense's Figure 3: with a defense, members should no longer lie apart).
+    """
+
+    kind = "observer"
+    vectorisable = True
+
+    def __init__(self, samples: int = 300) -> None:
+        """Set up the observer.
+
+        Args:
+            samples: keep at most so many members, and as many non-members, 10 or more.
+        """
+        raise_all(_problems(samples))
+        self.samples = samples
+        self.folder: RunFolder | None = None
+        self.found: RepresentedSamples | None = None
+
+    def problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        """A network that does not end in a linear layer, or nobody to compare members with."""
+        try:
+            last_linear(federation.net)
+        except UserError as error:
+            cause, consequence = error.problems[0].cause, "there is no input of a last linear layer to keep"
+            yield Problem(cause, consequence, f"leave out --attacks.{self.given_name}, or end the network in one")
+        if not any(map(len, federation.data.membership.nonmembers)):
+            yield Problem(
+                "no samples are held out, so there are no non-members",
+                "representations of members would have nothing to be compared with",
+                "set --data.holdout.clients 0.5, say",
+            )
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+        """Keep the representations of the finished run."""
+        rounds = federation.trainer.current_epoch
+        world = World(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        self.found = represent(world, self.samples)
+        if self.folder is not None:
+            write_representations(self.folder.path, self.found)
+
+
+def represent(world: World, samples: int) -> RepresentedSamples:
+    """What the last layer of the released model reads of members and of non-members of all clients together.
+
+    Args:
+        world: the finished run; only its released model is asked.
+        samples: most members, and most non-members.
+    """
+    model = released_model(world.transcript.external_view(), world.public, "representations")
+    sets = (world.truth.members, world.truth.nonmembers)
+    drawn = [_drawn(np.concatenate(own), samples, world.public.seed, number) for number, own in enumerate(sets)]
+    ids = np.concatenate(drawn)
+    seen = world.oracle.activations(model, ids)
+    return RepresentedSamples(
+        features=seen.inputs.astype(np.float32),
+        labels=seen.responses.labels.astype(np.int64),
+        members=np.arange(ids.size) < drawn[0].size,
+        samples=ids,
+    )
+
+
+def _drawn(ids: Ids, most: int, seed: int, number: int) -> Ids:
+    """At most so many of the ids, drawn without regard to the client, ascending."""
+    distinct = np.unique(ids)
+    rng = numpy_generator(seed, "representations", number)
+    return np.sort(rng.choice(distinct, min(most, distinct.size), replace=False))
+
+
+def _problems(samples: int) -> Iterator[Problem]:
+    if samples < 10:
+        cause = f"representations of {samples} members are to be kept"
+        yield Problem(cause, "so few points show no clusters", "set samples to 10 or more")

@@ -1,0 +1,133 @@
+"""Keeps what adversaries could see, for attacks after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.utilities import rank_zero_only
+
+from app.federation.channels.base import Message
+from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.module import FederatedModule
+from app.federation.plan import Plan
+from app.federation.transcript import Transcript, TranscriptSettings
+from app.results.run.folder import cannot_write
+
+
+class TranscriptRecorder(FederatedCallback):
+    """Records broadcasts and messages of the rounds that attacks will need, straight to disk."""
+
+    kind = "observer"
+
+    def __init__(self, folder: Path, settings: TranscriptSettings, announce: bool = True) -> None:
+        """Record into a folder.
+
+        Args:
+            folder: the run's transcript folder.
+            settings: which rounds to keep.
+            announce: whether to tell before the first round how much will be written.
+        """
+        self._announce = announce
+        self._transcript = Transcript(folder)
+        self._folder = folder
+        self._settings = settings
+        self._open_end = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """A run that may stop early has an unknown last round: then a window of rounds is kept on the way."""
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
+        self._open_end = stopping or any(callback.may_stop for callback in federated_callbacks(trainer))
+
+    def expected_bytes(self, federation: FederatedModule) -> int:
+        """Size of the transcript on disk at the end of the run."""
+        kept = [round_ for round_ in range(1, federation.rounds + 1) if self._wanted(round_, federation)]
+        widths: dict[float, int] = {}
+        total = 0
+        for round_ in kept:
+            plan = federation.plan_of(round_ - 1)
+            for client in plan.participants:
+                rate = plan.rate(client)
+                if rate not in widths:
+                    widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
+                index = 0 if widths[rate] == federation.space.size else 4
+                total += widths[rate] * (index + (4 if federation.channel.form == "plain" else 0))
+        return total + (2 * len(kept) + 1) * federation.space.size * 4
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget rounds that will be repeated, and tell how much will be written."""
+        assert isinstance(pl_module, FederatedModule)
+        rank_zero_only(self._forget)(trainer.current_epoch, pl_module)
+        trainer.strategy.barrier("transcript")  # nobody records before the old messages are gone
+        if self._announce:
+            rank_zero_only(print)(
+                f"transcript for attacks: about {self.expected_bytes(pl_module) / 1e6:.1f} MB", flush=True
+            )
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        """Keep the broadcast."""
+        if self._recording(plan.round + 1, federation):
+            record = rank_zero_only(self._transcript.record_broadcast)
+            self._guarded(record, plan.round + 1, federation.theta, federation.channel.form)
+
+    def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
+        """Keep the message."""
+        if self._recording(message.round + 1, federation):
+            self._guarded(self._transcript.record_message, message, federation.space.size)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what the round led to, tell the callbacks, and let go of the oldest round of the window."""
+        assert isinstance(pl_module, FederatedModule)
+        round_ = pl_module.plan.round + 1
+        if self._recording(round_, pl_module):
+            trainer.strategy.barrier("messages")  # other processes' messages are on disk
+            self._conclude(pl_module, round_)
+        oldest = round_ - self._settings.last
+        if self._open_end and oldest > 0 and not self._asked_for(oldest, pl_module):
+            rank_zero_only(self._transcript.forget)(oldest)
+
+    @rank_zero_only
+    def _conclude(self, federation: FederatedModule, round_: int) -> None:
+        self._guarded(self._transcript.record_aggregate, round_, federation.space.read(federation.net))
+        for callback in federation.hooks.callbacks:
+            callback.on_round_kept(federation, self._transcript, round_)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the released model and hand the transcript to the attacks."""
+        assert isinstance(pl_module, FederatedModule)
+        if not trainer.interrupted:
+            self._release(pl_module)
+
+    @rank_zero_only
+    def _release(self, federation: FederatedModule) -> None:
+        self._guarded(self._transcript.record_released, federation.space.read(federation.net))
+        for callback in federation.hooks.callbacks:
+            callback.on_transcript(federation, self._transcript)
+
+    def _forget(self, done: int, federation: FederatedModule) -> None:
+        """Rounds that will be repeated, and those that were the last ones of a run that now goes on."""
+        for kept in self._transcript.rounds:
+            if kept > done or not self._recording(kept, federation):
+                self._transcript.forget(kept)
+
+    def _recording(self, round_: int, federation: FederatedModule) -> bool:
+        return (self._open_end and self._settings.last > 0) or self._wanted(round_, federation)
+
+    def _wanted(self, round_: int, federation: FederatedModule) -> bool:
+        return self._settings.wanted(round_, federation.rounds) or self._asked_for(round_, federation)
+
+    def _asked_for(self, round_: int, federation: FederatedModule) -> bool:
+        """Whether the user or a callback wants this very round."""
+        if round_ in self._settings.rounds:
+            return True
+        return any(round_ in callback.rounds_to_keep(federation.rounds) for callback in federation.hooks.callbacks)
+
+    def _guarded(self, write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error

@@ -1,0 +1,172 @@
+"""Centrally trained shadows: the recipe of the clients, shared and kept."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import SGD
+
+from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.shadows import shadow_store as book
+from app.attacks.shadows.cache import ShadowCache
+from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.shadow_store import CentralShadows
+from app.errors import UserError
+from app.federation.local_training import LocalTraining
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.seeding import derive_key, torch_generator
+
+ROUNDS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def public(toy):
+    """The toy's data with a short recipe."""
+    local = LocalTraining(epochs=1, batch_size=50, optimizer=partial(SGD, lr=0.1))
+    return replace(toy.public, local=local, learning_rates=(0.1, 0.05))
+
+
+def target(client=0, size=100, rate=1.0, rounds=ROUNDS):
+    """What shadows are made for."""
+    return AttackedModel("t", client, size, tuple(Snapshot(round_, rate, torch.zeros(1)) for round_ in rounds))
+
+
+AUDITED = {0: np.arange(100), 1: np.arange(100, 200), 2: np.arange(200, 400)}
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """From here on, nothing is trained any more."""
+
+    def forbid():
+        def refuse(*_):
+            raise AssertionError("a shadow is trained again")
+
+        monkeypatch.setattr(book, "train_centrally", refuse)
+
+    return forbid
+
+
+def test_training_is_the_plain_loop(public):
+    """Two rounds of one epoch equal SGD written by hand, learning rates of the rounds included."""
+    samples = np.arange(400, 520)
+    (snapshots,) = train_centrally(public, [Job(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
+    net = public.prototype.scaled(1.0)
+    flat = FlatNet(ParameterSpace(net), net)
+    flat.write(initial_vector(public, 1.0, derive_key(9, "initialisation", 3)))
+    for round_, lr in enumerate((0.1, 0.05)):
+        order = torch.randperm(120, generator=torch_generator(9, "batches", round_, 3))
+        for batch in order.split(50):
+            images, labels = public.store.batch(torch.from_numpy(samples)[batch])
+            loss = torch.nn.functional.cross_entropy(net(images), labels)
+            gradients = torch.autograd.grad(loss, list(net.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                    parameter -= lr * gradient
+        assert torch.allclose(snapshots[round_].vector, flat.read(), atol=1e-5)
+    assert [snapshot.round for snapshot in snapshots] == [1, 2]
+
+
+def test_models_do_not_depend_on_their_company(public):
+    """One model alone equals the same one among others."""
+    jobs = [Job(number, 1.0, np.arange(400, 500)) for number in range(3)]
+    together = train_centrally(public, jobs, ROUNDS, 5)
+    (alone,) = train_centrally(public, jobs[1:2], ROUNDS, 5)
+    assert torch.allclose(together[1][-1].vector, alone[-1].vector, atol=1e-5)
+    assert not torch.allclose(together[0][-1].vector, together[1][-1].vector, atol=1e-3)
+
+
+def test_clients_of_one_size_share_their_shadows(public, no_training):
+    """Trained for client 0, used for client 1; a larger client gets others."""
+    source = CentralShadows(public, AUDITED, count=2)
+    first = source.shadows(target(0), "out").shadows
+    no_training()
+    second = source.shadows(target(1, size=101), "out").shadows
+    assert [shadow.model.key for shadow in first] == [shadow.model.key for shadow in second]
+    with pytest.raises(AssertionError, match="trained again"):
+        source.shadows(target(2, size=200), "out")
+
+
+def test_the_first_few_are_the_same_as_those_of_all(public):
+    """Asking for one and then for all trains the first one once."""
+    source = CentralShadows(public, AUDITED, count=4)
+    (first,) = source.shadows(target(), "out", first=1).shadows
+    every = source.shadows(target(), "out").shadows
+    assert len(every) == 4
+    assert every[0] is first
+
+
+def test_out_shadows_know_nothing_of_audited_samples(public):
+    """In-out shadows know half of the audited ones, and none of the other clients'."""
+    source = CentralShadows(public, AUDITED, count=2)
+    for shadow in source.shadows(target(), "out").shadows:
+        assert np.isin(shadow.members, public.auxiliary).all()
+    for shadow in source.shadows(target(), "in-out").shadows:
+        assert shadow.trained_on(AUDITED[0]).sum() == 50
+        assert not shadow.trained_on(AUDITED[1]).any()
+        assert len(shadow.members) == 100
+
+
+def test_kept_on_disk(public, tmp_path, no_training):
+    """Another process finds them, with the same values."""
+    before = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
+    no_training()
+    after = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(old.model.last.vector, new.model.last.vector)
+        assert new.model.rounds == ROUNDS
+
+
+def test_a_damaged_file_is_trained_again(public, tmp_path):
+    """Cut short, it is replaced by the same shadow."""
+    before = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    for path in tmp_path.glob("*.npz"):
+        path.write_bytes(path.read_bytes()[:100])
+    after = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(old.model.last.vector, new.model.last.vector)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_hash_covers_what_a_shadow_depends_on(public):
+    """Recipe, data, width, rounds and seed; but not the device or the number of shadows."""
+    job = Job(0, 1.0, np.arange(400, 500))
+    images = public.store.images.clone()
+    images[450] += 1
+    noisy = replace(public.store, images=images)
+    labels = public.store.labels.clone()
+    labels[450] = (labels[450] + 1) % 10
+    others = [
+        replace(public, local=replace(public.local, epochs=2)),
+        replace(public, local=replace(public.local, optimizer=partial(SGD, lr=0.1, momentum=0.5))),
+        replace(public, learning_rates=(0.1, 0.06)),
+        replace(public, store=noisy),
+        replace(public, store=replace(public.store, labels=labels)),
+        replace(public, prototype=type(public.prototype)(public.store.shape, hidden=(64,))),
+        replace(public, seed=1),
+    ]
+    key = ShadowCache(None).key(public, job, ROUNDS, 0)
+    assert ShadowCache(None).key(replace(public), job, ROUNDS, 0) == key
+    keys = {key, *(ShadowCache(None).key(other, job, ROUNDS, 0) for other in others)}
+    keys |= {ShadowCache(None).key(public, replace(job, **change), ROUNDS, 0) for change in CHANGES}
+    keys |= {ShadowCache(None).key(public, job, (2,), 0), ShadowCache(None).key(public, job, ROUNDS, 1)}
+    assert len(keys) == 1 + len(others) + len(CHANGES) + 2
+
+
+CHANGES = ({"rate": 0.5}, {"number": 1}, {"samples": np.arange(401, 501)})
+
+
+def test_no_data_for_shadows(public):
+    """Refused with the remedy."""
+    poor = replace(public, auxiliary=np.arange(2))
+    with pytest.raises(UserError, match=r"--data\.holdout\.shadow"):
+        CentralShadows(poor, AUDITED, 2).shadows(target(), "out")
+
+
+def test_remarks_on_stand_ins(public):
+    """Always that they are stand-ins; also that they have less data than their target, where they have."""
+    source = CentralShadows(public, AUDITED, count=2)
+    assert len(source.shadows(target(), "out").notes) == 1
+    assert "want of data" in source.shadows(target(size=5000), "out").notes[1]

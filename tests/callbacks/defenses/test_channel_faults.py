@@ -1,0 +1,170 @@
+"""Clients that die, messages that are damaged, repeated or under the wrong key: noticed, named, and nothing is lost."""
+
+import pytest
+import torch
+from channel_kit import (
+    ENCRYPTED,
+    MASKED,
+    MIXED,
+    NET,
+    SIZES,
+    Damaging,
+    Dying,
+    Replaying,
+    over,
+    trained,
+)
+from federation_kit import Blobs, Recorder, initial, small_federation
+
+from app.crypto.paillier.encryption import EncryptionPool
+from app.crypto.paillier.keys import generate
+from app.federation.channels.paillier import PaillierChannel
+from app.federation.hooks import FederatedCallback
+from callbacks.defenses.secure_aggregation import SecureAggregation
+
+LOST = (1, 4)
+ROUNDING = 2.0**-18
+
+
+class Absent(FederatedCallback):
+    """Keeps clients out of the first round, with the plain channel: what the others' sum should be."""
+
+    def __init__(self, clients):
+        self.clients = clients
+
+    def withdraws(self, federation, client):
+        """Only in the first round."""
+        return federation.plan.round == 0 and client in self.clients
+
+
+def start():
+    """The server's vector before the first round."""
+    return initial(small_federation(net=NET, capacities=MIXED), Blobs(SIZES))
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "masked"])
+@pytest.mark.parametrize("bound", [True, False])
+def test_clients_that_die_before_their_update_arrives(step, bound):
+    """The sum is exactly that of the others, whichever step they die at, and the next round has them again."""
+    with pytest.warns(UserWarning, match=f"{step} message of client 1: it did not arrive"):
+        hidden = trained(over(Dying(LOST, step), MASKED, model_bound=bound), rounds=2)
+    assert (hidden - trained(Absent(LOST), rounds=2)).abs().max() < 10 * ROUNDING
+
+
+def test_clients_that_die_after_their_update_arrived():
+    """Their updates are in the sum; the others' shares suffice to unmask it."""
+    with pytest.warns(UserWarning, match="reveal message of client 4"):
+        hidden = trained(over(Dying(LOST, "reveal"), MASKED))
+    assert (hidden - trained()).abs().max() <= ROUNDING
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "masked", "reveal"])
+def test_too_many_die(step):
+    """Four of eight, where six are needed: the round is given up, the model stays, and the next round goes on."""
+    defense = over(Dying((0, 1, 2, 3), step), MASKED)
+    with pytest.warns(UserWarning, match="secure aggregation is given up") as told:
+        after_one = trained(defense)
+    assert torch.equal(after_one, start())
+    assert defense.measurements()["secagg/given_up"] == 1
+    assert any("threshold 6" in str(warning.message) for warning in told)
+    with pytest.warns(UserWarning, match="given up"):
+        after_two = trained(over(Dying((0, 1, 2, 3), step), MASKED), rounds=2)
+    assert not torch.equal(after_two, start())
+
+
+def test_survivors_do_not_unmask_a_single_one():
+    """One of the two clients behind the outer cells dies: the other one would be in the open."""
+    settings = {"capacities": [1.0, 1.0, *[0.5] * 6]}
+    with pytest.warns(UserWarning, match=r"fewer than 2 contributors.*\(1\) do not unmask"):
+        hidden = trained(over(Dying([0], "masked"), SecureAggregation), **settings)
+    assert torch.equal(hidden, start())
+    allowed = over(Dying([0], "masked"), SecureAggregation, allow_singletons=True)
+    with pytest.warns(UserWarning, match="did not arrive"):
+        assert (trained(allowed, **settings) - trained(Absent([0]), **settings)).abs().max() <= ROUNDING
+
+
+@pytest.mark.parametrize(("make", "step"), [(ENCRYPTED, "ciphertext"), (MASKED, "masked"), (MASKED, "shares")])
+def test_a_damaged_message_is_asked_for_again(make, step):
+    """One flipped bit: the signature does not fit, the client sends it once more, and nothing is lost."""
+    with pytest.warns(UserWarning, match=f"{step} message of client 2: the signature.*asked for again"):
+        hidden = trained(over(Damaging(2, step, times=1), make))
+    assert (hidden - trained()).abs().max() <= ROUNDING
+
+
+@pytest.mark.parametrize(("make", "step"), [(ENCRYPTED, "ciphertext"), (MASKED, "masked")])
+def test_a_message_that_stays_damaged_leaves_its_client_out(make, step):
+    """Named; the sum is that of the others."""
+    recorder = Recorder()
+    with pytest.warns(UserWarning, match=f"{step} message of client 2: .*never arrived intact"):
+        hidden = trained(over(Damaging(2, step, times=99), make), recorder)
+    assert (hidden - trained(Absent([2]))).abs().max() <= ROUNDING
+    assert 2 not in {message.client for message in recorder.messages}
+
+
+@pytest.mark.parametrize(("make", "step"), [(ENCRYPTED, "ciphertext"), (MASKED, "masked"), (MASKED, "keys")])
+def test_a_replayed_message_is_noticed(make, step):
+    """Last round's ciphertext or mask is not taken for this one's."""
+    with pytest.warns(UserWarning, match=f"{step} message of client 3: it belongs to another round"):
+        hidden = trained(over(Replaying(3, step), make), rounds=2)
+    assert torch.isfinite(hidden).all()
+    assert (hidden - trained(rounds=2)).abs().max() < 1, "a repeated mask would have left noise of any size"
+
+
+class Tampering(FederatedCallback):
+    """Does something to the channel when the last update has been sent."""
+
+    kind = "observer"
+
+    def __init__(self, act):
+        self.act, self.heard = act, 0
+
+    def on_message(self, trainer, federation, message):
+        """After the last one."""
+        self.heard += 1
+        if self.heard == len(SIZES):
+            self.act(federation.channel)
+
+
+def test_an_update_under_another_key_is_left_out(monkeypatch):
+    """Client 5 encrypts for somebody else, and signs that: the sum is that of the others."""
+    other, genuine = generate(1024).public, PaillierChannel._sealed
+
+    def sealed(self, client, dense):
+        """Client 5 takes another key for the federation's."""
+        if client != 5:
+            return genuine(self, client, dense)
+        known = (self._known, self._pool)
+        self._known, self._pool = other, EncryptionPool(other, "short", 1, False)
+        try:
+            return genuine(self, client, dense)
+        finally:
+            self._known, self._pool = known
+
+    monkeypatch.setattr(PaillierChannel, "_sealed", sealed)
+    with pytest.warns(UserWarning, match="update of client 5 is left out: it is encrypted under another key"):
+        hidden = trained(ENCRYPTED())
+    assert (hidden - trained(Absent([5]))).abs().max() <= ROUNDING
+
+
+def swap_key(channel):
+    """Clients decrypt with the key of another federation."""
+    channel._private = generate(1024)
+
+
+def multiply(channel):
+    """A ciphertext of the sum is hit."""
+    number = channel._sum.positions[0]
+    channel._sum._sums[number] = channel._sum._sums[number] * 3 % channel._public.square
+
+
+def count_twice(channel):
+    """The server adds a ciphertext once more."""
+    channel._sum.add(channel._sum.positions[-1:], channel._sum.ciphertexts[-1:])
+
+
+@pytest.mark.parametrize("act", [swap_key, multiply, count_twice])
+def test_a_damaged_sum_is_given_up(act):
+    """Every ciphertext counts its contributors: what is no sum of the updates is noticed, and the model stays."""
+    with pytest.warns(UserWarning, match="encrypted sums are damaged, or belong to another key; the round is given up"):
+        hidden = trained(ENCRYPTED(), Tampering(act))
+    assert torch.equal(hidden, start())

@@ -1,0 +1,65 @@
+"""Progress: a line per round in a log, a bar on a terminal."""
+
+import io
+import re
+
+import pytest
+from run_kit import UNEQUAL, command, records, train
+
+from app.commands.fit import FitCommand
+from callbacks.recorders.progress import FederationProgress
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+LINE = re.compile(
+    r"round (?P<round>\d)/3  (?P<clients>\d) clients  server (?P<server>[\d.]+)%  clients (?P<mean>[\d.]+)% "
+    r"\(worst (?P<worst>[\d.]+)%\)  [\d.]+ s  \d+:\d\d:\d\d left"
+)
+
+
+class Terminal(io.StringIO):
+    """Text that claims to be shown on a terminal."""
+
+    def isatty(self):
+        """It is."""
+        return True
+
+
+def test_one_line_per_round_in_a_log(tmp_path, capsys):
+    """Round, clients, accuracies and the time left; the numbers are those of metrics.jsonl."""
+    folder = train(tmp_path, "a", *UNEQUAL)
+    said = capsys.readouterr()
+    lines = [match for line in said.out.splitlines() if (match := LINE.fullmatch(line))]
+    assert [int(line["round"]) for line in lines] == [1, 2, 3]
+    for line, record in zip(lines, records(folder), strict=True):
+        assert int(line["clients"]) == 4
+        assert float(line["server"]) == pytest.approx(100 * record["server/accuracy"], abs=0.051)
+        assert float(line["mean"]) == pytest.approx(100 * record["clients/trained_own/mean"], abs=0.051)
+        assert float(line["worst"]) == pytest.approx(100 * record["clients/trained_own/worst"], abs=0.051)
+    assert "Digits: 6 clients with" in said.out
+    assert "widths 1 and 0.5" in said.out
+    assert "\r" not in said.out + said.err
+
+
+def test_bar_on_a_terminal(tmp_path, capsys, monkeypatch):
+    """A bar that moves within the round, and no lines besides it."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    train(tmp_path, "a", "--model.executor", "sequence")
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    shown = terminal.getvalue()
+    assert "3/3 rounds" in shown
+    assert re.search(r"3/3 rounds .*server [\d.]+%  clients [\d.]+% \(worst [\d.]+%\)  0:00:00 left", shown)
+    assert re.findall(r"0/3 rounds .*?clients (\d/4)", shown.replace("\r", "\n")) == ["1/4", "2/4", "3/4", "4/4"]
+
+
+def test_time_left_is_the_pace_so_far(tmp_path, monkeypatch):
+    """Three of four rounds in 30 seconds: one more takes 10."""
+    command_ = FitCommand(command(tmp_path, "a", rounds=4))
+    [progress] = [callback for callback in command_.trainer.callbacks if isinstance(callback, FederationProgress)]
+    command_.trainer.fit(command_.model, datamodule=command_.datamodule)
+    command_.trainer.fit_loop.epoch_progress.current.processed = 2
+    command_.trainer.fit_loop.epoch_progress.current.completed = 2
+    monkeypatch.setattr("callbacks.recorders.progress.time.monotonic", lambda: progress._started + 30)
+    assert command_.model.clients_done == 4, "the last round counts as done"
+    assert progress._left(command_.trainer, command_.model) == "0:00:10"

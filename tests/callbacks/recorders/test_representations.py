@@ -1,0 +1,120 @@
+"""Representations are what the released model's last layer reads, of the audited samples and nobody else's."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federation_kit import Blobs, make_trainer, sgd, small_federation
+from run_kit import train
+
+from app.errors import UserError
+from app.federation.local_training import LocalTraining
+from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.transcript import Transcript, TranscriptSettings
+from app.models import MLP, DataShape
+from app.results.attacks.representation_files import RepresentedSamples, read_representations, write_representations
+from app.results.run.folder import RunFolder
+from callbacks.recorders.representations import Representations
+from callbacks.recorders.transcript_recorder import TranscriptRecorder
+
+SIZES = (30, 24, 20, 36)
+
+
+def represented(folder, samples=300, seed=0, nonmembers=0.3):
+    """A federation that has kept its representations, its data, and the callback."""
+    keeper = Representations(samples)
+    keeper.folder = RunFolder(folder)
+    local = LocalTraining(batch_size=8, epochs=2, optimizer=sgd(0.1))
+    federation = small_federation(partial(MLP, hidden=[12, 7]), local=local, seed=seed)
+    recorder = TranscriptRecorder(folder / "transcript", TranscriptSettings(1), announce=False)
+    data = Blobs(SIZES, DataShape(1, 4, 4, 5), nonmembers=nonmembers)
+    make_trainer(1, "32-true", [keeper, recorder]).fit(federation, datamodule=data)
+    return federation, data, keeper
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """All audited samples of one run."""
+    folder = tmp_path_factory.mktemp("represented")
+    return (*represented(folder), folder)
+
+
+def test_features_give_the_released_models_answers(kept):
+    """The last layer applied to them is the released model applied to the samples."""
+    federation, data, _, folder = kept
+    found = read_representations(folder)
+    net = federation.net.scaled(1.0)
+    FlatNet(ParameterSpace(net), net).write(Transcript(folder / "transcript").external_view().released())
+    images, labels = data.store.batch(torch.from_numpy(found.samples), torch.float32)
+    last = [layer for layer in net.modules() if isinstance(layer, torch.nn.Linear)][-1]
+    assert found.features.shape == (len(found.samples), 7)
+    with torch.no_grad():
+        torch.testing.assert_close(last(torch.from_numpy(found.features)), net.eval()(images), atol=1e-5, rtol=1e-4)
+    assert found.labels.tolist() == labels.tolist()
+
+
+def test_members_are_members(kept):
+    """All of them where they are fewer than asked for, each told right, none twice."""
+    _, data, keeper, folder = kept
+    found = read_representations(folder)
+    members, others = (
+        set(np.concatenate(own).tolist()) for own in (data.membership.members, data.membership.nonmembers)
+    )
+    assert set(found.samples[found.members].tolist()) == members
+    assert set(found.samples[~found.members].tolist()) == others
+    assert len(set(found.samples.tolist())) == len(found.samples)
+    np.testing.assert_array_equal(keeper.found.features, found.features)
+
+
+def test_draw_is_limited_and_follows_the_seed(tmp_path):
+    """As many members as non-members, the same ones for the same seed."""
+    draws = []
+    for number, seed in enumerate((0, 0, 1)):
+        _, _, keeper = represented(tmp_path / str(number), samples=11, seed=seed)
+        assert (keeper.found.members.sum(), (~keeper.found.members).sum()) == (11, 11)
+        draws.append(keeper.found.samples.tolist())
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+
+
+def test_it_changes_nothing(tmp_path, kept):
+    """Training with and without it ends bit for bit in the same model."""
+    local = LocalTraining(batch_size=8, epochs=2, optimizer=sgd(0.1))
+    federation = small_federation(partial(MLP, hidden=[12, 7]), local=local, seed=0)
+    data = Blobs(SIZES, DataShape(1, 4, 4, 5), nonmembers=0.3)
+    make_trainer(1, "32-true", []).fit(federation, datamodule=data)
+    assert torch.equal(federation.theta, kept[0].theta)
+
+
+def test_without_non_members_it_refuses(tmp_path):
+    """Before any training, with a way out."""
+    with pytest.raises(UserError, match="no non-members") as caught:
+        represented(tmp_path, nonmembers=0.0)
+    assert "--data.holdout" in str(caught.value)
+
+
+def test_so_few_samples_are_refused():
+    """Nine points are no picture."""
+    with pytest.raises(UserError, match="9 members"):
+        Representations(9)
+
+
+def test_broken_file_is_told(tmp_path):
+    """Nothing where there is no file; an error that names the file where it cannot be read."""
+    assert read_representations(tmp_path) is None
+    arrays = RepresentedSamples(
+        np.ones((2, 3), np.float32), np.array([0, 1]), np.array([True, False]), np.array([4, 5])
+    )
+    path = write_representations(tmp_path, arrays)
+    assert read_representations(tmp_path).features.tolist() == [[1, 1, 1], [1, 1, 1]]
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UserError, match=r"representations\.npz"):
+        read_representations(tmp_path)
+
+
+def test_recipe_leaves_a_file(tmp_path):
+    """`rampart fit --config representations` keeps them in the run folder."""
+    folder = train(tmp_path, "x", "--config", "representations", "--attacks.representations.samples", "20")
+    found = read_representations(folder)
+    assert found.members.sum() == 20

@@ -1,0 +1,97 @@
+"""Federations whose updates travel encrypted or masked, and wires that lose, damage and repeat messages."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from federation_kit import Blobs, run, sgd, small_federation
+from torch import Tensor
+
+from app.crypto.messages import Envelope, Wire
+from app.federation.local_training import LocalTraining
+from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix
+from app.models import MLP
+from callbacks.defenses.paillier import Paillier
+from callbacks.defenses.secure_aggregation import SecureAggregation
+
+NET = partial(MLP, hidden=(12, 8))
+SIZES = (6, 11, 8, 5, 9, 7, 10, 4)
+MIXED = [1.0, 0.5, 0.5, 0.25, 0.5, 0.25, 1.0, 0.5]
+METHODS = {
+    **{code: Integration.preset(code) for code in PRESETS},
+    "FedRolex": FedRolex(),
+    "FjORD": FjORD(draw="round"),
+    "Prefix": Prefix(),
+    "independent": Integration.preset("USR", coupling="independent"),
+}
+
+ENCRYPTED = partial(Paillier, key_length=1024, workers=1)
+SIMULATED = partial(ENCRYPTED, simulate=True)
+MASKED = partial(SecureAggregation, allow_singletons=True)
+CHANNELS = {"paillier": ENCRYPTED, "simulated": SIMULATED, "masked": MASKED}
+
+
+def trained(*callbacks: Any, rounds: int = 1, sizes: Collection[int] = SIZES, **settings: Any) -> Tensor:
+    """The server's vector after some rounds."""
+    local = LocalTraining(batch_size=4, optimizer=sgd(0.2))
+    federation = small_federation(**{"net": NET, "local": local, "capacities": MIXED, **settings})
+    return run(federation, Blobs(tuple(sizes)), rounds=rounds, callbacks=callbacks)
+
+
+def over(wire: Wire, make: Callable[..., Any], **settings: Any) -> Any:
+    """A defense whose messages travel over a wire."""
+
+    class Wired(make.func if isinstance(make, partial) else make):
+        def setup(self, trainer, pl_module, stage):
+            """Replace the wire of the channel, which is replaced itself."""
+            super().setup(trainer, pl_module, stage)
+            pl_module.channel._wire = wire
+
+    given = {**make.keywords, **settings} if isinstance(make, partial) else settings
+    return Wired(**given)
+
+
+class Dying(Wire):
+    """Some clients are never heard of from a step of one round on."""
+
+    def __init__(self, clients: Collection[int], step: str, round_: int = 1) -> None:
+        self.clients, self.step, self.round = set(clients), step, round_
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        """Steps follow each other: keys, shares, masked, reveal."""
+        order = ["keys", "shares", "masked", "ciphertext", "reveal"]
+        late = envelope.round == self.round and order.index(envelope.step) >= order.index(self.step)
+        return None if late and envelope.sender in self.clients else envelope
+
+
+class Damaging(Wire):
+    """Flips one bit of a client's messages of one step, the first so many times."""
+
+    def __init__(self, client: int, step: str, times: int, round_: int = 1) -> None:
+        self.client, self.step, self.times, self.round = client, step, times, round_
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        """Damage the middle of the body."""
+        hit = (envelope.sender, envelope.step, envelope.round) == (self.client, self.step, self.round)
+        if not hit or self.times == 0:
+            return envelope
+        self.times -= 1
+        body, middle = bytearray(envelope.body), len(envelope.body) // 2
+        body[middle] ^= 1
+        return replace(envelope, body=bytes(body))
+
+
+class Replaying(Wire):
+    """Delivers a client's message of the round before instead of the present one, in every attempt."""
+
+    def __init__(self, client: int, step: str) -> None:
+        self.client, self.step = client, step
+        self.kept: dict[int, Envelope] = {}
+
+    def carry(self, envelope: Envelope) -> Envelope | None:
+        """Keep it, and send the last round's."""
+        if (envelope.sender, envelope.step) != (self.client, self.step):
+            return envelope
+        self.kept[envelope.round] = envelope
+        return self.kept.get(envelope.round - 1, envelope)

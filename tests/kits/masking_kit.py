@@ -1,0 +1,111 @@
+"""Rounds of secure aggregation between clients and a server in one place, with clients dying where a test says."""
+
+import numpy as np
+
+from app.crypto.messages import Identity, Post, Registry, Wire, new_session
+from app.crypto.secure_aggregation.coordinator import Coordinator
+from app.crypto.secure_aggregation.layout import Layout
+from app.crypto.secure_aggregation.participant import Participant
+
+NARROW = np.dtype("<u4")
+WIDE = np.dtype("<u8")
+
+
+def plain_sum(layout, values, clients):
+    """What the sum must be."""
+    total = np.zeros(layout.length, dtype=np.int64)
+    for client in clients:
+        total[layout.positions[client]] += values[client]
+    return total
+
+
+def whole(clients, length, threshold, word=NARROW):
+    """All clients hold the whole vector."""
+    everything = np.arange(length)
+    return Layout(length, word, dict.fromkeys(clients, everything), threshold)
+
+
+class Federation:
+    """Clients with identities, one server and a wire, for several rounds."""
+
+    def __init__(self, clients, wire=None, attempts=2):
+        self.identities = {client: Identity(client) for client in clients}
+        self.registry = Registry()
+        for client, identity in self.identities.items():
+            self.registry.enrol(client, identity.public)
+        self.post = Post(self.registry, wire or Wire(), attempts)
+
+    def round(self, number, layout, values, bindings=None, dies=None):
+        """A round in which clients die before the steps that `dies` names; None for `bindings`: ordinary masks."""
+        return Round(self, number, layout, values, bindings, dies or {})
+
+
+class Round:
+    """One round; every step is a method, `run` calls them all."""
+
+    def __init__(self, federation, number, layout, values, bindings, dies):
+        self.post, self.number, self.session, self.values = federation.post, number, new_session(), values
+        self.layout, self.dies, self.bindings = layout, dies, bindings
+        self.server = Coordinator(self.session, number, layout)
+        self.clients = {
+            client: Participant(client, federation.identities[client], self.session, number, layout)
+            for client in layout.positions
+        }
+
+    def alive(self, step, clients):
+        """Those that did not die before or at a step."""
+        order = ["keys", "shares", "masked", "reveal"]
+        dead = {client for client, last in self.dies.items() if order.index(last) <= order.index(step)}
+        return [client for client in clients if client not in dead]
+
+    def send(self, envelopes):
+        """What arrives."""
+        arrived = [self.post.deliver(envelope, self.session, self.number) for envelope in envelopes]
+        return [envelope for envelope in arrived if envelope is not None]
+
+    def keys(self):
+        """Everybody advertises keys."""
+        return self.server.register(
+            self.send(self.clients[client].advertise() for client in self.alive("keys", self.clients))
+        )
+
+    def shares(self):
+        """Everybody shares secrets and settles on who goes on."""
+        senders = self.alive("shares", self.server.roster)
+        mail = self.server.relay(
+            self.send(message for client in senders for message in self.clients[client].share(self.server.roster))
+        )
+        for client in senders:
+            self.server.exclude(error.client for error in self.clients[client].receive(mail[client]))
+        for client in set(self.server.settled) & set(senders):
+            self.clients[client].settle(self.server.settled)
+
+    def masked(self):
+        """Everybody sends masked values."""
+        for client in self.alive("masked", self.server.settled):
+            for envelope in self.send([self.masked_by(client)]):
+                self.server.accept(envelope)
+
+    def masked_by(self, client):
+        """A client's masked values."""
+        binding = None if self.bindings is None else lambda peer: self.bindings(client, peer)
+        return self.clients[client].mask(self.values[client], binding)
+
+    def reveals(self):
+        """Everybody who is left answers the server."""
+        return self.send(
+            self.clients[client].reveal(self.server.arrived, self.server.dropped)
+            for client in self.alive("reveal", self.server.arrived)
+        )
+
+    def until_masked(self):
+        """All steps but the last."""
+        self.keys()
+        self.shares()
+        self.masked()
+        return self
+
+    def run(self, sent=None):
+        """The sum; `sent` gives the digests that the server knows."""
+        self.until_masked()
+        return self.server.unmask(self.reveals(), sent)

@@ -1,0 +1,237 @@
+"""Findings are kept as they are: what is read back equals what was found."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finding_kit import REASON, conditions, finding, full_finding, gaussian_scores, missing
+
+from app.attacks.findings import Figure
+from app.errors import UserError
+from app.metrics.intervals import Estimate
+from app.metrics.leakage import KnownThreshold, known_threshold
+from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
+from app.metrics.roc import roc_curve
+from app.metrics.thresholds import decide
+from app.results.attacks.membership_files import ARRAYS, AttackFiles, AttackRecord, tpr_at
+
+
+@pytest.fixture
+def files(tmp_path):
+    """An attack folder that does not exist yet."""
+    return AttackFiles(tmp_path / "run" / "attacks")
+
+
+def read_json(files, label):
+    """A record as plain data, by a reader that refuses NaN."""
+    text = (files.folder / f"{label}.json").read_text()
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_everything_comes_back(files):
+    """Scores bit for bit, and every number, interval, reason, figure and note of the record."""
+    found = full_finding()
+    files.write(found)
+    assert files.records() == [AttackRecord.of(found)]
+    read = files.scores("fedfa.lira-online.uploads")
+    for name in ARRAYS:
+        assert getattr(read, name).dtype == getattr(found.scores, name).dtype
+        assert np.array_equal(getattr(read, name), getattr(found.scores, name))
+    [record] = files.records()
+    for name in ("conditions", "leakage", "clients", "capacities", "figures", "notes", "seconds", "failed"):
+        assert getattr(record, name) == getattr(found, name), name
+    assert record.no_scores is None
+    assert isinstance(record.leakage.known, KnownThreshold)
+    assert isinstance(record.leakage.tpr[0], NotAvailable)
+
+
+def test_scores_are_plain_arrays(files):
+    """Nothing in the file is pickled, and non-members of nobody keep their mark."""
+    scores = MembershipScores.of([1.0, 0.5, 0.2], [True, False, False], [7, 8, 9], [3, NO_CLIENT, 3])
+    files.write(replace(finding(), scores=scores))
+    with np.load(files.folder / "yeom.global.npz", allow_pickle=False) as arrays:
+        assert sorted(arrays.files) == sorted(ARRAYS)
+    assert files.scores("yeom.global").clients.tolist() == [3, NO_CLIENT, 3]
+
+
+def test_a_finding_without_numbers_keeps_its_reason(files):
+    """No file of scores, no number but the time."""
+    files.write(missing(seconds=2.5, failed=True))
+    assert [path.name for path in files.folder.iterdir()] == ["nasr.uploads.json"]
+    [record] = files.records()
+    assert record.leakage == record.no_scores == NotAvailable(REASON)
+    assert record.failed
+    assert record.numbers == {"seconds": 2.5}
+    assert files.scores_by_label() == {}
+    with pytest.raises(UserError, match=r"no scores of nasr\.uploads"):
+        files.scores("nasr.uploads")
+
+
+@pytest.mark.parametrize(("threshold", "called"), [(math.inf, 0), (-math.inf, 400)])
+def test_infinite_thresholds_come_back(files, threshold, called):
+    """JSON has no infinity; nobody or everybody is called a member."""
+    found = finding()
+    known = known_threshold(decide(found.scores, threshold, "knowledge"))
+    assert known.decision.true_positives + known.decision.false_positives == called
+    files.write(replace(found, leakage=replace(found.leakage, known=known)))
+    assert read_json(files, "yeom.global")["leakage"]["known"]["decision"]["threshold"] is None
+    assert files.records()[0].leakage.known == known
+
+
+def test_numbers_without_a_value(files):
+    """NaN is null in JSON and left out of the summary; a missing interval says why."""
+    found = finding()
+    alone = replace(found.leakage, auc=Estimate(0.7, NotAvailable("an interval needs at least 2 clients")))
+    files.write(replace(found, leakage=alone, figures=(Figure("Adv %", math.nan, ((0, math.nan), (1, 3.0))),)))
+    assert read_json(files, "yeom.global")["figures"][0]["value"] is None
+    [record] = files.records()
+    assert math.isnan(record.figures[0].value)
+    assert math.isnan(record.figures[0].per_client[0][1])
+    assert record.leakage.auc == alone.auc
+    assert "attacks/yeom.global/paper/Adv %" not in files.summary()
+    assert "attacks/yeom.global/auc_low" not in files.summary()
+
+
+def test_summary_holds_the_numbers_of_the_metrics(files):
+    """One flat entry per available number of every result; what was refused is absent."""
+    first, second = finding(), full_finding()
+    files.write(first)
+    files.write(second)
+    summary, leakage = files.summary(), first.leakage
+    assert summary["attacks/yeom.global/auc"] == roc_curve(first.scores).auc
+    assert summary["attacks/yeom.global/auc_low"] == leakage.auc.interval.low
+    assert summary["attacks/yeom.global/auc_high"] == leakage.auc.interval.high
+    assert summary["attacks/yeom.global/tpr_at_1%"] == leakage.tpr[1].decision.tpr
+    assert summary["attacks/yeom.global/tpr_at_10%"] == leakage.tpr[2].decision.tpr
+    assert summary["attacks/yeom.global/tpr_at_10%_high"] == leakage.tpr[2].tpr_at_target.high
+    assert summary["attacks/yeom.global/balanced_accuracy"] == leakage.known.decision.balanced_accuracy
+    assert summary["attacks/yeom.global/balanced_accuracy_optimistic"] == leakage.optimistic.balanced_accuracy
+    assert summary["attacks/yeom.global/members"] == 200
+    assert summary["attacks/fedfa.lira-online.uploads/paper/Adv %"] == 12.34
+    worst = max(first.clients, key=lambda row: row.leakage.auc.value)
+    assert summary["attacks/yeom.global/worst_client"] == worst.client
+    assert summary["attacks/yeom.global/worst_client_auc"] == worst.leakage.auc.value
+    assert not [name for name in summary if name.startswith("attacks/yeom.global/tpr_at_0.1%")]
+    assert all(math.isfinite(number) for number in summary.values())
+    assert read_json(files, "yeom.global")["numbers"]["auc"] == leakage.auc.value
+
+
+def test_a_share_is_found_by_its_target():
+    """Of the refused one nothing is known."""
+    leakage = finding().leakage
+    assert tpr_at(leakage, 0.001) is None
+    assert tpr_at(leakage, 0.01) is leakage.tpr[1]
+
+
+def test_a_later_result_takes_the_place_of_the_earlier(files):
+    """The same label only; scores go when the later result has none."""
+    files.write(finding(seed=1))
+    files.write(finding("rmia", seed=2))
+    later = finding(seed=3, rows=60)
+    files.write(later)
+    assert files.scores("yeom.global").scores.tolist() == later.scores.scores.tolist()
+    assert [record.label for record in files.records()] == ["rmia.global", "yeom.global"]
+    assert files.records()[1] == AttackRecord.of(later)
+    files.write(missing("yeom", "global"))
+    assert sorted(path.name for path in files.folder.iterdir()) == [
+        "rmia.global.json",
+        "rmia.global.npz",
+        "yeom.global.json",
+    ]
+    assert list(files.scores_by_label()) == ["rmia.global"]
+
+
+@pytest.mark.parametrize("broken", [".npz.part", ".json.part"])
+def test_a_full_disk_leaves_the_earlier_result(files, monkeypatch, broken):
+    """Scores and record are replaced together or not at all, and nothing half-written stays."""
+    earlier = finding(seed=1)
+    files.write(earlier)
+    write = Path.write_bytes
+
+    def full(path, content):
+        write(path, content[:10])
+        if path.name.endswith(broken):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match="No space left"):
+        files.write(finding(seed=2))
+    assert sorted(path.name for path in files.folder.iterdir()) == ["yeom.global.json", "yeom.global.npz"]
+    assert files.records() == [AttackRecord.of(earlier)]
+    assert files.scores("yeom.global").scores.tolist() == earlier.scores.scores.tolist()
+
+
+@pytest.mark.parametrize("attack", ["../yeom", "a/b", "a\\b", "a:b", "", "a\nb", ".hidden"])
+def test_names_that_are_no_file_names_are_refused(files, attack):
+    """Nothing is written, inside or outside the folder."""
+    with pytest.raises(UserError, match="called"):
+        files.write(finding(attack))
+    with pytest.raises(UserError, match="called"):
+        files.scores(f"{attack}.global" if attack else "")
+    assert not files.folder.exists()
+
+
+def test_usual_labels_are_file_names(files):
+    """Rounds and papers are part of them."""
+    files.write(replace(missing(), conditions=conditions("lira-online", "uploads@40", "zhu_2024")))
+    assert (files.folder / "zhu_2024.lira-online.uploads@40.json").is_file()
+
+
+def test_results_of_attackers_who_know_the_defense(files):
+    """They lie beside those of others, under a name of their own."""
+    plain, adapted = (
+        finding(target="uploads", seed=1),
+        finding(target="uploads", seed=2, adaptation="refilled+retrained"),
+    )
+    files.write(plain)
+    files.write(adapted)
+    assert [record.label for record in files.records()] == ["yeom.uploads", "yeom.uploads+refilled+retrained"]
+    assert files.records() == [AttackRecord.of(plain), AttackRecord.of(adapted)]
+    assert set(files.scores_by_label()) == {"yeom.uploads", "yeom.uploads+refilled+retrained"}
+    assert files.summary()["attacks/yeom.uploads+refilled+retrained/auc"] == adapted.leakage.auc.value
+    assert (adapted.conditions.target, adapted.conditions.read_target) == ("uploads", "uploads+refilled+retrained")
+
+
+def test_records_from_before_adaptations(files):
+    """A file without them is read as one of an attacker who does not adapt; what matters must be there."""
+    found = finding()
+    files.write(found)
+    path, plain = files.folder / "yeom.global.json", read_json(files, "yeom.global")
+    assert plain["conditions"].pop("adaptation") == ""
+    path.write_text(json.dumps(plain))
+    assert files.records() == [AttackRecord.of(found)]
+    del plain["conditions"]["target"]
+    path.write_text(json.dumps(plain))
+    with pytest.raises(UserError, match="cannot be read"):
+        files.records()
+
+
+def test_an_empty_folder_has_no_results(files):
+    """Also where it does not exist."""
+    assert files.records() == []
+    assert files.summary() == {}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"conditions": 3}'])
+def test_foreign_records_are_named(files, content):
+    """A file that is no record is told, with its path."""
+    files.write(finding())
+    (files.folder / "other.json").write_text(content)
+    with pytest.raises(UserError, match=r"other\.json cannot be read"):
+        files.records()
+
+
+def test_foreign_scores_are_named(files):
+    """Neither rubbish nor pickles are read."""
+    files.write(finding())
+    path = files.folder / "yeom.global.npz"
+    path.write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(UserError, match=r"yeom\.global\.npz cannot be read"):
+        files.scores("yeom.global")
+    scores = gaussian_scores()
+    np.savez(path, scores=np.array([object()]), members=scores.members, samples=scores.samples, clients=scores.clients)
+    with pytest.raises(UserError, match="allow_pickle"):
+        files.scores("yeom.global")

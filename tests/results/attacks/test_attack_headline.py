@@ -1,0 +1,114 @@
+"""What a defense is judged by: the strongest attack on every kind of target."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+from finding_kit import finding, missing
+
+from app.metrics.intervals import Estimate, Interval
+from app.metrics.membership import NotAvailable
+from app.results.attacks.headline import headline_numbers, headline_summary, headlines
+from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership_results import AttackResults, attack_summary
+from app.results.run.folder import RunFolder
+
+FOUND = finding(rows=40)
+
+
+def record(auc, attack="yeom", target="uploads", **conditions):
+    """A result with a chosen area."""
+    found = replace(FOUND.conditions, attack=attack, target=target, **conditions)
+    leakage = replace(FOUND.leakage, auc=Estimate(auc, Interval(auc - 0.1, auc + 0.1)))
+    return AttackRecord.of(replace(FOUND, conditions=found, leakage=leakage))
+
+
+def strongest(*records):
+    """Label of the strongest result by kind."""
+    return {headline.kind: headline.record.label for headline in headlines(records)}
+
+
+def test_the_largest_area_counts_on_every_kind_of_target():
+    """Whoever attacks, whether or not the attacker knows the defense; of equal ones the first label."""
+    assert strongest(
+        record(0.6),
+        record(0.7, adaptation="refilled"),
+        record(0.65, "lira"),
+        record(0.9, target="global"),
+        record(0.8, target="global", adaptation="averaged"),
+    ) == {"uploads": "yeom.uploads+refilled", "global": "yeom.global"}
+    assert strongest(record(0.7, "b"), record(0.7, "a"), record(0.7, "c")) == {"uploads": "a.uploads"}
+
+
+def test_results_without_numbers_do_not_compete():
+    """Neither withheld ones nor those of targets that nobody sees."""
+    withheld = replace(record(0.99, "mutant"), leakage=NotAvailable("withheld, a control failed"))
+    assert strongest(withheld, record(0.6), AttackRecord.of(missing("nasr", "global"))) == {"uploads": "yeom.uploads"}
+    assert headlines([AttackRecord.of(missing())]) == []
+
+
+def test_audits_and_the_last_models_come_first():
+    """A paper's evaluation, or an earlier round, counts only where there is nothing else."""
+    paper, early = record(0.9, protocol="memdefense"), record(0.8, target="uploads@2")
+    assert strongest(paper, early, record(0.6)) == {"uploads": "yeom.uploads"}
+    assert strongest(paper, early) == {"uploads": "yeom.uploads@2"}
+    assert strongest(paper) == {"uploads": "memdefense.yeom.uploads"}
+
+
+def test_who_knows_the_defense():
+    """Said of the strongest, where results of both attackers are compared."""
+    [alone] = headlines([record(0.6)])
+    assert (alone.rivals, alone.informed) == (False, False)
+    [plain] = headlines([record(0.7), record(0.6, adaptation="averaged")])
+    assert (plain.rivals, plain.informed) == (True, False)
+    [adapted] = headlines([record(0.5), record(0.6, adaptation="averaged")])
+    assert (adapted.rivals, adapted.informed) == (True, True)
+    [other] = headlines([record(0.7), record(0.6, adaptation="averaged", protocol="memdefense")])
+    assert not other.rivals, "results of another evaluation are not compared"
+
+
+def test_as_plain_data():
+    """Words and numbers by kind, and numbers alone for trackers."""
+    told = headline_summary([record(0.6), record(0.75, adaptation="refilled")])["uploads"]
+    assert told["label"] == "yeom.uploads+refilled"
+    assert (told["attack"], told["adaptation"]) == ("yeom", "refilled")
+    assert (told["auc"], told["auc_low"], told["auc_high"]) == (0.75, 0.65, 0.85)
+    assert told["tpr_at_10%"] == FOUND.leakage.tpr[2].decision.tpr
+    numbers = headline_numbers([record(0.6), record(0.75, adaptation="refilled")])
+    assert numbers["attacks/headline/uploads/auc"] == 0.75
+    assert all(isinstance(value, float) for value in numbers.values())
+
+
+class Tracker:
+    """Keeps what it is told."""
+
+    def log_attacks(self, columns, rows, summary, curves):
+        """Results of attacks."""
+        self.columns, self.rows, self.summary, self.curves = columns, rows, summary, curves
+
+
+def test_a_runs_summary_holds_its_headline(tmp_path, capsys, monkeypatch):
+    """Beside the numbers of all attacks so far, those of earlier commands included; also for trackers."""
+    for name in ("draw_roc", "draw_leakage", "draw_clients"):
+        monkeypatch.setattr(
+            f"app.results.attacks.membership_results.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
+        )
+    folder, tracker = RunFolder(tmp_path), Tracker()
+    folder.write_json("summary.json", {"final": {}})
+    strong, weak = (
+        finding(target="uploads", distance=2, adaptation="refilled", rows=40),
+        finding(target="uploads", rows=40),
+    )
+    for found in (strong, weak):
+        results = AttackResults(folder, tracker)
+        results.add(found)
+        results.conclude([found], [1.0] * 4)
+    told = json.loads((tmp_path / "summary.json").read_text())["attacks"]
+    assert told == attack_summary(folder)
+    assert told["headline"]["uploads"]["label"] == "yeom.uploads+refilled"
+    assert told["headline"]["uploads"]["auc"] == strong.leakage.auc.value == told["attacks/yeom.uploads+refilled/auc"]
+    assert "attacks/yeom.uploads/auc" in told
+    assert tracker.summary["attacks/headline/uploads/auc"] == strong.leakage.auc.value
+    assert tracker.rows[0][0] == "yeom.uploads"
+    assert attack_summary(RunFolder(tmp_path / "other")) == {}
+    assert "strongest: yeom on uploads+refilled" in capsys.readouterr().out
