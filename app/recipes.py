@@ -18,6 +18,7 @@ import yaml
 
 from app.errors import Problem, UserError, raise_all
 from app.federation.submodels.integration import NAMES
+from app.renamed import current
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
@@ -119,7 +120,7 @@ def read_layer(path: Path) -> dict[str, Any]:
         raise UserError.of(f"cannot read {path}: {' '.join(str(error).split())}", "no run starts", remedy) from error
     if not isinstance(content, Mapping):
         raise UserError.of(f"{path} holds no settings", "no run starts", remedy)
-    return dict(content)
+    return current(dict(content))
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

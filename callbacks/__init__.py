@@ -10,7 +10,7 @@ from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
 from callbacks.defenses.l2 import L2
 from callbacks.defenses.label_smoothing import LabelSmoothing
-from callbacks.defenses.local_early_stopping import StopEarly
+from callbacks.defenses.local_early_stopping import LocalEarlyStopping
 from callbacks.defenses.memdefense import MemDefense
 from callbacks.defenses.mixup import Mixup
 from callbacks.defenses.nbafl import NbAFL
@@ -36,7 +36,7 @@ __all__ = [
     "NbAFL",
     "Paillier",
     "SecureAggregation",
-    "StopEarly",
+    "LocalEarlyStopping",
     "Tripwire",
     "FactorRecovery",
     "ImageReconstruction",

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.errors import Problem, raise_all
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.digits import common_test_mask, fraction_problems
-from datamodules.listing import Entry, list_folder, list_table
+from datamodules.listing import ImageEntry, list_folder, list_table
 from datamodules.partitions import Natural, Partition
 from datamodules.partitions.base import first_few
 
@@ -79,7 +79,7 @@ class ImageFolder(FederatedDataModule):
         )
 
 
-def read_images(entries: Sequence[Entry], size: int, grayscale: bool) -> tuple[Tensor, list[Problem]]:
+def read_images(entries: Sequence[ImageEntry], size: int, grayscale: bool) -> tuple[Tensor, list[Problem]]:
     """(n, size, size, channels) uint8 images, and a complaint about the files that are no images."""
     images = torch.zeros(len(entries), size, size, 1 if grayscale else 3, dtype=torch.uint8)
     broken = []

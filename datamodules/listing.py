@@ -14,7 +14,7 @@ COLUMNS = ("path", "label", "client")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ImageEntry:
     """One image: its file, class name and client name."""
 
     path: Path
@@ -22,7 +22,7 @@ class Entry:
     client: str
 
 
-def list_folder(root: Path) -> tuple[list[Entry], list[Problem]]:
+def list_folder(root: Path) -> tuple[list[ImageEntry], list[Problem]]:
     """Images under root/<client>/<class>/, in alphabetical order."""
     layout = "put images in <root>/<client>/<class>/ and let --data.root name <root>"
     if not root.is_dir():
@@ -35,7 +35,7 @@ def list_folder(root: Path) -> tuple[list[Entry], list[Problem]]:
         for label in classes:
             files = sorted(file for file in label.iterdir() if file.suffix.lower() in SUFFIXES)
             empty += [] if files else [str(label)]
-            entries += [Entry(file, label.name, client.name) for file in files]
+            entries += [ImageEntry(file, label.name, client.name) for file in files]
     problems = []
     if bare:
         cause = f"client folders without class folders: {first_few(bare)}"
@@ -46,7 +46,7 @@ def list_folder(root: Path) -> tuple[list[Entry], list[Problem]]:
     return entries, problems
 
 
-def list_table(table: Path) -> tuple[list[Entry], list[Problem]]:
+def list_table(table: Path) -> tuple[list[ImageEntry], list[Problem]]:
     """Images of a csv file with the columns path (relative to the file), label and client."""
     if not table.is_file():
         remedy = "let --data.table name a csv file with the columns path, label, client"
@@ -63,10 +63,10 @@ def list_table(table: Path) -> tuple[list[Entry], list[Problem]]:
     return _entries(table, rows)
 
 
-def _entries(table: Path, rows: list[dict[str, str]]) -> tuple[list[Entry], list[Problem]]:
+def _entries(table: Path, rows: list[dict[str, str]]) -> tuple[list[ImageEntry], list[Problem]]:
     blank = [str(line) for line, row in enumerate(rows, 2) if not all(row[name] for name in COLUMNS)]
     filled = [row for row in rows if all(row[name] for name in COLUMNS)]
-    entries = [Entry(table.parent / row["path"], row["label"].strip(), row["client"].strip()) for row in filled]
+    entries = [ImageEntry(table.parent / row["path"], row["label"].strip(), row["client"].strip()) for row in filled]
     absent = [str(entry.path) for entry in entries if not entry.path.is_file()]
     problems = []
     if blank:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.attacks.model_query import Oracle
-from app.attacks.public_knowledge import Public
+from app.attacks.model_query import ModelQuery
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.federated import Federations
 from app.errors import UserError
@@ -20,7 +20,7 @@ from datamodules.split import Membership
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class AuditContext:
     """One run under attack.
 
     Attributes:
@@ -32,7 +32,7 @@ class World:
         cache: folder of shadow models, None to keep none.
     """
 
-    public: Public
+    public: PublicKnowledge
     transcript: Transcript
     sets: Membership
     final: bool = True
@@ -40,9 +40,9 @@ class World:
     cache: Path | None = None
 
     @cached_property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> ModelQuery:
         """Asks models; one for all attacks, so that they share answers."""
-        return Oracle(self.public)
+        return ModelQuery(self.public)
 
     @cached_property
     def truth(self) -> Membership:

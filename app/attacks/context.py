@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class ShadowSource(Protocol):
         """
 
 
-class Lab:
+class AttackContext:
     """An attacker's workplace for one target.
 
     Attributes:
@@ -51,7 +51,9 @@ class Lab:
         notes: remarks that belong beside the result; attacks append to it.
     """
 
-    def __init__(self, public: Public, oracle: Oracle, source: ShadowSource, target: AttackedModel) -> None:
+    def __init__(
+        self, public: PublicKnowledge, oracle: ModelQuery, source: ShadowSource, target: AttackedModel
+    ) -> None:
         self.public, self.oracle = public, oracle
         self.notes: list[str] = []
         self._source, self._target = source, target
@@ -64,9 +66,9 @@ class Lab:
             self.note(text)
         return [shadow for shadow in made.shadows if shadow.model.key not in self._left_out]
 
-    def playing(self, shadow: Shadow) -> Lab:
+    def playing(self, shadow: Shadow) -> AttackContext:
         """The same lab where a shadow plays the target, and is therefore no shadow."""
-        other = Lab(self.public, self.oracle, self._source, self._target)
+        other = AttackContext(self.public, self.oracle, self._source, self._target)
         other._left_out = self._left_out | {shadow.model.key}
         return other
 

@@ -19,13 +19,13 @@ from sklearn.preprocessing import StandardScaler
 from torch import from_numpy
 from torch.optim import SGD
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.base import MembershipAttack
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
-from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
@@ -54,7 +54,7 @@ class Toy:
         nonmembers: as many from the same source.
     """
 
-    public: Public
+    public: PublicKnowledge
     memorised: AttackedModel
     untrained: AttackedModel
     members: Ids
@@ -91,7 +91,7 @@ def make_toy(seed: int = 0) -> Toy:
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
     public = _public(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
-    (snapshots,) = train_centrally(public, [Job(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
+    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
     empty = initial_vector(public, 1.0, derive_key(seed, "toy-untrained"))
     untrained = tuple(Snapshot(round_, 1.0, empty) for round_ in ROUNDS)
     return Toy(
@@ -103,7 +103,7 @@ def make_toy(seed: int = 0) -> Toy:
     )
 
 
-def _public(seed: int, members: Ids) -> Public:
+def _public(seed: int, members: Ids) -> PublicKnowledge:
     count = TWINS
     generator = numpy_generator(seed, "toy-data")
     images = torch.from_numpy(generator.normal(size=(count, *PIXELS, 1))).float()
@@ -114,7 +114,7 @@ def _public(seed: int, members: Ids) -> Public:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_key(seed, "toy-network"))
         net = MLP(store.shape, hidden=(128,))
-    return Public(
+    return PublicKnowledge(
         prototype=net,
         store=store,
         local=LocalTraining(epochs=8, batch_size=20, optimizer=partial(SGD, lr=0.1, momentum=0.9)),
@@ -158,8 +158,8 @@ class ControlRoom:
         return make_toy(self._seed)
 
     @cached_property
-    def _oracle(self) -> Oracle:
-        return Oracle(self.toy.public)
+    def _oracle(self) -> ModelQuery:
+        return ModelQuery(self.toy.public)
 
     def failures(self, attack: MembershipAttack, folder: Path | None = None) -> list[str]:
         """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack.
@@ -213,7 +213,7 @@ class ControlRoom:
         if twins not in self._sources:
             audited = self.toy.audited_with_twins if twins else self.toy.audited
             self._sources[twins] = CentralShadows(self.toy.public, audited, self._shadows, self._cache)
-        lab = Lab(self.toy.public, self._oracle, self._sources[twins], model)
+        lab = AttackContext(self.toy.public, self._oracle, self._sources[twins], model)
         scores = attack.scores(model, samples, lab)
         return roc_curve(MembershipScores.of(scores, truth, samples)).auc
 

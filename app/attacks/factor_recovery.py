@@ -15,7 +15,7 @@ from torch import Tensor
 from app.attacks.adaptive.base import Sighting
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.factors import FactorLayout
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.models import Snapshot
 from app.attacks.protocols.base import few
 from app.attacks.targets import upload_sightings
@@ -89,7 +89,7 @@ class FactorFinding:
     notes: tuple[str, ...] = ()
 
 
-def recover_factors(world: World, truth: Choices) -> FactorFinding | NotAvailable:
+def recover_factors(world: AuditContext, truth: Choices) -> FactorFinding | NotAvailable:
     """Compare what the server can tell of every client's choice of factors with the truth.
 
     Args:
@@ -101,14 +101,14 @@ def recover_factors(world: World, truth: Choices) -> FactorFinding | NotAvailabl
     heard = {client: own for client, own in seen.items() if not isinstance(own, NotAvailable) and client in truth}
     if not heard:
         return NotAvailable("; ".join(few([one.reason for one in seen.values() if isinstance(one, NotAvailable)], 2)))
-    return Comparison(world, layout, truth, heard).finding()
+    return RecoveryScoring(world, layout, truth, heard).finding()
 
 
-class Comparison:
+class RecoveryScoring:
     """The server's guesses beside the truth."""
 
     def __init__(
-        self, world: World, layout: FactorLayout, truth: Choices, heard: Mapping[int, Sequence[Sighting]]
+        self, world: AuditContext, layout: FactorLayout, truth: Choices, heard: Mapping[int, Sequence[Sighting]]
     ) -> None:
         """Rank the factors of every client.
 

@@ -37,7 +37,7 @@ class CapacityRow:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportedNumber:
     """A number as a paper reports it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class AttackConditions:
     """Under which conditions an attack was run.
 
     Attributes:
@@ -101,12 +101,12 @@ class Finding:
         failed: whether the attack broke down for a reason that is not the user's.
     """
 
-    conditions: Conditions
+    conditions: AttackConditions
     scores: MembershipScores | NotAvailable
     leakage: Leakage | NotAvailable
     clients: tuple[ClientRow, ...] = ()
     capacities: tuple[CapacityRow, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[ReportedNumber, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     failed: bool = False
@@ -116,6 +116,6 @@ class Finding:
         return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))
 
 
-def unavailable(conditions: Conditions, reason: str, seconds: float = 0.0, failed: bool = False) -> Finding:
+def unavailable(conditions: AttackConditions, reason: str, seconds: float = 0.0, failed: bool = False) -> Finding:
     """A finding without numbers."""
     return Finding(conditions, NotAvailable(reason), NotAvailable(reason), seconds=seconds, failed=failed)

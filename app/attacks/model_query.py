@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Activations, Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
@@ -24,10 +24,10 @@ REMEMBERED = 2_000_000
 """Logits kept in memory, so that attacks on one model share its answers."""
 
 
-class Oracle:
+class ModelQuery:
     """Runs models on samples. Answers are kept, one network per width is reused."""
 
-    def __init__(self, public: Public) -> None:
+    def __init__(self, public: PublicKnowledge) -> None:
         self._public = public
         self._nets: dict[float, tuple[ScalableNet, FlatNet]] = {}
         self._kept: dict[tuple[str, int, bytes], Responses] = {}

@@ -12,7 +12,7 @@ from app.attacks.responses import Ids
 from app.metrics.membership import NO_CLIENT
 
 if TYPE_CHECKING:
-    from app.attacks.adaptive.base import Reading
+    from app.attacks.adaptive.base import ReadingStrategy
 
 TargetKind = Literal["global", "uploads"]
 """The model of the whole federation, or what each client sent."""
@@ -49,7 +49,7 @@ class AttackedModel:
     client: int
     size: int
     snapshots: tuple[Snapshot, ...]
-    reading: Reading | None = None
+    reading: ReadingStrategy | None = None
 
     @property
     def last(self) -> Snapshot:

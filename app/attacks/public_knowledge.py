@@ -17,7 +17,7 @@ from app.federation.execution.client_trainer import LocalContext
 from app.federation.local_training import LocalTraining
 from app.federation.plan import Plan
 from app.models.base import ScalableNet
-from app.privacy.traits import Part, Trait
+from app.privacy.traits import StackPart, Trait
 from datamodules.store import ImageStore
 
 
@@ -27,7 +27,7 @@ def no_samples() -> Ids:
 
 
 @dataclass(frozen=True, eq=False)
-class Public:
+class PublicKnowledge:
     """Public knowledge, and the data that the attacker owns.
 
     Attributes:
@@ -57,7 +57,7 @@ class Public:
     seed: int = 0
     batch_size: int = 128
     precision: Callable[[], AbstractContextManager[None]] = nullcontext
-    defenses: tuple[Part, ...] = ()
+    defenses: tuple[StackPart, ...] = ()
 
     @property
     def rounds(self) -> int:

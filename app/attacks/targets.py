@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Reading, Sighting
+from app.attacks.adaptive.base import ReadingStrategy, Sighting
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.federation.plan import Plan
 from app.federation.transcript import ClientView, ExternalView, ServerView, Upload
 from app.metrics.membership import NO_CLIENT, NotAvailable
@@ -19,13 +19,17 @@ Models = dict[int, AttackedModel | NotAvailable]
 """By client; NO_CLIENT for the model of the whole federation."""
 
 
-def released_model(view: ExternalView, public: Public, prefix: str) -> AttackedModel:
+def released_model(view: ExternalView, public: PublicKnowledge, prefix: str) -> AttackedModel:
     """The final model, as anybody outside sees it."""
     return _global(public, prefix, (Snapshot(public.rounds, 1.0, view.released()),))
 
 
 def aggregated_models(
-    view: ClientView, public: Public, rounds: tuple[int, ...], prefix: str, reading: Reading | None = None
+    view: ClientView,
+    public: PublicKnowledge,
+    rounds: tuple[int, ...],
+    prefix: str,
+    reading: ReadingStrategy | None = None,
 ) -> AttackedModel:
     """The server's model after several rounds, as a participant sees it.
 
@@ -48,11 +52,11 @@ def aggregated_models(
 
 def uploaded_models(
     view: ServerView,
-    public: Public,
+    public: PublicKnowledge,
     rounds: tuple[int, ...],
     prefix: str,
     last: bool,
-    reading: Reading | None = None,
+    reading: ReadingStrategy | None = None,
     only: int | None = None,
 ) -> Models:
     """Every client's uploads, as an honest-but-curious server sees them.
@@ -72,7 +76,7 @@ def uploaded_models(
 
 
 def upload_sightings(
-    view: ServerView, public: Public, rounds: Sequence[int]
+    view: ServerView, public: PublicKnowledge, rounds: Sequence[int]
 ) -> dict[int, list[Sighting] | NotAvailable]:
     """What an honest-but-curious server reads of every client in some rounds, by client and round.
 
@@ -90,7 +94,9 @@ def upload_sightings(
     return found
 
 
-def _heard(view: ServerView, public: Public, rounds: Sequence[int], only: int | None) -> dict[int, list[_Heard]]:
+def _heard(
+    view: ServerView, public: PublicKnowledge, rounds: Sequence[int], only: int | None
+) -> dict[int, list[_Heard]]:
     """Messages of every client, or of one, by client and round."""
     heard: dict[int, list[_Heard]] = {client: [] for client in sorted(public.took_part) if only in (None, client)}
     trainable = _trainable(public)
@@ -145,20 +151,20 @@ class _Heard:
 
 
 def _global(
-    public: Public, prefix: str, snapshots: tuple[Snapshot, ...], reading: Reading | None = None
+    public: PublicKnowledge, prefix: str, snapshots: tuple[Snapshot, ...], reading: ReadingStrategy | None = None
 ) -> AttackedModel:
     size = sum(_sizes(public)[client] for client in public.took_part)
     return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
 
 
 def _uploaded(
-    public: Public,
+    public: PublicKnowledge,
     client: int,
     heard: list[_Heard],
     rounds: tuple[int, ...],
     prefix: str,
     last: bool,
-    reading: Reading | None,
+    reading: ReadingStrategy | None,
 ) -> AttackedModel | NotAvailable:
     asked = [one.scene.round for one in heard if one.scene.round in rounds]
     if not asked:
@@ -187,22 +193,22 @@ def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> 
     return Sighting(round_, 1.0, cells, received, aggregate, torch.ones_like(cells, dtype=torch.bool), trainable)
 
 
-def _read(prefix: str, reading: Reading | None) -> str:
+def _read(prefix: str, reading: ReadingStrategy | None) -> str:
     """Beginning of a key that tells models apart which were read in different ways."""
     if reading is None:
         return prefix
     return f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
 
 
-def _trainable(public: Public) -> int:
+def _trainable(public: PublicKnowledge) -> int:
     """Parameters of the server's network; they are the first cells of its vector."""
     return sum(parameter.numel() for parameter in public.prototype.parameters())
 
 
-def _plan_of(public: Public) -> Callable[[int], Plan]:
+def _plan_of(public: PublicKnowledge) -> Callable[[int], Plan]:
     assert public.plan_of is not None, "uploads can only be read with the public plan"
     return public.plan_of
 
 
-def _sizes(public: Public) -> tuple[int, ...]:
+def _sizes(public: PublicKnowledge) -> tuple[int, ...]:
     return _plan_of(public)(0).roster.sizes

@@ -13,7 +13,7 @@ from pathlib import Path
 from app.benchmarks.ours import ours
 from app.benchmarks.peers import peers_table
 from app.benchmarks.raw import naive, raw_sequence, raw_threads
-from app.benchmarks.table import Row, Table
+from app.benchmarks.table import BenchmarkRow, Table
 from app.benchmarks.timing import Effort, compare, progress
 from app.benchmarks.work import Competitor, Work
 from app.federation.execution.executors import available_cores
@@ -41,7 +41,7 @@ def print_peak(clients: int, samples: int, rounds: int) -> None:
 def memory_table() -> Table:
     """Peak memory of one federation each, in processes of their own; the data are the same in all."""
     total, settings = 10_000, [((100, 3), (1000, 3)), ((1000, 1), (1000, 6))]
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     for small, large in settings:
         peaks = [_peak(clients, total // clients, rounds) for clients, rounds in (small, large)]
         rows += [_row(small, peaks[0], peaks[0], None), _row(large, peaks[1], peaks[0], ALLOWED_GROWTH)]
@@ -55,9 +55,11 @@ def _peak(clients: int, samples: int, rounds: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def _row(setting: tuple[int, int], peak: float, reference: float, goal: float | None) -> Row:
+def _row(setting: tuple[int, int], peak: float, reference: float, goal: float | None) -> BenchmarkRow:
     remark = "" if goal is None else f"{peak - reference:+.1f} MB"
-    return Row(f"{setting[0]} clients, rounds: {setting[1]}", peak, peak, math.nan, peak / reference, goal, remark)
+    return BenchmarkRow(
+        f"{setting[0]} clients, rounds: {setting[1]}", peak, peak, math.nan, peak / reference, goal, remark
+    )
 
 
 @dataclass(frozen=True)

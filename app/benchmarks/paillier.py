@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 
 from app.benchmarks.raw import flat, raw_sequence
-from app.benchmarks.table import Row, Table, seconds_row
+from app.benchmarks.table import BenchmarkRow, Table, seconds_row
 from app.benchmarks.timing import progress
 from app.benchmarks.work import Work
 from app.crypto.fixed_point import FixedPoint
@@ -42,7 +42,7 @@ FASTER = 3000
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkNet:
     """An update and the training it comes from.
 
     Attributes:
@@ -74,10 +74,10 @@ _ALEXNET = Work(1, 3000, 128, net=partial(AlexNet, variant="nasr"), tests=1)
 _QUICK = Work(1, 128, 128, net=LeNet5, shape=DataShape(1, 28, 28, 10), tests=1)
 
 FULL = (
-    Subject("LeNet-5", _LENET, 5, (1024, 2048, 3072), 43, 300, 5, client_goals=((2048, (0.08, 0.8, 0.2)),)),
-    Subject("AlexNet", _ALEXNET, 5, (1024, 2048), 2863, 300, 1, round_goals=((1024, 1.7), (2048, 3.0))),
+    BenchmarkNet("LeNet-5", _LENET, 5, (1024, 2048, 3072), 43, 300, 5, client_goals=((2048, (0.08, 0.8, 0.2)),)),
+    BenchmarkNet("AlexNet", _ALEXNET, 5, (1024, 2048), 2863, 300, 1, round_goals=((1024, 1.7), (2048, 3.0))),
 )
-QUICK = (Subject("LeNet-5", _QUICK, 1, (1024,), 43, 10, 1),)
+QUICK = (BenchmarkNet("LeNet-5", _QUICK, 1, (1024,), 43, 10, 1),)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def paillier_tables(quick: bool) -> Iterator[Table]:
         yield round_table(subject, training, found)
 
 
-def train(subject: Subject) -> tuple[float, np.ndarray]:
+def train(subject: BenchmarkNet) -> tuple[float, np.ndarray]:
     """Seconds of one client's local training on one thread, and the change it makes."""
     progress(f"{subject.name}: local training")
     with one_thread():
@@ -129,7 +129,7 @@ def train(subject: Subject) -> tuple[float, np.ndarray]:
     return sum(run.seconds), (run.vector - flat(subject.work.initial_net())).numpy()
 
 
-def measure(bits: KeyLength, update: np.ndarray, subject: Subject) -> Measured:
+def measure(bits: KeyLength, update: np.ndarray, subject: BenchmarkNet) -> Measured:
     """One update from real numbers to the decrypted sum of as many as there are clients."""
     private = generate(bits)
     packing = Packing.fit(bits, CLIENTS * POINT.largest)
@@ -149,7 +149,7 @@ def measure(bits: KeyLength, update: np.ndarray, subject: Subject) -> Measured:
     return Measured(bits, size, alone, spread, add, seconds, opened.seconds, *one_by_one)
 
 
-def encryption_table(subject: Subject, values: int, found: Sequence[Measured]) -> Table:
+def encryption_table(subject: BenchmarkNet, values: int, found: Sequence[Measured]) -> Table:
     """Encrypting one update, beside `phe` with one value per ciphertext."""
     rows = []
     for one in found:
@@ -163,7 +163,7 @@ def encryption_table(subject: Subject, values: int, found: Sequence[Measured]) -
     return Table(title, "s", f"phe / {FASTER}", tuple(rows), ("Starting processes and tables are not included.",))
 
 
-def bytes_table(subject: Subject, values: int, found: Sequence[Measured]) -> Table:
+def bytes_table(subject: BenchmarkNet, values: int, found: Sequence[Measured]) -> Table:
     """Size of one encrypted update."""
     plain = 4 * values
     rows = [_bytes_row("plain float32", plain, plain)]
@@ -173,7 +173,7 @@ def bytes_table(subject: Subject, values: int, found: Sequence[Measured]) -> Tab
     return Table(f"bytes of an update of {subject.name}", "MB", "plain float32", tuple(rows))
 
 
-def client_table(subject: Subject, training: float, found: Sequence[Measured]) -> Table:
+def client_table(subject: BenchmarkNet, training: float, found: Sequence[Measured]) -> Table:
     """What a client spends on encryption in a round, beside its training."""
     rows = [seconds_row("local training, one thread", [training], [], training)]
     for one in found:
@@ -188,12 +188,14 @@ def client_table(subject: Subject, training: float, found: Sequence[Measured]) -
             (f"server: add {CLIENTS} updates (one, {CLIENTS} times)", one.add, math.nan, None),
             (f"phe one by one ({subject.sampled} values, scaled)", one.phe_encrypt + one.phe_decrypt, math.nan, None),
         ]
-        rows += [Row(f"{one.bits} bits, {name}", s, s, cpu, s / training, goal) for name, s, cpu, goal in parts]
+        rows += [
+            BenchmarkRow(f"{one.bits} bits, {name}", s, s, cpu, s / training, goal) for name, s, cpu, goal in parts
+        ]
     title = f"a client's round, {subject.name}: {subject.work.samples} samples, epochs: {subject.epochs}"
     return Table(title, "s", "local training", tuple(rows))
 
 
-def round_table(subject: Subject, training: float, found: Sequence[Measured]) -> Table:
+def round_table(subject: BenchmarkNet, training: float, found: Sequence[Measured]) -> Table:
     """A round of all clients on `WORKERS` cores, put together from the measured parts."""
     plain = CLIENTS * training / WORKERS
     rows = [seconds_row("plain", [plain], [], plain)]
@@ -240,8 +242,8 @@ def _phe(private: PrivateKey, values: Sequence[int], count: int) -> tuple[float,
     return encrypt * count / len(values), decrypted * count / len(values)
 
 
-def _bytes_row(name: str, size: int, plain: int, goal: float | None = None) -> Row:
-    return Row(name, size / 1e6, size / 1e6, math.nan, size / plain, goal)
+def _bytes_row(name: str, size: int, plain: int, goal: float | None = None) -> BenchmarkRow:
+    return BenchmarkRow(name, size / 1e6, size / 1e6, math.nan, size / plain, goal)
 
 
 def _seconds(work: Callable[[], object]) -> float:

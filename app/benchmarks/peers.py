@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from app.benchmarks.ours import ours
-from app.benchmarks.table import Row, Table
+from app.benchmarks.table import BenchmarkRow, Table
 from app.benchmarks.timing import Effort, compare
 from app.benchmarks.work import Competitor, Work
 
@@ -44,6 +44,6 @@ def _installed() -> dict[str, Competitor]:
     return found
 
 
-def _verdict(peer: Row, mine: Row) -> str:
+def _verdict(peer: BenchmarkRow, mine: BenchmarkRow) -> str:
     ratio, goal = mine.value / peer.value, GOALS[peer.name]
     return f"rampart takes {ratio:.2f} x {peer.name} (goal <= {goal}): {'met' if ratio <= goal else 'NOT MET'}"

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.public_knowledge import Public
-from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.public_knowledge import PublicKnowledge
+from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.benchmarks.raw import naive, raw_sequence, raw_threads
 from app.benchmarks.table import Table, seconds_row
@@ -45,7 +45,7 @@ def shadow_tables(quick: bool) -> Iterator[Table]:
 def shadows(work: Work, rounds: int) -> Run:
     """Shadows trained centrally, one per client of the work; the first round is not timed."""
     public, data = _public(work, rounds), work.data()
-    jobs = [Job(number, 1.0, data.membership.members[number]) for number in range(work.clients)]
+    jobs = [ShadowJob(number, 1.0, data.membership.members[number]) for number in range(work.clients)]
     train_centrally(public, jobs, (1,), SEED)
     wall, cpu = time.perf_counter(), time.process_time()
     models = train_centrally(public, jobs, (rounds - 1,), SEED)
@@ -70,9 +70,9 @@ def _kept(work: Work) -> Table:
     return Table(f"{SHADOWS} shadows, first and second time", "s", "trained", tuple(rows))
 
 
-def _public(work: Work, rounds: int) -> Public:
+def _public(work: Work, rounds: int) -> PublicKnowledge:
     data = work.data()
-    return Public(
+    return PublicKnowledge(
         prototype=work.initial_net().to(memory_format=torch.channels_last),
         store=data.store,
         local=LocalTraining(batch_size=work.batch_size),

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkRow:
     """One competitor.
 
     Attributes:
@@ -52,7 +52,7 @@ class Table:
     title: str
     unit: str
     reference: str
-    rows: tuple[Row, ...]
+    rows: tuple[BenchmarkRow, ...]
     remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Table:
 
 def seconds_row(
     name: str, seconds: Sequence[float], cpu: Sequence[float], reference: float, goal: float | None = None
-) -> Row:
+) -> BenchmarkRow:
     """Row of repeated timings.
 
     Args:
@@ -84,10 +84,10 @@ def seconds_row(
     """
     value = statistics.median(seconds)
     spent = statistics.median(cpu) if cpu else math.nan
-    return Row(name, value, min(seconds), spent, value / reference, goal)
+    return BenchmarkRow(name, value, min(seconds), spent, value / reference, goal)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: BenchmarkRow) -> tuple[str, ...]:
     met = {None: "", True: "yes", False: "NO"}[row.met]
     cpu = "" if math.isnan(row.cpu) else f"{row.cpu:.3f}"
     goal = "" if row.goal is None else f"<= {row.goal:g}"

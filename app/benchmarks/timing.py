@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from app.benchmarks.table import Row, Table, seconds_row
+from app.benchmarks.table import BenchmarkRow, Table, seconds_row
 from app.benchmarks.work import Competitor, Work
 
 
@@ -66,6 +66,6 @@ def progress(line: str) -> None:
     print(f"  ... {line}", file=sys.stderr, flush=True)
 
 
-def absent(name: str, remark: str) -> Row:
+def absent(name: str, remark: str) -> BenchmarkRow:
     """Row of something that could not be measured."""
-    return Row(name, math.nan, math.nan, math.nan, math.nan, None, remark)
+    return BenchmarkRow(name, math.nan, math.nan, math.nan, math.nan, None, remark)

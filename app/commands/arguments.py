@@ -11,6 +11,7 @@ import yaml
 import callbacks
 from app.errors import UserError
 from app.recipes import layered, put
+from app.renamed import current_path
 
 SECTIONS = ("defenses", "attacks")
 
@@ -46,7 +47,7 @@ def _class_or_value(keys: list[str], value: Any) -> Any:
     """The value of an option; `--defenses.NAME CLASS` may leave out the module of a class that comes with Rampart."""
     if len(keys) == 1 and isinstance(value, str) and value.isidentifier():
         return f"callbacks.{value}" if value in callbacks.__all__ else value
-    return value
+    return current_path(value) if len(keys) == 1 and isinstance(value, str) else value
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -19,7 +19,7 @@ from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
 from app.experiments.jobs import make_job
 from app.experiments.local_engine import LocalEngine, default_workers, gpus, local_shares
-from app.experiments.matrix import Cell, Combination, baseline_of, cells_of
+from app.experiments.matrix import Combination, PlannedRun, baseline_of, planned_runs
 from app.experiments.parsed import ParsedRun
 from app.experiments.parsing import parse_all
 from app.experiments.processes import Job, cores
@@ -72,7 +72,7 @@ def compare(arguments: Sequence[str]) -> int:
     if options.address and options.engine != "ray":
         parser.error("--address needs --engine ray")
     spec = asked_for(options)
-    cells = cells_of(spec)
+    cells = planned_runs(spec)
     parsed = parse_all(cells)
     folder = ComparisonFolder((options.root / spec.name).resolve())
     if options.dry:
@@ -99,14 +99,14 @@ def asked_for(options: Namespace) -> ComparisonSpec:
         spec = spec.with_seeds(options.seeds)
     if options.name is not None:
         spec = replace(spec, name=options.name)
-    if not cells_of(spec):
+    if not planned_runs(spec):
         raise UserError.of("no cell has these seeds", "there is nothing to run", "name other seeds, or exclude less")
     raise_all(name_problems(spec))
     return spec
 
 
 def _run(
-    cells: tuple[Cell, ...],
+    cells: tuple[PlannedRun, ...],
     parsed: Mapping[Combination, ParsedRun],
     folder: ComparisonFolder,
     group: str,
@@ -146,7 +146,10 @@ def _engine(options: Namespace, jobs: int) -> tuple[Engine, int]:
 
 
 def _show_plan(
-    spec: ComparisonSpec, cells: tuple[Cell, ...], parsed: Mapping[Combination, ParsedRun], folder: ComparisonFolder
+    spec: ComparisonSpec,
+    cells: tuple[PlannedRun, ...],
+    parsed: Mapping[Combination, ParsedRun],
+    folder: ComparisonFolder,
 ) -> None:
     """Every run with its state, and what is wrong with those that are there."""
     method, defense = baseline_of(spec, cells)

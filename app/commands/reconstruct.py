@@ -20,9 +20,9 @@ from lightning.pytorch import Trainer
 from app.attacks.findings import explained
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.active.base import ActiveAttack
-from app.attacks.reconstruction.base import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
-from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, Reading
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, ImageExtraction
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser
@@ -42,7 +42,7 @@ class ReconstructionOptions:
     def __init__(
         self,
         attacks: list[str | ActiveAttack | PassiveAttack],
-        reading: Reading = DEFAULT_READING,
+        reading: ImageExtraction = DEFAULT_READING,
         score: Score = "matched",
         insist: bool = False,
     ) -> None:
@@ -153,7 +153,7 @@ def _replayed(
     try:
         return _played(folder, attack, chosen, label, rounds)
     except UserError as error:
-        conditions = Conditions(attack.name, label, "malicious server", attack.sees, rounds, ())
+        conditions = ReconstructionConditions(attack.name, label, "malicious server", attack.sees, rounds, ())
         return [ReconstructionFinding(conditions, NotAvailable(explained(error)))]
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from app.errors import Problem
-from app.experiments.matrix import cells_of, full_product, included, remaining
+from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
 
 LONGEST_NAME = 200
@@ -66,7 +66,7 @@ def _included(spec: ComparisonSpec) -> Iterator[Problem]:
 
 
 def _baseline(spec: ComparisonSpec) -> Iterator[Problem]:
-    pairs = {(cell.labels.method, cell.labels.defense) for cell in cells_of(spec)}
+    pairs = {(cell.labels.method, cell.labels.defense) for cell in planned_runs(spec)}
     if spec.baseline is not None and pairs and spec.baseline not in pairs:
         method, defense = spec.baseline
         yield Problem(
@@ -78,7 +78,7 @@ def _baseline(spec: ComparisonSpec) -> Iterator[Problem]:
 
 def _run_names(spec: ComparisonSpec) -> Iterator[Problem]:
     cells = defaultdict(list)
-    for cell in cells_of(spec):
+    for cell in planned_runs(spec):
         cells[cell.name.casefold()].append(cell)  # some file systems do not tell them apart
     for same in cells.values():
         if len(same) > 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import Problem, UserError
-from app.experiments.spec import Entry, Options
+from app.experiments.spec import AxisEntry, Options
 from app.recipes import find_recipe, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 
@@ -93,7 +93,7 @@ class Fields:
             self.wrong(f"{where} is empty", "name at least one seed, such as [0, 1, 2]")
         return tuple(dict.fromkeys(good))
 
-    def entries(self, value: Any, axis: str) -> tuple[Entry, ...]:
+    def entries(self, value: Any, axis: str) -> tuple[AxisEntry, ...]:
         """All entries of an axis: a list of names, or names with what they stand for."""
         if isinstance(value, list):
             names = [str(name) for name in value]
@@ -102,7 +102,7 @@ class Fields:
             value = dict.fromkeys(names)
         return tuple(self.entry(name, stands_for, axis) for name, stands_for in self.mapping(value, axis).items())
 
-    def entry(self, name: str, value: Any, axis: str, listed: bool = True) -> Entry:
+    def entry(self, name: str, value: Any, axis: str, listed: bool = True) -> AxisEntry:
         """One entry: null for the recipe of that name, recipes, or `{configs: ..., set: ...}`.
 
         Args:
@@ -115,14 +115,14 @@ class Fields:
         if axis == "defenses" and name == NO_DEFENSE:
             if value:
                 self.wrong(f"{where} stands for {value!r}", f"give it another name; {NO_DEFENSE} means no defense")
-            return Entry(name, listed=listed)
+            return AxisEntry(name, listed=listed)
         parts = self.mapping(value, where, ("configs", "set")) if isinstance(value, Mapping) else {"configs": value}
         options = self.options(parts.get("set"), f"{where}.set")
         if parts.get("configs") is not None:
-            return Entry(name, self.recipes(parts["configs"], where), options, listed)
+            return AxisEntry(name, self.recipes(parts["configs"], where), options, listed)
         if axis == "datasets" and not self._nearly_a_recipe(name):
-            return Entry(name, (), options, listed)
-        return Entry(name, self.recipes(name, where), options, listed)
+            return AxisEntry(name, (), options, listed)
+        return AxisEntry(name, self.recipes(name, where), options, listed)
 
     def is_recipe(self, name: str) -> bool:
         """Whether there is a recipe or a file of that name."""

@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from app.errors import Problem, UserError
-from app.experiments.matrix import Cell, Combination, baseline_of
+from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsed import ParsedRun
 from app.experiments.spec import ComparisonSpec
+from app.renamed import current
 from app.results.run.folder import cannot_write, finite, write_text
 from app.results.run.store import COMPARISON
 
@@ -97,7 +98,7 @@ class ComparisonFolder:
             file.flush()
             yield
 
-    def problems(self, cells: Sequence[Cell], parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
+    def problems(self, cells: Sequence[PlannedRun], parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
         """Runs that are there, but with other settings than the comparison now asks for."""
         before = {cell["run"]: cell for cell in self._told().get("cells", [])}
         for cell in cells:
@@ -114,13 +115,13 @@ class ComparisonFolder:
                 f"delete {self.run(cell.name)} to run it again, take the change back, or choose another --name",
             )
 
-    def left_over(self, cells: Sequence[Cell]) -> list[str]:
+    def left_over(self, cells: Sequence[PlannedRun]) -> list[str]:
         """Runs of an earlier version of the comparison that this one no longer asks for."""
         names = {cell.name for cell in cells}
         earlier = [cell["run"] for cell in self._told().get("cells", [])]
         return [name for name in earlier if name not in names and self.state(name) is not State.NEW]
 
-    def write(self, spec: ComparisonSpec, cells: tuple[Cell, ...]) -> None:
+    def write(self, spec: ComparisonSpec, cells: tuple[PlannedRun, ...]) -> None:
         """Write `comparison.json`; runs of an earlier version keep their places in it as long as they are there."""
         kept = set(self.left_over(cells))
         earlier = [cell for cell in self._told().get("cells", []) if cell["run"] in kept]
@@ -153,7 +154,7 @@ class ComparisonFolder:
     def _config(self, name: str) -> Mapping[str, Any]:
         """Configuration of a run; empty where it cannot be read."""
         try:
-            config = yaml.safe_load((self.run(name) / "config.yaml").read_text())
+            config = current(yaml.safe_load((self.run(name) / "config.yaml").read_text()))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             return {}
         return config if isinstance(config, Mapping) else {}
@@ -167,7 +168,7 @@ class ComparisonFolder:
         return told if isinstance(told, dict) else {}
 
 
-def _record(cell: Cell) -> dict[str, Any]:
+def _record(cell: PlannedRun) -> dict[str, Any]:
     return {"run": cell.name, **asdict(cell.labels), "arguments": list(cell.arguments)}
 
 

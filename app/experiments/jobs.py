@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.matrix import Cell, Combination
+from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.parsed import ParsedRun
 from app.experiments.processes import Job
 
@@ -16,7 +16,7 @@ FIT = (sys.executable, "-P", "-m", "app.cli", "fit")
 
 
 def make_job(
-    cell: Cell,
+    cell: PlannedRun,
     folder: ComparisonFolder,
     parsed: Mapping[Combination, ParsedRun],
     group: str,

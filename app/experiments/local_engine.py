@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
-from app.experiments.processes import Job, Share, cores, start
+from app.experiments.processes import Job, Resources, cores, start
 from app.experiments.stopping import StopRequest
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
 
-Starter = Callable[[Job, Share], subprocess.Popen[bytes]]
+Starter = Callable[[Job, Resources], subprocess.Popen[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
 class _AtWork:
     job: Job
-    share: Share
+    share: Resources
     process: subprocess.Popen[bytes]
 
 
 class LocalEngine:
     """Runs jobs in processes of this machine."""
 
-    def __init__(self, shares: Sequence[Share], starter: Starter = start) -> None:
+    def __init__(self, shares: Sequence[Resources], starter: Starter = start) -> None:
         """An engine.
 
         Args:
@@ -70,7 +70,7 @@ class LocalEngine:
                 one.process.wait()
 
 
-def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] = ()) -> tuple[Share, ...]:
+def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] = ()) -> tuple[Resources, ...]:
     """The machine in equal parts, so that all workers together keep every core busy and none twice.
 
     Args:
@@ -83,7 +83,7 @@ def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] 
     for at in range(workers):
         own = tuple(available[at * count // workers : (at + 1) * count // workers]) or (available[at % count],)
         device = devices[at % len(devices)] if devices else None
-        shares.append(Share(max(1, count // workers), own if bound else (), device))
+        shares.append(Resources(max(1, count // workers), own if bound else (), device))
     return tuple(shares)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import product
 
-from app.experiments.spec import AXES, ComparisonSpec, Entry, Pattern
+from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern
 from app.results.run.labels import NO_DEFENSE, RunLabels
 
 Combination = tuple[str, str, str]
@@ -14,7 +14,7 @@ Combination = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of a comparison.
 
     Attributes:
@@ -42,11 +42,11 @@ def run_name(labels: RunLabels) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", "-".join(parts)).lstrip(".-")
 
 
-def cells_of(spec: ComparisonSpec) -> tuple[Cell, ...]:
+def planned_runs(spec: ComparisonSpec) -> tuple[PlannedRun, ...]:
     """All cells, by dataset, method, defense and seed in the order of the axes."""
     further = [labels for pattern in spec.include for labels in included(spec, pattern)]
     distinct = dict.fromkeys([*remaining(spec), *further])
-    return tuple(Cell(labels, _arguments(spec, labels)) for labels in sorted(distinct, key=_Order(spec)))
+    return tuple(PlannedRun(labels, _arguments(spec, labels)) for labels in sorted(distinct, key=_Order(spec)))
 
 
 def full_product(spec: ComparisonSpec) -> list[RunLabels]:
@@ -66,7 +66,7 @@ def included(spec: ComparisonSpec, pattern: Pattern) -> list[RunLabels]:
     return [RunLabels(*labels) for labels in product(datasets, methods, defenses, seeds)]
 
 
-def baseline_of(spec: ComparisonSpec, cells: tuple[Cell, ...]) -> tuple[str, str]:
+def baseline_of(spec: ComparisonSpec, cells: tuple[PlannedRun, ...]) -> tuple[str, str]:
     """Method and defense that others are compared with: as stated, else the first cell without a defense."""
     plain = [cell for cell in cells if cell.labels.defense == NO_DEFENSE]
     first = (plain or list(cells))[0].labels
@@ -96,7 +96,7 @@ def _arguments(spec: ComparisonSpec, labels: RunLabels) -> tuple[str, ...]:
     )
 
 
-def _entry(spec: ComparisonSpec, labels: RunLabels, label: str) -> Entry:
+def _entry(spec: ComparisonSpec, labels: RunLabels, label: str) -> AxisEntry:
     return next(entry for entry in spec.axis(label) if entry.name == getattr(labels, label))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.commands.fit import FitCommand, complete_config, quieten
 from app.errors import Problem, UserError, raise_all
-from app.experiments.matrix import Cell, Combination
+from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.parsed import ParsedRun
 from app.federation.capacities import Capacities
 
@@ -29,7 +29,7 @@ class _ParsedOnly(FitCommand):
         """Build nothing."""
 
 
-def parse_all(cells: Iterable[Cell]) -> dict[Combination, ParsedRun]:
+def parse_all(cells: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
     """What every combination of dataset, method and defense would be run with; nothing is loaded or trained.
 
     Raises:

@@ -23,7 +23,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Share:
+class Resources:
     """A worker's part of the machine.
 
     Attributes:
@@ -66,7 +66,7 @@ class Job:
     home: Path = Path()
 
 
-def start(job: Job, share: Share) -> subprocess.Popen[bytes]:
+def start(job: Job, share: Resources) -> subprocess.Popen[bytes]:
     """Start a job in a session of its own; it ends when this process ends.
 
     To be called in the main thread. The output is added to the job's log, after a line with the command.
@@ -93,7 +93,7 @@ def start(job: Job, share: Share) -> subprocess.Popen[bytes]:
         )
 
 
-def work(job: Job, share: Share) -> int:
+def work(job: Job, share: Resources) -> int:
     """Run a job to its end; returns its exit code. An interrupt is passed on, and the end of the run waited for."""
     process = start(job, share)
     try:
@@ -124,14 +124,14 @@ def cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def _worker_option(job: Job, share: Share) -> tuple[str, ...]:
+def _worker_option(job: Job, share: Resources) -> tuple[str, ...]:
     """A run goes on with the number of threads it was begun with; bound to cores, it counts them itself."""
     open_ = job.workers is None and not job.begun and not share.cores
     workers = share.threads if open_ else job.workers
     return () if workers is None else ("--model.workers", str(workers))
 
 
-def _environment(job: Job, share: Share) -> dict[str, str]:
+def _environment(job: Job, share: Resources) -> dict[str, str]:
     environment = dict(os.environ)
     paths = [path for path in (environment.get("PYTHONPATH"), str(ROOT)) if path]
     environment |= dict.fromkeys(THREADS, str(share.threads))

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.errors import UserError
 from app.experiments.board import Board
-from app.experiments.processes import Job, Share, cores, work
+from app.experiments.processes import Job, Resources, cores, work
 from app.experiments.stopping import StopRequest
 
 RETRIES = 3
@@ -57,7 +57,7 @@ class RayEngine:
         task = self._ray.remote(num_cpus=self._threads, num_gpus=int(self._gpus > 0), max_retries=RETRIES)(work)
         asked = False
         try:
-            tasks = {task.remote(job, Share(self._threads)): job for job in jobs}
+            tasks = {task.remote(job, Resources(self._threads)): job for job in jobs}
             sizes = {job.name: _size(job) for job in jobs}
             while tasks:
                 if stop.asked and (not asked or stop.urgent):

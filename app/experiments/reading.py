@@ -9,7 +9,7 @@ from typing import Any
 from app.errors import UserError, raise_all
 from app.experiments.checks import problems_of
 from app.experiments.fields import Fields, did_you_mean
-from app.experiments.spec import AXES, ComparisonSpec, Entry, Pattern, Scale
+from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern, Scale
 from app.recipes import Recipe, find_comparison, read_layer, shipped_recipes
 
 KEYS = (
@@ -52,7 +52,7 @@ def find_scale(spec: ComparisonSpec, name: str) -> Scale:
 def _spec(content: Mapping[str, Any], path: Path, fields: Fields) -> ComparisonSpec:
     axes = {key: fields.entries(content.get(key), key) for key in AXES.values()}
     if "defenses" not in content:
-        axes["defenses"] = (Entry("none"),)
+        axes["defenses"] = (AxisEntry("none"),)
     for key, entries in axes.items():
         if not entries and not content.get(key):  # else it was told why
             fields.wrong(f"{key} is empty", f"name at least one below {key}", "there would be no cell")
@@ -89,7 +89,9 @@ def _numbered(content: Mapping[str, Any], key: str, fields: Fields) -> list[tupl
     return [(at, fields.mapping(one, f"{key}[{at}]", PLACES)) for at, one in enumerate(value, 1)]
 
 
-def _add_new_entries(one: Mapping[str, Any], where: str, axes: dict[str, tuple[Entry, ...]], fields: Fields) -> None:
+def _add_new_entries(
+    one: Mapping[str, Any], where: str, axes: dict[str, tuple[AxisEntry, ...]], fields: Fields
+) -> None:
     """Give what only `include` names a place at the end of its axis."""
     for label, axis in AXES.items():
         named = one.get(label)
@@ -104,7 +106,7 @@ def _add_new_entries(one: Mapping[str, Any], where: str, axes: dict[str, tuple[E
 
 
 def _pattern(
-    one: Mapping[str, Any], where: str, axes: Mapping[str, tuple[Entry, ...]], fields: Fields
+    one: Mapping[str, Any], where: str, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields
 ) -> Pattern | None:
     """Cells by label; None where a name is unknown."""
     named: dict[str, str] = {}
@@ -118,7 +120,9 @@ def _pattern(
     return Pattern(seeds=seeds, **named) if complete and (named or seeds) else None
 
 
-def _known(name: Any, label: str, axis: str, where: str, axes: Mapping[str, tuple[Entry, ...]], fields: Fields) -> bool:
+def _known(
+    name: Any, label: str, axis: str, where: str, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields
+) -> bool:
     names = [entry.name for entry in axes[axis]]
     if name in names:
         return True
@@ -128,7 +132,7 @@ def _known(name: Any, label: str, axis: str, where: str, axes: Mapping[str, tupl
     return False
 
 
-def _baseline(value: Any, axes: Mapping[str, tuple[Entry, ...]], fields: Fields) -> tuple[str, str] | None:
+def _baseline(value: Any, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields) -> tuple[str, str] | None:
     if value is None:
         return None
     parts = fields.mapping(value, "baseline", ("method", "defense"))

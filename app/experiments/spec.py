@@ -17,7 +17,7 @@ Options = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Entry:
+class AxisEntry:
     """A place on an axis.
 
     Attributes:
@@ -109,9 +109,9 @@ class ComparisonSpec:
     purpose: str
     path: Path
     base: tuple[str, ...]
-    datasets: tuple[Entry, ...]
-    methods: tuple[Entry, ...]
-    defenses: tuple[Entry, ...]
+    datasets: tuple[AxisEntry, ...]
+    methods: tuple[AxisEntry, ...]
+    defenses: tuple[AxisEntry, ...]
     attacks: tuple[str, ...] = ()
     options: Options = ()
     seeds: tuple[int, ...] = (0,)
@@ -122,9 +122,9 @@ class ComparisonSpec:
     published: tuple[Mapping[str, Any], ...] = ()
     scale: str = "full"
 
-    def axis(self, label: str) -> tuple[Entry, ...]:
+    def axis(self, label: str) -> tuple[AxisEntry, ...]:
         """Entries of the axis that a label is taken from, those of `include` last."""
-        entries: tuple[Entry, ...] = getattr(self, AXES[label])
+        entries: tuple[AxisEntry, ...] = getattr(self, AXES[label])
         return entries
 
     def at_scale(self, scale: Scale) -> ComparisonSpec:

@@ -44,7 +44,7 @@ class LocalScore:
     own: bool
 
 
-class Everyone:
+class AllClients:
     """Evaluates all clients, participants or not, with the server's present model and what each keeps to itself.
 
     A client that has never taken part in a round has nothing of its own, and uses the server's model as it is.
@@ -232,7 +232,7 @@ class Newcomers:
         return frozenset(numpy_generator(seed, "newcomers").permutation(clients)[: self.clients].tolist())
 
 
-class Joining(Everyone):
+class Joining(AllClients):
     """Newcomers with the server's final model. Nothing they do is sent, and the federation does not change."""
 
     @property

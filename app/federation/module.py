@@ -29,8 +29,8 @@ from app.federation.execution.executors import Executor, ExecutorKind, available
 from app.federation.hooks import RoundHooks
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import NOBODY, ClientSampling, Loader, Plan, Roster
-from app.federation.private_coordinates import LabelRows, PersonalCells
+from app.federation.plan import NOBODY, BlockLoader, ClientPool, ClientSampling, Plan
+from app.federation.private_coordinates import LabelRows, PersonalCoordinates
 from app.federation.reports import PhaseClock, RoundReport
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
@@ -56,7 +56,7 @@ class FederatedModule(LightningModule):
 
     net: ScalableNet
     space: ParameterSpace
-    roster: Roster
+    roster: ClientPool
     hooks: RoundHooks
     local_context: LocalContext
     _round: Round
@@ -136,7 +136,7 @@ class FederatedModule(LightningModule):
         self.space = ParameterSpace(self.net)
         self.roster = self._roster()
         private = [*self.personal_patterns, *self.net.private_names()]
-        self.personal = PersonalCells(self.space.matching(private), self.space.read(self.net))
+        self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
         self.net.conceal()
         raise_all([*network_problems(self), *defense_problems(self)])
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
@@ -177,13 +177,13 @@ class FederatedModule(LightningModule):
             self._executor.close()
             self._executor = None
 
-    def round_loader(self) -> Loader:
+    def round_loader(self) -> BlockLoader:
         """Clients of the current round on this process, in blocks; every round has equally many."""
-        return Loader(self._blocks, len(self._blocks()))
+        return BlockLoader(self._blocks, len(self._blocks()))
 
-    def evaluation_loader(self) -> Loader:
+    def evaluation_loader(self) -> BlockLoader:
         """The batches of the common test set that this process evaluates, all in one step."""
-        return Loader(lambda: [self._server.share(self.global_rank, self.trainer.world_size)], 1)
+        return BlockLoader(lambda: [self._server.share(self.global_rank, self.trainer.world_size)], 1)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
@@ -331,11 +331,11 @@ class FederatedModule(LightningModule):
         share = self.plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
         return torch.tensor(share, dtype=torch.long).split(self.block_size)
 
-    def _roster(self) -> Roster:
+    def _roster(self) -> ClientPool:
         sizes = tuple(self.data.sizes)
         rates = self.capacities.assign(sizes, self.seed)
         absent = self.newcomers.chosen(len(sizes), self.seed)
-        return Roster(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling, absent)
+        return ClientPool(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling, absent)
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         """Sum of a tensor over all processes."""

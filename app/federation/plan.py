@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import Seat, SubmodelMethod
+from app.federation.submodels import ClientRound, SubmodelMethod
 from app.seeding import torch_generator
 
 NOBODY = -1
@@ -22,7 +22,7 @@ ClientSampling = Literal["fixed", "poisson"]
 
 
 @dataclass(frozen=True)
-class Roster:
+class ClientPool:
     """The clients of a federation, as the server knows them.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan:
     def __init__(
         self,
         round_: int,
-        roster: Roster,
+        roster: ClientPool,
         method: SubmodelMethod,
         space: ParameterSpace,
         device: torch.device | str = "cpu",
@@ -108,9 +108,9 @@ class Plan:
         self._space = space
         self._indices: dict[Hashable, Tensor] = {}
 
-    def seat(self, client: int) -> Seat:
+    def seat(self, client: int) -> ClientRound:
         """The client's place in the round."""
-        return Seat(self.round, client, self.capacities[client], len(self.capacities), self.roster.seed)
+        return ClientRound(self.round, client, self.capacities[client], len(self.capacities), self.roster.seed)
 
     def key(self, client: int) -> Hashable:
         """Clients with equal keys hold the same submodel this round."""
@@ -136,7 +136,7 @@ class Plan:
         return mine + (NOBODY,) * (longest - len(mine))
 
 
-class Loader:
+class BlockLoader:
     """A dataloader over ids: whoever iterates gets what `make` gives at that moment."""
 
     def __init__(self, make: Callable[[], Iterable[Tensor | list[Tensor]]], length: int) -> None:

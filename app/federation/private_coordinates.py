@@ -45,7 +45,7 @@ class LabelRows:
         return anyway[self._label.to(index.device)[index]]
 
 
-class PersonalCells:
+class PersonalCoordinates:
     """Each client's own values of the cells that are never sent. A client that has none yet starts from the initial.
 
     Attributes:

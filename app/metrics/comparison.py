@@ -24,7 +24,7 @@ Verdict = Literal["better", "worse", "indistinguishable"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedDifference:
     """Difference of two runs.
 
     Attributes:
@@ -51,7 +51,7 @@ class Comparison:
 
 def compare_auc(
     first: MembershipScores, second: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP
-) -> Comparison | NotAvailable:
+) -> PairedDifference | NotAvailable:
     """Paired bootstrap of the difference of two areas under the ROC curve, -1 to 1.
 
     Args:
@@ -70,7 +70,7 @@ def compare_auc(
 
 def compare_tpr(
     first: MembershipScores, second: MembershipScores, target: float, bootstrap: Bootstrap = BOOTSTRAP
-) -> Comparison | NotAvailable:
+) -> PairedDifference | NotAvailable:
     """Paired bootstrap of the difference of two TPRs, -1 to 1, at one target FPR.
 
     Both thresholds are chosen anew in every resample. McNemar's test at the two observed thresholds takes them as
@@ -101,7 +101,7 @@ def compare_decisions(
     thresholds: tuple[float, float],
     rows: Literal["members", "all"] = "all",
     confidence: float = 0.95,
-) -> Comparison:
+) -> PairedDifference:
     """McNemar's exact test of two decisions on the same samples, at thresholds that were not chosen on them.
 
     The interval is that of Bonett and Price (2012), which also stands where no decision differs.
@@ -121,7 +121,7 @@ def compare_decisions(
     gained, lost, total = int((before & ~after).sum()), int((after & ~before).sum()), before.size
     p_value = float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
     interval = _paired_shares(gained, lost, total, confidence)
-    return Comparison((gained - lost) / total, interval, p_value, "McNemar exact")
+    return PairedDifference((gained - lost) / total, interval, p_value, "McNemar exact")
 
 
 def aligned(first: MembershipScores, second: MembershipScores) -> tuple[MembershipScores, MembershipScores]:
@@ -133,7 +133,7 @@ def aligned(first: MembershipScores, second: MembershipScores) -> tuple[Membersh
 
 def _paired_bootstrap(
     difference: float, statistic: Callable[[Weights], Array], rows: MembershipScores, bootstrap: Bootstrap
-) -> Comparison | NotAvailable:
+) -> PairedDifference | NotAvailable:
     """Comparison from the resampled differences."""
     replicates = bootstrap.run(statistic, rows)
     if isinstance(replicates, NotAvailable):
@@ -142,10 +142,10 @@ def _paired_bootstrap(
     if replicates.constant:
         # No resample shows a spread: a sign test of as many pairs as there are units, and bounds for what was not seen.
         interval = bounded_interval(difference, replicates, bootstrap.confidence, -1.0, 1.0)
-        return Comparison(difference, interval, 1.0 if difference == 0 else min(1.0, 2 * 0.5**units), name)
+        return PairedDifference(difference, interval, 1.0 if difference == 0 else min(1.0, 2 * 0.5**units), name)
     reach = student_quantile(units, bootstrap.confidence) * error
     interval = Interval(max(-1.0, difference - reach), min(1.0, difference + reach), bootstrap.confidence)
-    return Comparison(difference, interval, float(2 * stats.t.sf(abs(difference) / error, units - 1)), name)
+    return PairedDifference(difference, interval, float(2 * stats.t.sf(abs(difference) / error, units - 1)), name)
 
 
 def _paired_shares(gained: int, lost: int, total: int, confidence: float) -> Interval:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from app.errors import Problem, raise_all
-from app.metrics.comparison import Comparison
+from app.metrics.comparison import PairedDifference
 from app.metrics.intervals import Interval, student_quantile
 from app.metrics.membership import Array, NotAvailable
 from app.metrics.resampling import confidence_problems
@@ -74,7 +74,7 @@ DIGITS = 12
 
 def compare_over_seeds(
     first: Mapping[int, float], second: Mapping[int, float], lower_is_better: bool = True, confidence: float = 0.95
-) -> Comparison | NotAvailable:
+) -> PairedDifference | NotAvailable:
     """Paired t-test of the mean difference: for 3 or more seeds whose differences look normal.
 
     Args:
@@ -92,17 +92,19 @@ def compare_over_seeds(
     mean = float(changes.mean())
     if np.ptp(changes) == 0:
         if mean == 0:
-            return Comparison(0.0, Interval(0.0, 0.0, confidence), 1.0, OVER_SEEDS, lower_is_better)
+            return PairedDifference(0.0, Interval(0.0, 0.0, confidence), 1.0, OVER_SEEDS, lower_is_better)
         return NotAvailable("the difference is the same for every seed: the seeds probably did not change the runs")
     error = float(changes.std(ddof=1)) / math.sqrt(changes.size)
     reach = student_quantile(changes.size, confidence) * error
     p_value = float(2 * stats.t.sf(abs(mean) / error, changes.size - 1))
-    return Comparison(mean, Interval(mean - reach, mean + reach, confidence), p_value, OVER_SEEDS, lower_is_better)
+    return PairedDifference(
+        mean, Interval(mean - reach, mean + reach, confidence), p_value, OVER_SEEDS, lower_is_better
+    )
 
 
 def rank_over_seeds(
     first: Mapping[int, float], second: Mapping[int, float], lower_is_better: bool = True, confidence: float = 0.95
-) -> Comparison | NotAvailable:
+) -> PairedDifference | NotAvailable:
     """Wilcoxon's exact signed-rank test: needs no normal differences, but 6 seeds to reach 0.05.
 
     The difference is the median of the means of all pairs of differences (Hodges and Lehmann), with its exact interval.
@@ -126,7 +128,7 @@ def rank_over_seeds(
     skipped = int(np.searchsorted(null, (1 - confidence) / 2, side="right"))
     interval = Interval(float(means[skipped - 1]), float(means[-skipped]), confidence)
     name = "Wilcoxon over seeds"
-    return Comparison(float(np.median(means)), interval, _signed_rank_p(changes), name, lower_is_better)
+    return PairedDifference(float(np.median(means)), interval, _signed_rank_p(changes), name, lower_is_better)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -52,7 +52,7 @@ class AttackerNet(nn.Module):
         return self.head(torch.cat([self.outputs(probabilities), self.labels(truth)], dim=1)).squeeze(1)
 
 
-class Adversary:
+class InternalAttacker:
     """One client's attack network with its optimiser.
 
     Attributes:

@@ -19,7 +19,7 @@ from app.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class BatchShare:
     """What the samples of a batch contribute to the gradient of one parameter.
 
     Attributes:
@@ -116,7 +116,7 @@ def _refuse_surprises(passes: list[_Pass]) -> None:
         )
 
 
-def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[Share]:
+def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
     """The rule of one layer, in the precision of its parameters (mixed precision rounds activations only)."""
     dtype = next(layer.parameters(recurse=False)).dtype
     for share in _RULES[type(layer)](layer, inputs.to(dtype), gradient.to(dtype)):
@@ -124,40 +124,40 @@ def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[Shar
             yield share
 
 
-def _stored(parameter: Tensor | None, gradients: Tensor) -> Share:
+def _stored(parameter: Tensor | None, gradients: Tensor) -> BatchShare:
     """Gradients (samples, ...) of a small parameter, kept as they are."""
     flat = gradients.flatten(1)
     squared = torch.linalg.vector_norm(flat, dim=1).square()
-    return Share(parameter, squared, lambda weights: (weights @ flat).view(gradients.shape[1:]))
+    return BatchShare(parameter, squared, lambda weights: (weights @ flat).view(gradients.shape[1:]))
 
 
-def _linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Iterator[Share]:
+def _linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
     if gradient.dim() > 2:  # positions of a sequence share the weight
         yield _stored(layer.weight, torch.einsum("n...i,n...j->nij", gradient, inputs))
         gradient = gradient.flatten(1, -2).sum(1)
     else:
         squared = gradient.square().sum(1) * inputs.square().sum(1)
-        yield Share(layer.weight, squared, lambda weights: (weights[:, None] * gradient).T @ inputs)
+        yield BatchShare(layer.weight, squared, lambda weights: (weights[:, None] * gradient).T @ inputs)
     yield _stored(layer.bias, gradient)
 
 
-def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradient: Tensor) -> Iterator[Share]:
+def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
     normal = functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
     yield _stored(layer.weight, (normal * gradient).flatten(2).sum(2))
     yield _stored(layer.bias, gradient.flatten(2).sum(2))
 
 
-def _conv(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> Iterator[Share]:
+def _conv(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
     out, fan_in = gradient.shape[1], layer.weight[0].numel()
     rows = gradient.permute(0, 2, 3, 1).flatten(1, 2)  # samples, places, output channels
     patches = _patches(layer, inputs)  # samples, places, fan-in
     if 2 * rows.shape[1] * (out + fan_in) < out * fan_in:  # few places: the products between them are smaller
         products = torch.bmm(patches, patches.mT) * torch.bmm(rows, rows.mT)
         squared = products.sum((1, 2)).clamp(min=0)
-        yield Share(layer.weight, squared, lambda weights: _conv_gradient(layer, inputs, weights, gradient))
+        yield BatchShare(layer.weight, squared, lambda weights: _conv_gradient(layer, inputs, weights, gradient))
     else:
         share = _stored(layer.weight, torch.bmm(rows.mT, patches))
-        yield Share(layer.weight, share.squared, lambda weights: _as_kernel(layer, share.weighted(weights)))
+        yield BatchShare(layer.weight, share.squared, lambda weights: _as_kernel(layer, share.weighted(weights)))
     yield _stored(layer.bias, rows.sum(1))
 
 
@@ -186,7 +186,7 @@ def _conv_gradient(layer: nn.Conv2d, inputs: Tensor, weights: Tensor, gradient: 
     return conv2d_weight(inputs, layer.weight.shape, scaled, layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
-_RULES: dict[type[nn.Module], Callable[..., Iterator[Share]]] = {
+_RULES: dict[type[nn.Module], Callable[..., Iterator[BatchShare]]] = {
     nn.Conv2d: _conv,
     nn.GroupNorm: _group_norm,
     nn.Linear: _linear,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.attacks.adaptive.factors import FactorLayout
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import Choices, FactorFinding, recover_factors
 from app.errors import Problem, raise_all
 from app.federation.hooks import FederatedCallback
@@ -53,7 +53,7 @@ class FactorRecovery(FederatedCallback):
             rounds: rounds trained.
         """
         raise_all(self.problems(federation))
-        world = World(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         self.found = recover_factors(world, true_choices(federation))
         if self.results is not None:
             self.results.keep(self.found)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.base import ReconstructionFinding
 from app.attacks.reconstruction.catalogue import make_passive
 from app.attacks.reconstruction.inversion.released_model import ModelInversion
@@ -67,7 +67,7 @@ class ImageReconstruction(FederatedCallback):
             rounds: rounds trained.
         """
         raise_all(self._deceived(federation))
-        world = World(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         found = []
         with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
             for attack in self.attacks:

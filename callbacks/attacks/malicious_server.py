@@ -9,11 +9,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.attacks.reconstruction.active.base import ActiveAttack, Scene
+from app.attacks.reconstruction.active.base import ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation, Sent, observe
-from app.attacks.reconstruction.base import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
 from app.attacks.reconstruction.catalogue import make_active
-from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, Reading
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, ImageExtraction
 from app.attacks.reconstruction.scoring import Judge
 from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message, Update
@@ -47,7 +47,7 @@ class MaliciousServer(FederatedCallback):
         self,
         attack: str | ActiveAttack = "rolling-model",
         round: int | None = None,
-        reading: Reading = DEFAULT_READING,
+        reading: ImageExtraction = DEFAULT_READING,
         score: Score = "matched",
         insist: bool = False,
         label: str | None = None,
@@ -110,7 +110,7 @@ class MaliciousServer(FederatedCallback):
         self._isolated: IsolatedUpdate | NotAvailable | None = None
         self._true_changes: dict[int, tuple[Tensor, Tensor]] = {}
         self._error = float("nan")
-        self._scene: Scene | None = None
+        self._scene: ServerKnowledge | None = None
         latest = pl_module.rounds - self.attack.rounds
         self._first = None if self.attack.waits and latest > 0 else latest
         if self.round is not None:
@@ -176,7 +176,7 @@ class MaliciousServer(FederatedCallback):
             theta = federation.theta.detach().cpu().clone()
             last = federation.plan_of(plan.round + self.attack.rounds - 1)
             images = sum(last.roster.sizes[client] for client in self.attack.targets(last))
-            self._scene = Scene(public, federation.space, theta, plan.round, images, self.reading.baited)
+            self._scene = ServerKnowledge(public, federation.space, theta, plan.round, images, self.reading.baited)
 
     def _stage(self, round_: int) -> int | None:
         """0 in the first round of the attack, None in honest rounds."""
@@ -320,11 +320,13 @@ class MaliciousServer(FederatedCallback):
         first = self._first if self._first is not None else federation.rounds - self.attack.rounds
         return first + self.attack.rounds - 1
 
-    def _conditions(self, federation: FederatedModule) -> Conditions:
+    def _conditions(self, federation: FederatedModule) -> ReconstructionConditions:
         round_, attack = self._last(federation), self.attack
         clients = attack.targets(federation.plan_of(round_))
         notes = tuple(self._notes(federation))
-        return Conditions(attack.name, self.label, "malicious server", attack.sees, round_ + 1, clients, notes)
+        return ReconstructionConditions(
+            attack.name, self.label, "malicious server", attack.sees, round_ + 1, clients, notes
+        )
 
     def _notes(self, federation: FederatedModule) -> Iterator[str]:
         if self._obstacle is not None and self.insist:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.findings import Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
@@ -18,7 +18,7 @@ from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.catalogue import PAPERS, ProtocolName
 from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.protocols.waffle import WafflePaper
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.federated import Federations
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
 from app.errors import Problem, raise_all
@@ -26,7 +26,7 @@ from app.federation.execution.distributed import autocast_of
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.privacy.traits import Part
+from app.privacy.traits import StackPart
 from app.results.attacks.membership_results import AttackResults
 
 USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
@@ -134,10 +134,10 @@ class MembershipInference(FederatedCallback):
             self.home.results.conclude(found, world.rates, "" if final else f"after round {rounds}")
         return found
 
-    def world(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> World:
+    def world(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> AuditContext:
         """Everything the evaluation has in hand."""
         home = self.home
-        return World(
+        return AuditContext(
             public=public_knowledge(federation, rounds),
             transcript=transcript,
             sets=federation.data.membership,
@@ -147,10 +147,10 @@ class MembershipInference(FederatedCallback):
         )
 
 
-def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
+def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledge:
     """What everybody knows of a federation after so many rounds, and the attacker's own data."""
     data, sets = federation.data, federation.data.membership
-    return Public(
+    return PublicKnowledge(
         prototype=federation.net,
         store=data.store,
         local=federation.local,
@@ -166,16 +166,16 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> Public:
     )
 
 
-def _defenses(federation: FederatedModule) -> Iterator[Part]:
+def _defenses(federation: FederatedModule) -> Iterator[StackPart]:
     """Which defenses are used is no secret; attackers adapt to those that say what they do.
 
     A network whose clients keep a choice to themselves counts among them.
     """
     if federation.net.private_names():
-        yield Part(type(federation.net).__name__, frozenset({"hidden-choice"}))
+        yield StackPart(type(federation.net).__name__, frozenset({"hidden-choice"}))
     for place, callback in enumerate(federated_callbacks(federation.trainer)):
         if callback.kind == "defense" and (traits := callback.traits()):
-            yield Part(type(callback).__name__, traits, place)
+            yield StackPart(type(callback).__name__, traits, place)
 
 
 def _protocol(

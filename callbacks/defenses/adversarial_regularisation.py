@@ -15,7 +15,7 @@ from app.federation.client import ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.attacker_net import Adversary, AttackerNet
+from app.privacy.attacker_net import AttackerNet, InternalAttacker
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
 
@@ -57,7 +57,7 @@ class AdversarialRegularisation(FederatedCallback):
         self.vectorisable = weight == 0
         self._states: dict[int, dict[str, Any]] = {}
         self._fresh: dict[int, dict[str, Any]] = {}
-        self._playing: dict[int, tuple[Adversary, torch.Generator]] = {}
+        self._playing: dict[int, tuple[InternalAttacker, torch.Generator]] = {}
 
     def traits(self) -> frozenset[Trait]:
         """Clients train differently, against an attack on their own outputs."""
@@ -117,11 +117,13 @@ class AdversarialRegularisation(FederatedCallback):
             if all(bool(value.isfinite().all()) for value in adversary.net.parameters()):
                 self._fresh[client.client] = _moved(adversary.state_dict(), torch.device("cpu"))
 
-    def _adversary(self, federation: FederatedModule, client: ClientModule) -> Adversary:
+    def _adversary(self, federation: FederatedModule, client: ClientModule) -> InternalAttacker:
         like = next(client.net.parameters())
         values = torch_generator(federation.seed, "attacker", client.client)
         net = AttackerNet(federation.data.shape.classes, values, self.width)
-        adversary = Adversary(net.to(like.device, torch.promote_types(like.dtype, torch.float32)), self.attacker_lr)
+        adversary = InternalAttacker(
+            net.to(like.device, torch.promote_types(like.dtype, torch.float32)), self.attacker_lr
+        )
         if client.client in self._states:
             adversary.load_state_dict(self._states[client.client])
         return adversary

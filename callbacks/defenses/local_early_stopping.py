@@ -17,7 +17,7 @@ from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
 
 
-class StopEarly(FederatedCallback):
+class LocalEarlyStopping(FederatedCallback):
     """Ends the run when the server's model no longer improves on the clients' reference sets.
 
     After every round all clients evaluate the server's model on their reference sets, and the mean loss over all these

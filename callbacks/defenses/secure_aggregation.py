@@ -14,7 +14,7 @@ from app.federation.channels.integer_code import channel_problems, largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.plan import Roster
+from app.federation.plan import ClientPool
 from app.federation.plan_audit.guard import GuardFinding, examine, guard_problems
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
@@ -83,7 +83,7 @@ class SecureAggregation(FederatedCallback):
         if not self.allow_singletons:
             yield from guard_problems(self._findings, self.model_bound)
 
-    def _setting_problems(self, roster: Roster) -> Iterable[Problem]:
+    def _setting_problems(self, roster: ClientPool) -> Iterable[Problem]:
         if roster.most < 2:
             yield Problem(
                 f"{roster.most} of {len(roster.sizes)} clients takes part in a round",

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
-from app.federation.all_clients import Choice, Everyone, LocalScore
+from app.federation.all_clients import AllClients, Choice, LocalScore
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.results.attacks.reconstruction_files import save_figure
@@ -90,7 +90,7 @@ class FairnessRecorder(FederatedCallback):
 
     def _measure(self, federation: FederatedModule, round_: int, last: bool) -> None:
         """Evaluate everybody, on all processes; nothing is kept where no client has a test set."""
-        everyone = Everyone(federation, round_ - 1)
+        everyone = AllClients(federation, round_ - 1)
         choices: tuple[Choice, ...] = everyone.choices if last else ("own",)
         with federation.clock.phase("evaluate"):
             found: dict[str, tuple[LocalScore, ...]] = {choice: everyone.scores(choice) for choice in choices}

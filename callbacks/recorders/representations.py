@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import last_linear
 from app.attacks.responses import Ids
 from app.attacks.targets import released_model
@@ -57,13 +57,13 @@ class Representations(FederatedCallback):
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
         """Keep the representations of the finished run."""
         rounds = federation.trainer.current_epoch
-        world = World(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         self.found = represent(world, self.samples)
         if self.folder is not None:
             write_representations(self.folder.path, self.found)
 
 
-def represent(world: World, samples: int) -> RepresentedSamples:
+def represent(world: AuditContext, samples: int) -> RepresentedSamples:
     """What the last layer of the released model reads of members and of non-members of all clients together.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from attack_kit import World, noisy_world
 
 from app.attacks.controls import make_toy
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
 
 
@@ -35,7 +35,7 @@ def shadow_folder(tmp_path_factory):
 def memorised(toy, shadow_folder):
     """The memorised model with 16 shadows of each kind."""
     source = CentralShadows(toy.public, toy.audited, 16, shadow_folder)
-    return World(toy.public, toy.memorised, toy.samples, toy.truth, source, Oracle(toy.public))
+    return World(toy.public, toy.memorised, toy.samples, toy.truth, source, ModelQuery(toy.public))
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,17 @@ from torch.optim import SGD
 
 from app.benchmarks.defenses import METHODS, private_steps
 from app.benchmarks.ours import ours
-from app.benchmarks.paillier import CLIENTS, Measured, Subject, client_table, encryption_table, measure, round_table
+from app.benchmarks.paillier import (
+    CLIENTS,
+    BenchmarkNet,
+    Measured,
+    client_table,
+    encryption_table,
+    measure,
+    round_table,
+)
 from app.benchmarks.raw import raw_sequence, raw_threads
-from app.benchmarks.table import Row, Table
+from app.benchmarks.table import BenchmarkRow, Table
 from app.benchmarks.waffle import raw_waffle
 from app.benchmarks.work import Work
 from app.models import CNN, MLP, DataShape, Factorised
@@ -40,7 +48,7 @@ def test_mini_batches_come_in_the_same_order():
 
 
 def test_table_tells_whether_goals_are_met():
-    rows = (Row("raw", 2.0, 1.9, 3.8, 1.0), Row("mine", 3.0, 2.9, float("nan"), 1.5, goal=1.2))
+    rows = (BenchmarkRow("raw", 2.0, 1.9, 3.8, 1.0), BenchmarkRow("mine", 3.0, 2.9, float("nan"), 1.5, goal=1.2))
     table = Table("a round", "s", "raw", rows)
     assert str(table).splitlines()[-1].split() == ["mine", "3.000", "2.900", "1.50", "<=", "1.2", "NO"]
     plain = table.as_json()["rows"]
@@ -62,7 +70,7 @@ def test_private_steps_are_measured_beside_a_plain_one():
 def test_cost_of_encryption_is_put_together_from_its_parts():
     """Ratios, goals and the round follow from the measured parts as their labels say."""
     goals = {"client_goals": ((2048, (0.05, 0.8, 0.2)),), "round_goals": ((2048, 1.7),)}
-    subject = Subject("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
+    subject = BenchmarkNet("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
     parts = Measured(2048, 512, alone=(0.3, 0.2, 0.4), encrypt=(0.1, 0.2, 9.0), add=1.0, decrypt=4.0, decrypt_cpu=8.0,
                      phe_encrypt=900.0, phe_decrypt=100.0)  # fmt: skip
     client = client_table(subject, 2.0, [parts]).rows
@@ -79,7 +87,7 @@ def test_cost_of_encryption_is_put_together_from_its_parts():
 def test_encryption_is_measured_on_whole_updates(monkeypatch):
     """The sum is checked while it is measured, and every part takes time."""
     monkeypatch.setattr("app.benchmarks.paillier.WARM_UP", 0.0)
-    subject = Subject("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
+    subject = BenchmarkNet("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
     found = measure(1024, np.linspace(-2, 2, 3000, dtype=np.float32), subject)
     assert len(found.alone) == len(found.encrypt) == 2
     assert found.bytes == 75 * 256, "40 values of 25 bits in each of the ciphertexts"

@@ -8,7 +8,7 @@ from published_values import GLOBAL, LOCAL, MEAN, VALUES
 from run_kit import exit_code, train
 
 from app.commands.fit import fit
-from app.experiments.matrix import cells_of
+from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import find_recipe, shipped_comparisons
@@ -63,7 +63,7 @@ def test_file_is_understood(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_published_numbers_belong_to_cells(name):
     """Every number stands beside a run that the comparison makes, and is told once."""
-    figures, cells = figures_of(name), {cell.combination for cell in cells_of(spec_of(name))}
+    figures, cells = figures_of(name), {cell.combination for cell in planned_runs(spec_of(name))}
     assert figures
     assert {figure.place for figure in figures} <= cells
     keys = [(*each.place, each.measure, each.client, each.relation, each.statistic) for each in figures]
@@ -77,7 +77,7 @@ def test_cells_are_understood_by_the_program(name):
     """The parser of `rampart fit` takes the first and the last cell, as published and in short."""
     spec = spec_of(name)
     for each in (spec, spec.at_scale(find_scale(spec, "quick"))):
-        cells = cells_of(each)
+        cells = planned_runs(each)
         ends = [cells[0], cells[-1]]
         assert len(parse_all(ends)) == len({cell.combination for cell in ends})
 

@@ -12,7 +12,7 @@ from comparison_kit import spec_of
 from app.errors import UserError
 from app.experiments.folder import ComparisonFolder, State
 from app.experiments.jobs import make_job
-from app.experiments.matrix import cells_of
+from app.experiments.matrix import planned_runs
 from app.experiments.parsed import ParsedRun
 from app.results.run.store import COMPARISON
 
@@ -65,7 +65,7 @@ def test_states(folder):
 
 def test_what_is_stored(folder, spec):
     """Places and arguments of all runs, the baseline, the purpose."""
-    cells = cells_of(spec)
+    cells = planned_runs(spec)
     folder.write(spec, cells)
     told = json.loads((folder.path / COMPARISON).read_text())
     assert (told["name"], told["purpose"], told["published"]) == ("mine", "What it is for.", [])
@@ -79,19 +79,19 @@ def test_what_is_stored(folder, spec):
 @pytest.mark.parametrize("finished", [True, False])
 def test_other_arguments_are_noticed(folder, spec, finished, tmp_path):
     """A run that was made under other options is not taken for the new one, finished or not."""
-    folder.write(spec, cells_of(spec))
+    folder.write(spec, planned_runs(spec))
     leave_run(folder, "digits-fedavg-none-s0", finished=finished)
-    changed = cells_of(spec_of(tmp_path, set={"trainer.max_epochs": 9}))
+    changed = planned_runs(spec_of(tmp_path, set={"trainer.max_epochs": 9}))
     [problem] = folder.problems(changed, parsed(changed))
     assert "digits-fedavg-none-s0 was made with other settings" in problem.cause
     assert "now --trainer.max_epochs 9" in problem.cause
     assert "delete" in problem.remedy
-    assert not list(folder.problems(cells_of(spec), parsed(changed)))
+    assert not list(folder.problems(planned_runs(spec), parsed(changed)))
 
 
 def test_edited_recipes_are_noticed(folder, spec):
     """The arguments are the same, but they mean something else now."""
-    cells = cells_of(spec)
+    cells = planned_runs(spec)
     folder.write(spec, cells)
     leave_run(folder, "digits-fedavg-none-s0")
     [problem] = folder.problems(cells, parsed(cells, {**CONFIG, "data": {"a": 2}}))
@@ -100,10 +100,10 @@ def test_edited_recipes_are_noticed(folder, spec):
 
 def test_runs_that_are_no_longer_asked_for_keep_their_places(folder, spec, tmp_path):
     """They are still in the folder, so they are still labelled; those that were never run are forgotten."""
-    folder.write(spec, cells_of(spec))
+    folder.write(spec, planned_runs(spec))
     leave_run(folder, "digits-heterofl-none-s0")
     smaller = spec_of(tmp_path, methods=["fedprox"])
-    cells = cells_of(smaller)
+    cells = planned_runs(smaller)
     assert folder.left_over(cells) == ["digits-heterofl-none-s0"]
     folder.write(smaller, cells)
     told = json.loads((folder.path / COMPARISON).read_text())
@@ -135,7 +135,7 @@ def test_only_one_at_a_time(folder):
 
 def test_threads_of_a_run_stay_what_they_were(folder, spec):
     """A resumed run gets the number it was begun with, as a run may not change its settings on the way."""
-    cells = cells_of(spec)
+    cells = planned_runs(spec)
     begun = {**CONFIG, "model": {"workers": 3}}
     leave_run(folder, cells[0].name, begun, finished=False)
     jobs = [make_job(cell, folder, parsed(cells), "mine") for cell in cells]

@@ -3,7 +3,7 @@
 import pytest
 from comparison_kit import SMALL, spec_of, write
 
-from app.experiments.matrix import baseline_of, cells_of, run_name
+from app.experiments.matrix import baseline_of, planned_runs, run_name
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import shipped_comparisons
 from app.results.run.labels import RunLabels
@@ -18,7 +18,7 @@ WIDE = {
 
 def names(spec):
     """Names of all runs."""
-    return [cell.name for cell in cells_of(spec)]
+    return [cell.name for cell in planned_runs(spec)]
 
 
 def test_product_of_the_axes_in_their_order(tmp_path):
@@ -37,7 +37,7 @@ def test_product_of_the_axes_in_their_order(tmp_path):
 def test_what_a_cell_is_told(tmp_path):
     """Recipes from base to attacks, options of the entries, then those of everything, then the seed."""
     spec = spec_of(tmp_path, **WIDE, attacks=["membership"], set={"trainer.max_epochs": 5, "tracking": "disabled"})
-    told = {cell.name: cell.arguments for cell in cells_of(spec)}
+    told = {cell.name: cell.arguments for cell in planned_runs(spec)}
     assert told["sizes-heterofl-strong-s1"] == (
         *("--config", "demo", "--config", "demo", "--config", "heterofl", "--config", "dp-sgd", "--config", "l2"),
         *("--config", "membership", "--model.capacities.large", "2", "--trainer.max_epochs", "5"),
@@ -49,7 +49,7 @@ def test_what_a_cell_is_told(tmp_path):
 def test_values_are_written_as_on_a_command_line(tmp_path):
     """Texts as they are, everything else as JSON."""
     options = {"a": "text", "b": [1.0, 0.5], "c": True, "d": None, "--e": {"f": 1}}
-    arguments = cells_of(spec_of(tmp_path, set=options))[0].arguments[4:-2]
+    arguments = planned_runs(spec_of(tmp_path, set=options))[0].arguments[4:-2]
     assert arguments == ("--a", "text", "--b", "[1.0, 0.5]", "--c", "true", "--d", "null", "--e", '{"f": 1}')
 
 
@@ -79,7 +79,7 @@ def test_include_adds_cells_in_their_place(tmp_path):
 def test_include_may_describe_what_is_new(tmp_path):
     """A method of another name with options of its own."""
     include = [{"method": {"wide": {"configs": ["heterofl"], "set": {"model.capacities.large": 4}}}}]
-    cells = cells_of(spec_of(tmp_path, include=include))
+    cells = planned_runs(spec_of(tmp_path, include=include))
     assert [cell.name for cell in cells][-1] == "digits-wide-none-s0"
     assert cells[-1].arguments[2:6] == ("--config", "heterofl", "--model.capacities.large", "4")
 
@@ -101,7 +101,7 @@ def test_without_axis_of_defenses_there_is_none(tmp_path):
 def test_baseline(changes, expected, tmp_path):
     """As stated, else the first method without defense, else the first cell."""
     spec = spec_of(tmp_path, **changes)
-    assert baseline_of(spec, cells_of(spec)) == expected
+    assert baseline_of(spec, planned_runs(spec)) == expected
 
 
 def test_names_are_safe_for_files():
@@ -120,8 +120,8 @@ def test_scale_and_seeds(tmp_path):
         "quick",
         ["digits-fedavg-none-s1", "digits-heterofl-none-s1"],
     )
-    assert cells_of(quick)[0].arguments[-4:] == ("--trainer.max_epochs", "3", "--seed_everything", "1")
-    assert "l2" in cells_of(quick)[0].arguments
+    assert planned_runs(quick)[0].arguments[-4:] == ("--trainer.max_epochs", "3", "--seed_everything", "1")
+    assert "l2" in planned_runs(quick)[0].arguments
     assert spec.at_scale(find_scale(spec, "full")) == spec
     assert names(spec.with_seeds((5,))) == ["digits-fedavg-none-s5", "digits-heterofl-none-s5"]
 
@@ -145,5 +145,5 @@ def test_shipped_comparison_is_understood(comparison):
     """Each can be read, at each of its scales, and says what it is for."""
     spec = read_spec(comparison.name)
     assert spec.purpose
-    assert cells_of(spec)
-    assert all(cells_of(spec.at_scale(scale)) for scale in spec.scales)
+    assert planned_runs(spec)
+    assert all(planned_runs(spec.at_scale(scale)) for scale in spec.scales)

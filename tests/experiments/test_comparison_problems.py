@@ -4,7 +4,7 @@ import pytest
 from comparison_kit import SMALL, problems_of, spec_of, write
 
 from app.errors import UserError
-from app.experiments.matrix import cells_of
+from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
 
@@ -106,7 +106,7 @@ def test_options_are_tried_before_anything_starts(tmp_path):
         "seeds": [0, 1],
     }
     with pytest.raises(UserError) as error:
-        parse_all(cells_of(spec_of(tmp_path, **changes)))
+        parse_all(planned_runs(spec_of(tmp_path, **changes)))
     causes = sorted(problem.cause for problem in error.value.problems)
     assert len(causes) == 2
     assert causes[0].startswith("digits-fedavg-memdefense")
@@ -119,7 +119,7 @@ def test_option_of_a_defense_that_a_cell_does_not_have(tmp_path):
     """The cells without the defense are named."""
     changes = {"defenses": ["none", "memdefense"], "set": {"defenses.memdefense.gamma": 0.5}}
     with pytest.raises(UserError) as error:
-        parse_all(cells_of(spec_of(tmp_path, **changes)))
+        parse_all(planned_runs(spec_of(tmp_path, **changes)))
     [problem] = error.value.problems
     assert problem.cause.startswith("digits-fedavg-none, digits-heterofl-none: --defenses.memdefense.gamma")
 
@@ -127,14 +127,14 @@ def test_option_of_a_defense_that_a_cell_does_not_have(tmp_path):
 def test_recipes_of_a_cell_that_contradict_each_other(tmp_path):
     """Two recipes that both say how wide clients are: told before anything starts, with the cells."""
     with pytest.raises(UserError) as error:
-        parse_all(cells_of(spec_of(tmp_path, base=["overfitted"], set={"data.partition.clients": 4})))
+        parse_all(planned_runs(spec_of(tmp_path, base=["overfitted"], set={"data.partition.clients": 4})))
     [problem] = error.value.problems
     assert problem.cause.startswith("digits-heterofl-none: capacities are given by large and by rates")
 
 
 def test_rounds_and_settings_of_good_cells(tmp_path):
     """The parser of `rampart fit` says what each combination is run with; nothing is built."""
-    parsed = parse_all(cells_of(spec_of(tmp_path, **{**SMALL, "set": {"trainer.max_epochs": 7}, "seeds": [0, 1]})))
+    parsed = parse_all(planned_runs(spec_of(tmp_path, **{**SMALL, "set": {"trainer.max_epochs": 7}, "seeds": [0, 1]})))
     assert list(parsed) == [("digits", "fedavg", "none"), ("digits", "heterofl", "none")]
     run = parsed["digits", "fedavg", "none"]
     assert run.rounds == 7

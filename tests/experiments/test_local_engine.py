@@ -12,7 +12,7 @@ from comparison_kit import alive, board_of, comes, fake_job
 
 from app.experiments.folder import ComparisonFolder
 from app.experiments.local_engine import LocalEngine, local_shares
-from app.experiments.processes import Share, last_lines, start
+from app.experiments.processes import Resources, last_lines, start
 from app.experiments.stopping import StopRequest
 from app.experiments.supervisor import BUSY
 
@@ -76,13 +76,13 @@ def test_failures_do_not_stop_the_others(folder):
 def test_environment_of_a_run(folder):
     """Threads, tags, the cores it is bound to, and no number of workers where the cores tell it."""
     own = sorted(os.sched_getaffinity(0))[0]
-    start(fake_job(folder, "a"), Share(3, (own,))).wait()
+    start(fake_job(folder, "a"), Resources(3, (own,))).wait()
     assert seen(folder, "a")[0][1:] == ["3", "digits,a,none", f"[{own}]", "[]"]
-    start(fake_job(folder, "b"), Share(3)).wait()
+    start(fake_job(folder, "b"), Resources(3)).wait()
     assert seen(folder, "b")[0][-2:] == ["['--model.workers',", "'3']"]
-    start(fake_job(folder, "c", begun=True, workers=2), Share(3)).wait()
+    start(fake_job(folder, "c", begun=True, workers=2), Resources(3)).wait()
     assert seen(folder, "c")[0][-2:] == ["['--model.workers',", "'2']"]
-    start(fake_job(folder, "d", begun=True), Share(3)).wait()
+    start(fake_job(folder, "d", begun=True), Resources(3)).wait()
     assert seen(folder, "d")[0][-1] == "[]"
 
 
@@ -173,12 +173,12 @@ def test_runs_do_not_outlive_their_parent(folder):
         process.kill()
         process.wait()
     assert comes(lambda: not alive(pid))
-    assert start(fake_job(folder, "a"), Share(1)).wait() == 0
+    assert start(fake_job(folder, "a"), Resources(1)).wait() == 0
 
 
 def test_a_run_at_work_is_not_started_twice(folder, monkeypatch):
     """The second process gives up and says who is there."""
-    first = start(fake_job(folder, "a", "slow"), Share(1))
+    first = start(fake_job(folder, "a", "slow"), Resources(1))
     try:
         assert comes((folder.run("a") / "seen").exists)
         pid = seen(folder, "a")[0][0]

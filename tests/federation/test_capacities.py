@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.federation.capacities import Capacities
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
+from app.federation.plan import ClientPool, Plan
 from app.federation.submodels import Prefix
 from app.models import MLP, DataShape
 
@@ -149,7 +149,7 @@ def test_a_draw_depends_on_the_seed_alone(capacities):
 def test_redrawn_capacities():
     """In every round the same rates in another order; any round can be asked for, in any order."""
     rates = Capacities(levels="a1-b2-c2", widest="draw").assign(SIZES, 3)
-    roster = Roster(tuple(SIZES), rates, 1.0, seed=3, redraw=True)
+    roster = ClientPool(tuple(SIZES), rates, 1.0, seed=3, redraw=True)
     rounds = [roster.capacities_in(number) for number in range(30)]
     assert all(sorted(found) == sorted(rates) for found in rounds)
     assert len(set(rounds)) > 10
@@ -162,7 +162,7 @@ def test_redrawn_capacities():
 def test_a_plan_uses_the_capacities_of_its_round():
     """Seats, widths and submodels follow the draw."""
     space = ParameterSpace(MLP(DataShape(1, 2, 2, 3), (8, 4)))
-    roster = Roster((3,) * 4, (1.0, 0.5, 0.5, 0.25), 1.0, seed=0, redraw=True)
+    roster = ClientPool((3,) * 4, (1.0, 0.5, 0.5, 0.25), 1.0, seed=0, redraw=True)
     for number in range(6):
         plan = Plan(number, roster, Prefix(), space)
         assert plan.capacities == roster.capacities_in(number)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from app.federation.channels.base import Aggregate, PlainChannel, Update
 from app.federation.parameters import Axis
-from app.federation.submodels import Seat, SubmodelMethod
+from app.federation.submodels import ClientRound, SubmodelMethod
 
 
 def update_of(index: list[int], values: list[float], weight: float = 1.0, curvature: float = 0.0) -> Update:
@@ -157,7 +157,7 @@ def test_cells_no_client_holds(uncovered, untouched):
 class EveryChannel(SubmodelMethod):
     """Keeps all channels, but says that every client is different."""
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """All of them."""
         return torch.arange(axis.width)
 

@@ -6,7 +6,7 @@ from federation_kit import TINY_MLP, Blobs, Reports, run, sgd, small_federation
 
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.plan import NOBODY, Plan, Roster
+from app.federation.plan import NOBODY, ClientPool, Plan
 from app.federation.submodels import Prefix
 
 LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2))
@@ -14,7 +14,7 @@ LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2))
 
 def roster(clients=50, participation=0.3, seed=1, sampling="poisson"):
     """Clients of one sample and full width."""
-    return Roster((1,) * clients, (1.0,) * clients, participation, seed, sampling=sampling)
+    return ClientPool((1,) * clients, (1.0,) * clients, participation, seed, sampling=sampling)
 
 
 def test_every_client_is_drawn_by_itself():

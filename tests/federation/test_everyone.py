@@ -7,7 +7,7 @@ import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, make_trainer, sgd, small_federation
 
 from app.errors import UserError
-from app.federation.all_clients import Everyone, Joining, Newcomers
+from app.federation.all_clients import AllClients, Joining, Newcomers
 from app.federation.evaluation import Evaluation, score
 from app.federation.local_training import LocalTraining
 from app.models import MLP, Factorised
@@ -51,7 +51,7 @@ def by_hand(federation, client, values=None):
 @pytest.mark.parametrize("executor", ["sequence", "threads", "vectorised"])
 def test_every_client_is_scored_with_its_own_private_part(executor):
     """Counts and losses are those of the server's model with the client's values put in by hand."""
-    federation, scores = seen(lambda f: Everyone(f, f.plan.round).scores(), executor=executor)
+    federation, scores = seen(lambda f: AllClients(f, f.plan.round).scores(), executor=executor)
     assert [local.client for local in scores] == list(range(5))
     for local in scores:
         expected = by_hand(federation, local.client, federation.personal.of(local.client))
@@ -64,7 +64,7 @@ def test_other_choices_are_what_they_say():
     """Another's values come from a fixed exchange without fixed points, the mean is the mean, none is the server's."""
 
     def look(federation):
-        everyone = Everyone(federation, federation.plan.round)
+        everyone = AllClients(federation, federation.plan.round)
         return {choice: everyone.scores(choice) for choice in everyone.choices}
 
     federation, found = seen(look)
@@ -81,7 +81,7 @@ def test_other_choices_are_what_they_say():
 def test_private_parts_are_exchanged_within_a_group(monkeypatch):
     """Groups differ anyway; only the one holder of a group exchanges with a client of another group."""
     monkeypatch.setattr(Blobs, "groups", ["odd", "odd", "even", "even", "alone"])
-    _, partners = seen(lambda f: Everyone(f, f.plan.round)._partners)
+    _, partners = seen(lambda f: AllClients(f, f.plan.round)._partners)
     assert {partners[0], partners[1]} == {0, 1}
     assert partners[0] == 1
     assert partners[2] == 3
@@ -91,7 +91,7 @@ def test_private_parts_are_exchanged_within_a_group(monkeypatch):
 
 def test_clients_never_queried_use_the_server_as_it_is():
     """One of five clients takes part; the others have nothing of their own."""
-    federation, scores = seen(lambda f: Everyone(f, f.plan.round).scores(), rounds=1, participation=0.2)
+    federation, scores = seen(lambda f: AllClients(f, f.plan.round).scores(), rounds=1, participation=0.2)
     (holder,) = federation.personal.clients
     for local in scores:
         assert local.own == (local.client == holder)
@@ -102,7 +102,7 @@ def test_clients_never_queried_use_the_server_as_it_is():
 def test_networks_without_a_private_part_offer_one_choice():
     """And all clients are scored with the server's model."""
     federation, (choices, scores) = seen(
-        lambda f: (Everyone(f, f.plan.round).choices, Everyone(f, f.plan.round).scores()), net=TINY_MLP
+        lambda f: (AllClients(f, f.plan.round).choices, AllClients(f, f.plan.round).scores()), net=TINY_MLP
     )
     assert choices == ("own",)
     for local in scores:
@@ -112,8 +112,8 @@ def test_networks_without_a_private_part_offer_one_choice():
 
 def test_narrow_clients_are_scored_with_their_submodels():
     """A narrow client cannot run the server's whole model."""
-    whole = seen(lambda f: Everyone(f, f.plan.round).scores(), net=TINY_MLP)[1]
-    narrow = seen(lambda f: Everyone(f, f.plan.round).scores(), net=TINY_MLP, capacities=[1.0, 0.5, 0.5, 0.5, 0.5])[1]
+    whole = seen(lambda f: AllClients(f, f.plan.round).scores(), net=TINY_MLP)[1]
+    narrow = seen(lambda f: AllClients(f, f.plan.round).scores(), net=TINY_MLP, capacities=[1.0, 0.5, 0.5, 0.5, 0.5])[1]
     assert [local.client for local in narrow] == [local.client for local in whole]
     assert narrow[1].score.loss != whole[1].score.loss
 
@@ -121,7 +121,7 @@ def test_narrow_clients_are_scored_with_their_submodels():
 def test_fine_tuning_is_one_more_round_of_which_nothing_is_sent():
     """What a client has after fine-tuning is what it would have trained in the next round, alone."""
     alone, scores = seen(
-        lambda f: Everyone(f, f.plan.round).fine_tuned(),
+        lambda f: AllClients(f, f.plan.round).fine_tuned(),
         net=TINY_MLP,
         local=LocalTraining(batch_size=100, epochs=3, shuffle=False, optimizer=sgd(0.2)),
     )
@@ -139,7 +139,7 @@ def test_fine_tuning_is_one_more_round_of_which_nothing_is_sent():
 
 def test_clients_without_a_test_set_are_left_out():
     """Nothing to measure, nobody to report."""
-    _, scores = seen(lambda f: Everyone(f, f.plan.round).scores(), data=Blobs(SIZES))
+    _, scores = seen(lambda f: AllClients(f, f.plan.round).scores(), data=Blobs(SIZES))
     assert scores == ()
 
 
@@ -160,7 +160,7 @@ def joined(net=WAFFLE, clients=2, visits=3, **settings):
 def test_newcomers_take_part_in_no_round(sampling):
     """They are drawn by the seed; the others take part as before; the means over everyone leave them out."""
     federation, everyone = seen(
-        lambda f: Everyone(f, f.plan.round).scores(),
+        lambda f: AllClients(f, f.plan.round).scores(),
         newcomers=Newcomers(2),
         rounds=4,
         participation=0.7,

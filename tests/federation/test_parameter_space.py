@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from app.errors import UserError
 from app.federation.parameters import Axis, ParameterSpace
-from app.federation.submodels import Prefix, Seat, SubmodelMethod
+from app.federation.submodels import ClientRound, Prefix, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LayerAxes, LeNet5, ResNet18, ScalableNet
 
 COLOUR = DataShape(3, 8, 8, 5)
@@ -43,7 +43,7 @@ def widths(space: ParameterSpace) -> dict[str, int]:
 
 def prefix(space: ParameterSpace, rate: float) -> Tensor:
     """Cells of HeteroFL's submodel."""
-    return Prefix().index(space, Seat(0, 0, rate, 1, 0))
+    return Prefix().index(space, ClientRound(0, 0, rate, 1, 0))
 
 
 def kept_positions(axis: str | None, length: int, spread: int, choice: dict[str, Tensor]) -> list[int]:
@@ -219,7 +219,7 @@ class RandomChannels(SubmodelMethod):
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """A random subset, ascending."""
         return torch.randperm(axis.width, generator=self.generator)[:keep].sort().values
 
@@ -232,7 +232,7 @@ SPACES = {name: (NETS[name](), ParameterSpace(NETS[name]())) for name in ("mlp",
 def test_random_choices_are_valid_index_sets(name, rate, seed):
     """Unique, ascending, in bounds; and extract then scatter is the identity on covered cells."""
     _, space = SPACES[name]
-    index = RandomChannels(seed).index(space, Seat(0, 0, rate, 1, 0))
+    index = RandomChannels(seed).index(space, ClientRound(0, 0, rate, 1, 0))
     assert index.dtype == torch.int64
     assert bool((index.diff() > 0).all())
     assert 0 <= int(index[0]) <= int(index[-1]) < space.size

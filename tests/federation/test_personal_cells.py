@@ -6,7 +6,7 @@ from federation_kit import TINY_MLP, Blobs, Recorder, Reports, initial, make_tra
 
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
-from app.federation.private_coordinates import PersonalCells
+from app.federation.private_coordinates import PersonalCoordinates
 
 SIZES = (5, 8, 11)
 
@@ -123,12 +123,12 @@ def test_personal_cells_survive_a_checkpoint(tmp_path):
 def test_state_roundtrip():
     """What one store saved, another one gives back."""
     everything, theta = torch.arange(3), torch.tensor([1.0, 2.0, 3.0])
-    cells = PersonalCells(torch.tensor([True, False, True]), theta)
+    cells = PersonalCoordinates(torch.tensor([True, False, True]), theta)
     cells.keep(4, everything, torch.tensor([10.0, 20.0, 30.0]))
     cells.synchronise()
     assert cells.clients == (4,)
     assert cells.of(4).tolist() == [10.0, 30.0]
-    other = PersonalCells(torch.tensor([True, False, True]), theta)
+    other = PersonalCoordinates(torch.tensor([True, False, True]), theta)
     other.load_state_dict(cells.state_dict())
     vector = theta.clone()
     other.restore(4, everything, vector)
@@ -141,7 +141,7 @@ def test_state_roundtrip():
 def test_cells_outside_a_submodel_are_remembered():
     """A client that trains other cells in the next round still has the first ones."""
     theta = torch.zeros(4)
-    cells = PersonalCells(torch.ones(4, dtype=torch.bool), theta)
+    cells = PersonalCoordinates(torch.ones(4, dtype=torch.bool), theta)
     for index, values in (([0, 1], [1.0, 2.0]), ([1, 2], [5.0, 6.0])):
         cells.keep(0, torch.tensor(index), torch.tensor(values))
         cells.synchronise()
@@ -152,7 +152,7 @@ def test_cells_outside_a_submodel_are_remembered():
 
 def test_values_of_a_round_count_from_the_next_one():
     """What a client kept shows only after the round, so that order does not matter."""
-    cells = PersonalCells(torch.ones(2, dtype=torch.bool), torch.zeros(2))
+    cells = PersonalCoordinates(torch.ones(2, dtype=torch.bool), torch.zeros(2))
     cells.keep(0, torch.arange(2), torch.tensor([7.0, 7.0]))
     vector = torch.zeros(2)
     cells.restore(0, torch.arange(2), vector)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.optim import SGD
 
-from app.attacks.context import Lab, ShadowSet
-from app.attacks.model_query import Oracle
+from app.attacks.context import AttackContext, ShadowSet
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Responses
-from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.federation.local_training import LocalTraining
 from app.metrics.membership import NO_CLIENT, MembershipScores
@@ -73,16 +73,16 @@ class World:
         oracle: shared, so that models answer once.
     """
 
-    public: Public
+    public: PublicKnowledge
     target: AttackedModel
     samples: np.ndarray
     truth: np.ndarray
     source: CentralShadows
-    oracle: Oracle
+    oracle: ModelQuery
 
     def lab(self, target=None):
         """A fresh lab, without notes."""
-        return Lab(self.public, self.oracle, self.source, target or self.target)
+        return AttackContext(self.public, self.oracle, self.source, target or self.target)
 
     def scores(self, attack, target=None):
         """Scores of an attack on the target, or on another model."""
@@ -107,7 +107,7 @@ def noisy_world(seed=0, side=500):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = MLP(store.shape, hidden=(128,))
-    public = Public(
+    public = PublicKnowledge(
         prototype=net,
         store=store,
         local=LocalTraining(epochs=10, batch_size=40, optimizer=partial(SGD, lr=0.1, momentum=0.9)),
@@ -118,10 +118,10 @@ def noisy_world(seed=0, side=500):
     )
     samples = np.arange(2 * side)
     members = np.sort(rng.permutation(samples)[:side])
-    (snapshots,) = train_centrally(public, [Job(0, 1.0, members)], (1,), seed, 1)
+    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, members)], (1,), seed, 1)
     target = AttackedModel("noisy", NO_CLIENT, side, snapshots)
     source = CentralShadows(public, {NO_CLIENT: samples}, 16)
-    return World(public, target, samples, np.isin(samples, members), source, Oracle(public))
+    return World(public, target, samples, np.isin(samples, members), source, ModelQuery(public))
 
 
 class FakeOracle:
@@ -168,7 +168,7 @@ def fake_lab(tables, labels, shadows, classes, population=()):
     """
     made = [Shadow(fake_model(key), np.asarray(inside), np.asarray(out)) for key, (inside, out) in shadows.items()]
     public = SimpleNamespace(seed=0, classes=classes, population=np.asarray(population, dtype=np.int64))
-    return Lab(public, FakeOracle(tables, labels), FakeSource(made), fake_model("target"))
+    return AttackContext(public, FakeOracle(tables, labels), FakeSource(made), fake_model("target"))
 
 
 def logits_with_probability(probabilities, labels, classes):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from app.crypto.messages import Envelope, Wire
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix
+from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix
 from app.models import MLP
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
@@ -19,11 +19,11 @@ NET = partial(MLP, hidden=(12, 8))
 SIZES = (6, 11, 8, 5, 9, 7, 10, 4)
 MIXED = [1.0, 0.5, 0.5, 0.25, 0.5, 0.25, 1.0, 0.5]
 METHODS = {
-    **{code: Integration.preset(code) for code in PRESETS},
+    **{code: ChannelSubset.preset(code) for code in PRESETS},
     "FedRolex": FedRolex(),
     "FjORD": FjORD(draw="round"),
     "Prefix": Prefix(),
-    "independent": Integration.preset("USR", coupling="independent"),
+    "independent": ChannelSubset.preset("USR", coupling="independent"),
 }
 
 ENCRYPTED = partial(Paillier, key_length=1024, workers=1)

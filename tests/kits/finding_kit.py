@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.attacks.findings import CapacityRow, Conditions, Figure, Finding, unavailable
+from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -16,7 +16,7 @@ REASON = "the server sees sums of updates only, and this attack reads single one
 
 def conditions(attack="yeom", target="global", protocol="audit", adversary="external", adaptation=""):
     """Conditions of an attack that assumes little."""
-    return Conditions(attack, target, protocol, adversary, THREAT, adaptation=adaptation)
+    return AttackConditions(attack, target, protocol, adversary, THREAT, adaptation=adaptation)
 
 
 def gaussian_scores(distance=1.0, clients=4, rows=100, seed=0, first=0):
@@ -48,7 +48,7 @@ def full_finding(**others):
     bare = finding("lira-online", "uploads", protocol="fedfa", adversary="server", **others)
     wide = CapacityRow(1.0, 3, bare.clients[0].leakage)
     narrow = CapacityRow(0.5, 1, NotAvailable("width 0.5 has no non-members"))
-    figures = (Figure("Adv %", 12.34, ((0, 3.06), (1, 21.62))), Figure("AUC", 0.6543))
+    figures = (ReportedNumber("Adv %", 12.34, ((0, 3.06), (1, 21.62))), ReportedNumber("AUC", 0.6543))
     return Finding(
         bare.conditions, bare.scores, bare.leakage, bare.clients, (wide, narrow), figures, ("one", "two"), 2.0
     )

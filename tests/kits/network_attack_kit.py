@@ -7,13 +7,13 @@ from functools import cache
 import numpy as np
 import torch
 
-from app.attacks.context import Lab, ShadowSet
+from app.attacks.context import AttackContext, ShadowSet
 from app.attacks.controls import Toy, make_toy
 from app.attacks.membership.yeom import Yeom
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow, Snapshot
-from app.attacks.public_knowledge import Public
-from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.public_knowledge import PublicKnowledge
+from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.federation.local_training import LocalTraining
 from app.metrics.membership import NO_CLIENT, MembershipScores
@@ -30,7 +30,7 @@ class World:
 
     toy: Toy
     source: object
-    oracle: Oracle
+    oracle: ModelQuery
 
     @property
     def target(self):
@@ -39,7 +39,7 @@ class World:
 
     def lab(self, target=None, source=None):
         """A lab for one target, with shadows of its own if wanted."""
-        return Lab(self.toy.public, self.oracle, source or self.source, target or self.target)
+        return AttackContext(self.toy.public, self.oracle, source or self.source, target or self.target)
 
     def auc(self, attack, target=None, truth=None, source=None):
         """Area under the curve of an attack on the audited samples."""
@@ -67,7 +67,7 @@ def chance(truth):
 def memorised():
     """Target and shadows fit their members perfectly."""
     toy = make_toy(0)
-    return World(toy, CentralShadows(toy.public, toy.audited, SHADOWS), Oracle(toy.public))
+    return World(toy, CentralShadows(toy.public, toy.audited, SHADOWS), ModelQuery(toy.public))
 
 
 @cache
@@ -76,9 +76,11 @@ def learning():
     toy = make_toy(0)
     local = replace(toy.public.local, epochs=1)
     public = replace(toy.public, local=local, learning_rates=(0.05,) * 10)
-    (snapshots,) = train_centrally(public, [Job(0, 1.0, toy.members)], (2, 6, 10), 1, 1)
+    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, toy.members)], (2, 6, 10), 1, 1)
     target = AttackedModel("learning", NO_CLIENT, len(toy.members), snapshots)
-    return World(replace(toy, public=public, memorised=target), CentralShadows(public, toy.audited, 6), Oracle(public))
+    return World(
+        replace(toy, public=public, memorised=target), CentralShadows(public, toy.audited, 6), ModelQuery(public)
+    )
 
 
 class Changed:
@@ -118,7 +120,7 @@ def images(statistics):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = CNN(store.shape, u=4, statistics=statistics)
-    return Public(
+    return PublicKnowledge(
         net, store, LocalTraining(), (0.1,), auxiliary=np.arange(100), population=np.arange(100, 228), batch_size=32
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from federation_kit import Shares, run, sgd, small_federation
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.transcript import Transcript, TranscriptSettings
@@ -53,7 +53,7 @@ def make_world(
     defenses: Sequence[FederatedCallback] = (),
     keep: int | None = None,
     **settings,
-) -> World:
+) -> AuditContext:
     """Train a federation and keep all its rounds or the last few; `lr=0` leaves it untrained."""
     data = Noise(sizes, tests, shadow, pixels)
     local = LocalTraining(epochs=epochs, batch_size=16, optimizer=sgd(lr, momentum=0.9))

@@ -8,13 +8,13 @@ from matplotlib.colors import to_hex
 
 from app.results.comparison.table import ComparisonTable, Row, Value
 from app.results.comparison.tabulate import tabulate
-from app.results.figures import Scene
+from app.results.figures import FigureData
 from app.results.figures.style import report_style
 
 
 def scene(store):
     """A store and its table."""
-    return Scene(store, tabulate(store))
+    return FigureData(store, tabulate(store))
 
 
 def value(mean, low=float("nan"), high=float("nan"), **by_seed):

@@ -18,7 +18,7 @@ import yaml
 from finding_kit import finding, missing
 
 from app.attacks.findings import Finding
-from app.attacks.reconstruction.base import Conditions, ReconstructionFinding
+from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.reconstruction import judge
@@ -212,7 +212,7 @@ def channel(simulated=False, accepted=()) -> ChannelStatement:
 @cache
 def rebuilt(recovered: int | None = 4, of=8, label="rolling") -> ReconstructionFinding:
     """A reconstruction of which so many images are exact and the others noise; None where it was not possible."""
-    conditions = Conditions("rolling", label, "malicious server", "sums of updates", 2, (0, 1))
+    conditions = ReconstructionConditions("rolling", label, "malicious server", "sums of updates", 2, (0, 1))
     source = torch.Generator().manual_seed(7)
     images, noise = torch.rand(2, of, 1, 4, 4, generator=source)
     if recovered is None:
@@ -222,7 +222,7 @@ def rebuilt(recovered: int | None = 4, of=8, label="rolling") -> ReconstructionF
     return ReconstructionFinding(conditions, judge(images, keys, offered, torch.arange(of), {}), seconds=1.0)
 
 
-def missing_reconstruction(conditions: Conditions, reason: str = HIDDEN) -> ReconstructionFinding:
+def missing_reconstruction(conditions: ReconstructionConditions, reason: str = HIDDEN) -> ReconstructionFinding:
     """A reconstruction without numbers."""
     return ReconstructionFinding(conditions, NotAvailable(reason))
 

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix, Seat, SubmodelMethod
+from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRolex, FjORD, Prefix, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, ScalableNet
 
 SCHEMES = ("seeded", "original")
 RATES = {"1/2": 1 / 2, "1/3": 1 / 3, "1/4": 1 / 4, "0.6": 0.6}
 RANDOM = [code for code in PRESETS if code.endswith("R")]
 METHODS: dict[str, SubmodelMethod] = {
-    **{f"{code} {scheme}": Integration.preset(code, index_scheme=scheme) for code in PRESETS for scheme in SCHEMES},
+    **{f"{code} {scheme}": ChannelSubset.preset(code, index_scheme=scheme) for code in PRESETS for scheme in SCHEMES},
     "FedRolex": FedRolex(),
     "FjORD batch": FjORD(),
     "FjORD round": FjORD(draw="round"),
@@ -64,7 +64,7 @@ WIDE = (24, 16)
 """Hidden layers wide enough that random sets do not meet by chance."""
 
 
-def fingerprint(method: SubmodelMethod, space: ParameterSpace, seat: Seat) -> bytes:
+def fingerprint(method: SubmodelMethod, space: ParameterSpace, seat: ClientRound) -> bytes:
     """A submodel, to compare and to count."""
     return method.index(space, seat).numpy().tobytes()
 
@@ -109,7 +109,7 @@ def coupled(space: ParameterSpace, index: Tensor) -> dict[str, tuple[int, ...]]:
 
 def family(method: SubmodelMethod, space: ParameterSpace, round_: int, rate: float, clients: int) -> list[bytes]:
     """Submodels of all clients of a round, all of one width."""
-    return [fingerprint(method, space, Seat(round_, client, rate, clients, 3)) for client in range(clients)]
+    return [fingerprint(method, space, ClientRound(round_, client, rate, clients, 3)) for client in range(clients)]
 
 
 MIXED = [1.0, 0.5, 1 / 3, 0.25, 0.6] * 4

@@ -8,7 +8,7 @@ from federation_kit import Blobs, Recorder, Reports, run, sgd, small_federation
 
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import Seat, SubmodelMethod
+from app.federation.submodels import ClientRound, SubmodelMethod
 from callbacks.defenses.tripwire import Tripwire
 
 CHECKS = ("repeated", "plan", "constant_fill", "gradient_suppression", "commitment")
@@ -105,7 +105,7 @@ class Moved(SubmodelMethod):
     def __init__(self, announced: SubmodelMethod, clients: tuple[int, ...]) -> None:
         self.announced, self.clients = announced, clients
 
-    def key(self, seat: Seat) -> Any:
+    def key(self, seat: ClientRound) -> Any:
         """Apart from the others."""
         return (self.announced.key(seat), seat.client in self.clients)
 

@@ -8,7 +8,7 @@ from scipy.stats import binom, norm
 from score_kit import clustered, delong_variance, gaussian, gaussian_auc, twins
 
 from app.errors import UserError
-from app.metrics.comparison import Comparison, aligned, compare_auc, compare_decisions, compare_tpr
+from app.metrics.comparison import PairedDifference, aligned, compare_auc, compare_decisions, compare_tpr
 from app.metrics.intervals import Interval
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.resampling import Bootstrap
@@ -157,4 +157,4 @@ def test_what_cannot_be_compared():
 )
 def test_verdict(difference, p_value, lower, verdict):
     """Significant, in the direction that counts as better."""
-    assert Comparison(difference, Interval(-1, 1), p_value, "test", lower).verdict == verdict
+    assert PairedDifference(difference, Interval(-1, 1), p_value, "test", lower).verdict == verdict

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, softmax
 
-from app.privacy.attacker_net import Adversary, AttackerNet
+from app.privacy.attacker_net import AttackerNet, InternalAttacker
 from app.seeding import torch_generator
 
 CLASSES = 4
@@ -13,7 +13,7 @@ CLASSES = 4
 
 def adversary(width=0.1, lr=1e-3, seed=0, classes=CLASSES):
     """A small attacker that has learnt nothing."""
-    return Adversary(AttackerNet(classes, torch_generator(seed, "attacker"), width), lr)
+    return InternalAttacker(AttackerNet(classes, torch_generator(seed, "attacker"), width), lr)
 
 
 def samples(count, generator):

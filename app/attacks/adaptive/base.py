@@ -74,7 +74,7 @@ class Adaptation(ABC):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingStrategy:
     """How an attacker reads the sightings of one model.
 
     Attributes:

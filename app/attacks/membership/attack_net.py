@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.optim import Optimizer
 
-from app.attacks.context import Lab, progress
+from app.attacks.context import AttackContext, progress
 from app.attacks.models import Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import Problem, UserError
@@ -239,7 +239,7 @@ class Labelled:
     truth: Array
 
 
-def known_shadows(lab: Lab) -> list[Shadow]:
+def known_shadows(lab: AttackContext) -> list[Shadow]:
     """Shadows on the attacker's own data, at least one.
 
     Raises:

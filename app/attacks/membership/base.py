@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from app.attacks.context import Kind, Lab
+from app.attacks.context import AttackContext, Kind
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Ids
 from app.metrics.membership import Array
@@ -54,7 +54,7 @@ class MembershipAttack(ABC):
     """Whether a wrong label makes a sample look less like a member."""
 
     @abstractmethod
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """How member-like each sample looks, the higher the more; any finite scale.
 
         Args:

@@ -15,7 +15,7 @@ from torch.optim import SGD
 from app.attacks.context import progress
 from app.attacks.membership.attack_net import choice_problem, option_problems, share_problems
 from app.attacks.models import Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.central import initial_vector
 from app.errors import Problem, UserError
@@ -59,7 +59,12 @@ class Distillation:
 
 @one_thread()
 def distil(
-    teachers: Public, teacher: Snapshot, public: Public, data: Ids, settings: Distillation, rate: float
+    teachers: PublicKnowledge,
+    teacher: Snapshot,
+    public: PublicKnowledge,
+    data: Ids,
+    settings: Distillation,
+    rate: float,
 ) -> list[Snapshot]:
     """A student after every epoch.
 
@@ -96,7 +101,7 @@ def distil(
     return stages
 
 
-def _network(public: Public, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
+def _network(public: PublicKnowledge, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
     """A network of its own in training mode: those of the oracle change with every question."""
     with torch.random.fork_rng(devices=[]):
         net = public.prototype.scaled(rate).to(public.device, public.dtype).train()
@@ -106,14 +111,14 @@ def _network(public: Public, rate: float, vector: Tensor) -> tuple[nn.Module, Fl
     return net, flat
 
 
-def _teaching(public: Public, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
+def _teaching(public: PublicKnowledge, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
     """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
     if teacher.training:
         return nullcontext()
     return statistics_context(teacher, public.store, torch.from_numpy(data), public.batch_size)
 
 
-def _batches(public: Public, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
+def _batches(public: PublicKnowledge, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
     """Images of one pass over the data, augmented as in training."""
     order = torch.randperm(len(data), generator=torch_generator(public.seed, "distillation", epoch))
     crops = torch_generator(public.seed, "distillation-augmentation", epoch)
@@ -122,7 +127,7 @@ def _batches(public: Public, data: Ids, batch_size: int, epoch: int) -> Iterator
         yield images if public.augment is None else public.augment(images, crops)
 
 
-def _divergence(public: Public, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
+def _divergence(public: PublicKnowledge, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
     """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
     with public.precision():
         with torch.no_grad():

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.context import Kind, Lab
+from app.attacks.context import AttackContext, Kind
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
@@ -53,7 +53,7 @@ class LiRA(MembershipAttack):
         """(samples,) logit of the true class's probability, any finite number."""
         return responses.margins
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Likelihood ratio, or what ranks like it; any finite number."""
         heard, inside = ask_shadows(self.phi, samples, lab.shadows(self.shadows), lab.oracle)
         return self.compare(self.phi(lab.oracle.responses(target, samples)), heard, inside)
@@ -123,7 +123,7 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
 
 
 def ask_shadows(
-    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], oracle: Oracle
+    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], oracle: ModelQuery
 ) -> tuple[Array, NDArray[np.bool_]]:
     """What is read from every shadow's answers, (models, samples), and whether it was trained on the sample."""
     shape = (len(shadows), len(samples))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.attack_net import (
     Kept,
     Loss,
@@ -26,7 +26,7 @@ from app.attacks.membership.attack_net import (
 )
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.nasr_net import NasrNet, NasrSettings
-from app.attacks.model_query import Oracle, last_linear
+from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Activations, Ids
 from app.errors import UserError, raise_all
@@ -49,7 +49,7 @@ class Examples:
     nonmembers: Ids
 
 
-def observe(oracle: Oracle, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
+def observe(oracle: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
     """What the attack network reads, one tensor (samples, features + 3 classes + 1) per snapshot.
 
     Columns: inputs of the last layer (falling, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
@@ -79,7 +79,7 @@ class TrainedNasr:
     """
 
     net: nn.Module
-    oracle: Oracle
+    oracle: ModelQuery
     rates: tuple[float, ...]
     align: bool
 
@@ -93,7 +93,7 @@ class TrainedNasr:
         return predict(self.net, observe(self.oracle, model, samples, self.align))
 
 
-def train_nasr(oracle: Oracle, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
+def train_nasr(oracle: ModelQuery, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
     """Train the attack network on samples whose membership is known.
 
     Args:
@@ -182,7 +182,7 @@ class Nasr(MembershipAttack):
         raise_all(self._settings.problems())
         self._trained: Kept[TrainedNasr] = Kept(lambda trained: parameters_of(trained.net))
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Logit of the member class, any sign."""
         examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(lab)]
         for one in examples:
@@ -194,7 +194,7 @@ class Nasr(MembershipAttack):
         return trained.scores(target, samples)
 
 
-def _last_layer(oracle: Oracle, model: AttackedModel) -> nn.Linear:
+def _last_layer(oracle: ModelQuery, model: AttackedModel) -> nn.Linear:
     return last_linear(oracle.network(model.last))
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.context import Kind, Lab
+from app.attacks.context import AttackContext, Kind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import ask_shadows, refuse_few
 from app.attacks.models import AttackedModel, Shadow
@@ -44,7 +44,7 @@ class RMIA(MembershipAttack):
             raise UserError.of(f"gamma is {gamma:g}", "a sample would dominate copies of itself", "set it to 1 or more")
         self._gamma = gamma
 
-    def _material(self, samples: Ids, lab: Lab) -> tuple[list[Shadow], Ids]:
+    def _material(self, samples: Ids, lab: AttackContext) -> tuple[list[Shadow], Ids]:
         """What the attack works with: shadows, and the part of the population that nobody was trained on."""
         refuse_empty(lab.public.population)
         shadows = lab.shadows(self.shadows)
@@ -75,7 +75,7 @@ class RMIAOffline(RMIA):
             raise UserError.of(f"a is {a:g}", "p(x) would not be a probability", "set it from 0 to 1, or leave it out")
         self._a = a
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Share of the population that each sample dominates, 0 to 1."""
         shadows, population = self._material(samples, lab)
         a = tuned_offset(lab, shadows, population, self._gamma) if self._a is None else self._a
@@ -94,7 +94,7 @@ class RMIAOnline(RMIA):
     )
     shadows = "in-out"
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Share of the population that each sample dominates, 0 to 1."""
         shadows, population = self._material(samples, lab)
         own = online_ratios(listen(lab, target, samples, shadows))
@@ -176,7 +176,7 @@ def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
     return np.searchsorted(np.sort(population), ratios - math.log(gamma), side="left") / population.size
 
 
-def tuned_offset(lab: Lab, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
+def tuned_offset(lab: AttackContext, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
     """The `a` of the largest area under the curve where the first shadow plays the target.
 
     Of equally good values the middle one; the usual one, with a remark, where the shadows do not suffice.
@@ -199,7 +199,7 @@ def tuned_offset(lab: Lab, shadows: Sequence[Shadow], population: Ids, gamma: fl
     return OFFSETS[best[len(best) // 2]]
 
 
-def listen(lab: Lab, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
+def listen(lab: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
     """Ask a model and its shadows about samples."""
     heard, inside = ask_shadows(_signal, samples, shadows, lab.oracle)
     return Signals(_signal(lab.oracle.responses(model, samples)), heard, inside)
@@ -209,7 +209,7 @@ def _signal(responses: Responses) -> Array:
     return responses.true_log_probabilities
 
 
-def unseen_population(lab: Lab, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
+def unseen_population(lab: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
     """The population without audited samples and without what shadows were trained on, which a remark counts.
 
     Raises:

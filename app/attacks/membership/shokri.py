@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from app.attacks.context import Lab, progress
+from app.attacks.context import AttackContext, progress
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import known_answers
 from app.attacks.models import AttackedModel, Shadow
@@ -61,7 +61,7 @@ class Shokri(MembershipAttack):
         self._sort, self._shadows_used, self._fewest = sort, shadows_used, fewest
         self._trained: dict[tuple[Shadow, ...], tuple[_Model | None, ...]] = {}
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Log-odds of membership by the attack model of the sample's class, in nats."""
         models = self._models(lab)
         answers = lab.oracle.responses(target, samples)
@@ -75,7 +75,7 @@ class Shokri(MembershipAttack):
                 scores[rows] = common.log_odds(_with_label(features[rows], answers.labels[rows], lab.public.classes))
         return scores
 
-    def _models(self, lab: Lab) -> tuple[_Model | None, ...]:
+    def _models(self, lab: AttackContext) -> tuple[_Model | None, ...]:
         """A model for every class that has one, and last the one of all classes, where any class needs it."""
         shadows = tuple(self._chosen(lab))
         if shadows not in self._trained:
@@ -90,7 +90,7 @@ class Shokri(MembershipAttack):
             )
         return models
 
-    def _chosen(self, lab: Lab) -> list[Shadow]:
+    def _chosen(self, lab: AttackContext) -> list[Shadow]:
         used = self._shadows_used
         if used is None:
             return lab.shadows("out")
@@ -99,7 +99,7 @@ class Shokri(MembershipAttack):
             lab.note(f"shokri learns from {len(shadows)} shadows: there are no {used}")
         return shadows
 
-    def _train(self, lab: Lab, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
+    def _train(self, lab: AttackContext, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
         known, truth = known_answers(lab, shadows)
         features, classes = attack_features(known, self._sort), lab.public.classes
         models: list[_Model | None] = []

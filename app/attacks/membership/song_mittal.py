@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from app.attacks.context import Kind, Lab
+from app.attacks.context import AttackContext, Kind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses
@@ -47,7 +47,7 @@ class SongMittal(MembershipAttack):
     def values(self, responses: Responses) -> Array:
         """(samples,) finite, the higher the more member-like."""
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """How far the number lies above the threshold of the sample's class: 0 or more is called a member."""
         answers = lab.oracle.responses(target, samples)
         if self.shadows is None:
@@ -169,7 +169,7 @@ def _threshold(values: Array, truth: NDArray[np.bool_]) -> float:
     return best_threshold(roc_curve(MembershipScores.of(values, truth)))
 
 
-def known_answers(lab: Lab, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
+def known_answers(lab: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
     """Answers of every shadow to its members and non-members, one below the other, and which rows are members.
 
     Raises:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.attack_net import (
     Kept,
     Standardise,
@@ -32,7 +32,7 @@ from app.attacks.membership.attack_net import (
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.errors import UserError, raise_all
 from app.metrics.membership import Array
@@ -83,26 +83,26 @@ class Trajectory(MembershipAttack):
         self._nets: Kept[nn.Module] = Kept(parameters_of)
 
     @abstractmethod
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """(samples, stages) float64 losses of a model's training, in the scale of `losses`, the model's own last."""
 
-    def training_shadows(self, lab: Lab) -> list[Shadow]:
+    def training_shadows(self, lab: AttackContext) -> list[Shadow]:
         """Shadows that the attack network is trained on: all there are."""
         return known_shadows(lab)
 
-    def losses(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def losses(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """(samples, snapshots) float64, finite for finite logits: a loss per snapshot of the model."""
         answers = [lab.oracle.responses(model, samples, stage) for stage in range(len(model.snapshots))]
         return np.stack([log_losses(seen) if self._scale == "log" else seen.losses for seen in answers], axis=1)
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Logit of the member class, any sign, from a network that targets with the same shadows share."""
         shadows = self.training_shadows(lab)
         features = self.trajectory(target, samples, lab)
         net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, lab))
         return predict(net, [_tensor(features, lab.public)])
 
-    def _train(self, shadows: list[Shadow], lab: Lab) -> nn.Module:
+    def _train(self, shadows: list[Shadow], lab: AttackContext) -> nn.Module:
         seed = derive_key(lab.public.seed, self.name)
         drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
         seen = [self.trajectory(one.model, known.samples, lab) for one, known in zip(shadows, drawn, strict=True)]
@@ -137,7 +137,7 @@ class UploadTrajectory(Trajectory):
     needs_rounds = 2
     all_rounds = True
 
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """(samples, rounds) losses at every round that was seen, at least 2."""
         if len(model.snapshots) < self.needs_rounds:
             raise UserError.of(
@@ -205,18 +205,18 @@ class DistilledTrajectory(Trajectory):
         self._distilled_shadows = distilled_shadows
         self._students: Kept[AttackedModel] = Kept(lambda one: sum(stage.vector.numel() for stage in one.snapshots))
 
-    def training_shadows(self, lab: Lab) -> list[Shadow]:
+    def training_shadows(self, lab: AttackContext) -> list[Shadow]:
         """The first shadows: each one costs a distillation."""
         wanted = self._distilled_shadows
         # One more than wanted, since one may play the target; all of them where several do.
         return lab.shadows("out", wanted + 1)[:wanted] or super().training_shadows(lab)[:wanted]
 
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """(samples, epochs + 1) losses of the student after every epoch, and of the model itself."""
         student = self._students.get(model.key, lambda: self._student(model, lab.public))
         return np.hstack([self.losses(student, samples, lab), self.losses(model.only_last(), samples, lab)])
 
-    def _student(self, teacher: AttackedModel, public: Public) -> AttackedModel:
+    def _student(self, teacher: AttackedModel, public: PublicKnowledge) -> AttackedModel:
         """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch."""
         stages = distil(public, teacher.last, public, public.population, self._settings, teacher.last.rate)
         told = f"{teacher.key}:{teacher.last.round}:{public.seed}:{self._settings}"
@@ -224,5 +224,5 @@ class DistilledTrajectory(Trajectory):
         return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
 
 
-def _tensor(array: Array, public: Public) -> Tensor:
+def _tensor(array: Array, public: PublicKnowledge) -> Tensor:
     return torch.from_numpy(array).float().to(public.device)

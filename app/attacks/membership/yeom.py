@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Ids
@@ -15,6 +15,6 @@ class Yeom(MembershipAttack):
     name = "yeom"
     threat = Threat(sees="loss on the sample", data="none", trains="nothing")
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: Lab) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
         """Minus the loss, at most 0."""
         return -lab.oracle.responses(target, samples).losses

@@ -10,10 +10,10 @@ import numpy as np
 
 from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.context import ShadowSource
 from app.attacks.controls import blind_failures, control_room, metric_failures
-from app.attacks.findings import Conditions, Finding
+from app.attacks.findings import AttackConditions, Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import TargetKind
 from app.attacks.protocols.base import Protocol, guarded
@@ -22,7 +22,7 @@ from app.attacks.protocols.examination import Examination
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, Mode, ShadowSettings
 from app.errors import UserError
-from app.metrics.comparison import Comparison, compare_auc
+from app.metrics.comparison import PairedDifference, compare_auc
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve, tpr_at_fpr
 
@@ -87,7 +87,7 @@ class Audit(Protocol):
         """
         self._attacks, self._settings = tuple(attacks), settings
 
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """Every attack on every target, by attackers who do not know the defenses and by those who do."""
         world.check_disjoint()
         sources, blind = self._sources(world), self._blind(world)
@@ -103,7 +103,7 @@ class Audit(Protocol):
                     finding = _compared(finding, losses.get(adaptations))
                     yield finding if attempt.adaptation else finding.noting(*remark)
 
-    def _attempts(self, world: World, kind: TargetKind, round_: int) -> Iterator[Attempt]:
+    def _attempts(self, world: AuditContext, kind: TargetKind, round_: int) -> Iterator[Attempt]:
         """Attack by attack; first the attacker who does not know the defenses."""
         mode, public = self._settings.shadows.mode, world.public
         adapted = called_for(public.traits, kind) if self._settings.adaptive else []
@@ -114,9 +114,9 @@ class Audit(Protocol):
                 for adaptations in ((), *adapted):
                     yield Attempt(attack, Choice(kind, round_, attack.all_rounds, adaptations), made, retrained)
 
-    def _attempted(self, world: World, sources: Mapping[Mode, ShadowSource], attempt: Attempt) -> Finding:
+    def _attempted(self, world: AuditContext, sources: Mapping[Mode, ShadowSource], attempt: Attempt) -> Finding:
         settings, attack, choice = self._settings, attempt.attack, attempt.choice
-        conditions = Conditions(
+        conditions = AttackConditions(
             attack=attack.name,
             target=choice.name(world),
             protocol=self.name,
@@ -134,7 +134,7 @@ class Audit(Protocol):
 
         return guarded(conditions, found)
 
-    def _unmatched(self, world: World, kind: TargetKind) -> list[str]:
+    def _unmatched(self, world: AuditContext, kind: TargetKind) -> list[str]:
         """A remark where no attacker adapts to some defense."""
         attempts = list(self._attempts(world, kind, world.public.rounds))
         used = {adaptation for attempt in attempts for adaptation in attempt.choice.adaptations}
@@ -146,7 +146,7 @@ class Audit(Protocol):
         )
         return [f"no attacker who adapts to {' and '.join(left)} was tried: {remedy}"]
 
-    def _sources(self, world: World) -> Mapping[Mode, ShadowSource]:
+    def _sources(self, world: AuditContext) -> Mapping[Mode, ShadowSource]:
         settings, sources = self._settings.shadows, dict[Mode, ShadowSource]()
         if settings.mode != "federated":
             sources["central"] = CentralShadows(world.public, world.audited, settings.count, world.cache)
@@ -163,13 +163,13 @@ class Audit(Protocol):
         )
         return sources
 
-    def _blind(self, world: World) -> list[str]:
+    def _blind(self, world: AuditContext) -> list[str]:
         if self._settings.controls == "skip":
             return []
         members, outside = (np.concatenate(list(part)) for part in (world.truth.members, world.truth.nonmembers))
         return blind_failures(world.public.store, members, outside, world.public.seed)
 
-    def _gated(self, world: World, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
+    def _gated(self, world: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
         """The finding, without its numbers where a control has failed."""
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):
             return finding
@@ -200,7 +200,11 @@ def _compared(finding: Finding, loss: Finding | None) -> Finding:
     if plain.scores.size != calibrated.scores.size or _tpr(calibrated) > _tpr(plain):
         return finding
     difference = compare_auc(plain, calibrated)
-    if isinstance(difference, Comparison) and difference.difference > 0 and difference.verdict != "indistinguishable":
+    if (
+        isinstance(difference, PairedDifference)
+        and difference.difference > 0
+        and difference.verdict != "indistinguishable"
+    ):
         return finding.noting(
             f"uncalibrated: weaker than the plain loss by {difference.difference:.3f} of AUC, so the shadows probably "
             "do not match the target"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from app.attacks.audit_context import World
-from app.attacks.findings import CapacityRow, Conditions, Finding, explained, unavailable
+from app.attacks.audit_context import AuditContext
+from app.attacks.findings import AttackConditions, CapacityRow, Finding, explained, unavailable
 from app.errors import UserError
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -27,11 +27,11 @@ class Protocol(ABC):
     """Rounds (counted from 1) that it attacks beside the last ones."""
 
     @abstractmethod
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """Run the attacks one after the other; a result is given as soon as it is there."""
 
 
-def guarded(conditions: Conditions, attempt: Callable[[], Finding]) -> Finding:
+def guarded(conditions: AttackConditions, attempt: Callable[[], Finding]) -> Finding:
     """The finding, timed; where the attack is refused or breaks down, a finding that says why."""
     started = time.perf_counter()
     try:
@@ -41,7 +41,9 @@ def guarded(conditions: Conditions, attempt: Callable[[], Finding]) -> Finding:
         return unavailable(conditions, explained(error), time.perf_counter() - started, failed=failed)
 
 
-def capacity_rows(world: World, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> tuple[CapacityRow, ...]:
+def capacity_rows(
+    world: AuditContext, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP
+) -> tuple[CapacityRow, ...]:
     """Leakage by width, widest first; empty where all clients train one width."""
     rates = world.rates
     if len(set(rates)) < 2:

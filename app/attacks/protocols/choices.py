@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.attacks.adaptive.base import Adaptation, Reading
-from app.attacks.audit_context import World
+from app.attacks.adaptive.base import Adaptation, ReadingStrategy
+from app.attacks.audit_context import AuditContext
 from app.attacks.membership.base import Adversary
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.targets import Models, aggregated_models, released_model, uploaded_models
@@ -28,34 +28,34 @@ class Choice:
     all_rounds: bool
     adaptations: tuple[Adaptation, ...] = ()
 
-    def name(self, world: World) -> str:
+    def name(self, world: AuditContext) -> str:
         """`global` or `uploads`, with `@round` for models that are not the run's last ones."""
         return self.kind if self._released(world) else f"{self.kind}@{self.round}"
 
-    def adversary(self, world: World) -> Adversary:
+    def adversary(self, world: AuditContext) -> Adversary:
         """Who sees such a target: only the last global model leaves the federation."""
         if self.kind == "uploads":
             return "server"
         before = self.all_rounds or any(adaptation.needs_rounds > 1 for adaptation in self.adaptations)
         return "external" if self._released(world) and not before else "client"
 
-    def reading(self, world: World, rounds: tuple[int, ...]) -> Reading | None:
+    def reading(self, world: AuditContext, rounds: tuple[int, ...]) -> ReadingStrategy | None:
         """How the attacker reads models of the run that it has seen in some rounds; None for as they were seen."""
         if not self.adaptations:
             return None
-        return Reading(tuple(one.fitted(world.public.prototype) for one in self.adaptations), rounds)
+        return ReadingStrategy(tuple(one.fitted(world.public.prototype) for one in self.adaptations), rounds)
 
-    def _released(self, world: World) -> bool:
+    def _released(self, world: AuditContext) -> bool:
         return world.final and self.round == world.public.rounds
 
 
-def rounds_to_attack(world: World, further: tuple[int, ...]) -> list[int]:
+def rounds_to_attack(world: AuditContext, further: tuple[int, ...]) -> list[int]:
     """The last round, then the further ones that were asked for, latest first."""
     asked = sorted({round_ for round_ in further if round_ < world.public.rounds}, reverse=True)
     return [world.public.rounds, *asked]
 
 
-def seen_models(world: World, choice: Choice, further: tuple[int, ...]) -> Models:
+def seen_models(world: AuditContext, choice: Choice, further: tuple[int, ...]) -> Models:
     """The models that the adversary has seen by the end of the round.
 
     Args:
@@ -103,6 +103,6 @@ def adaptation_notes(models: Models) -> list[str]:
     return notes
 
 
-def _readings(models: Models) -> list[Reading]:
+def _readings(models: Models) -> list[ReadingStrategy]:
     found = (model.reading for model in models.values() if isinstance(model, AttackedModel))
     return [reading for reading in found if reading is not None]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.attacks.audit_context import World
-from app.attacks.context import Lab, ShadowSource
-from app.attacks.findings import Conditions, Finding, unavailable
+from app.attacks.audit_context import AuditContext
+from app.attacks.context import AttackContext, ShadowSource
+from app.attacks.findings import AttackConditions, Finding, unavailable
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import capacity_rows, few, total_decision
@@ -33,12 +33,12 @@ class Examination:
         calibrate: whether a threshold is chosen on a shadow.
     """
 
-    world: World
+    world: AuditContext
     source: ShadowSource
     attack: MembershipAttack
     calibrate: bool
 
-    def finding(self, models: Models, conditions: Conditions) -> Finding:
+    def finding(self, models: Models, conditions: AttackConditions) -> Finding:
         """The rows of all models together; models that cannot be attacked are left out with a remark."""
         parts: list[MembershipScores] = []
         decisions: list[Decision] = []
@@ -47,7 +47,7 @@ class Examination:
             if isinstance(model, NotAvailable) or (reason := self._obstacle(client, model)) is not None:
                 notes.append(model.reason if isinstance(model, NotAvailable) else reason or "")
                 continue
-            lab = Lab(self.world.public, self.world.oracle, self.source, model)
+            lab = AttackContext(self.world.public, self.world.oracle, self.source, model)
             parts.append(self._scored(model, lab))
             decisions.extend(self._decisions(parts[-1], lab))
             notes.extend(lab.notes)
@@ -57,7 +57,7 @@ class Examination:
         return self._measured(conditions, MembershipScores.joined(parts), decisions, told)
 
     def _measured(
-        self, conditions: Conditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
+        self, conditions: AttackConditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
     ) -> Finding:
         # the rows of the whole federation share one model, so they are drawn one by one
         bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
@@ -74,7 +74,7 @@ class Examination:
             notes=notes,
         )
 
-    def _scored(self, model: AttackedModel, lab: Lab) -> MembershipScores:
+    def _scored(self, model: AttackedModel, lab: AttackContext) -> MembershipScores:
         samples = self.world.audited[model.client]
         scores = self.attack.scores(model, samples, lab)
         if model.is_global:
@@ -82,7 +82,7 @@ class Examination:
         truth = np.isin(samples, self.world.truth.members[model.client])
         return MembershipScores.of(scores, truth, samples, np.full(len(samples), model.client))
 
-    def _decisions(self, rows: MembershipScores, lab: Lab) -> list[Decision]:
+    def _decisions(self, rows: MembershipScores, lab: AttackContext) -> list[Decision]:
         """Decision at the threshold that would have been best against a shadow; none where there is no shadow."""
         if not self.calibrate:
             return []
@@ -92,7 +92,7 @@ class Examination:
             lab.note(f"no threshold: {error.problems[0].cause}")
             return []
 
-    def _threshold(self, rows: MembershipScores, lab: Lab) -> float:
+    def _threshold(self, rows: MembershipScores, lab: AttackContext) -> float:
         kind = self.attack.shadows or "out"
         shadow = lab.shadows(kind, None if self.attack.shadows else 1)[0]
         # of in-out shadows, only audited samples are in some and out of others
@@ -120,7 +120,7 @@ class Examination:
         return None
 
 
-def _by_owner(world: World, scores: Array) -> MembershipScores:
+def _by_owner(world: AuditContext, scores: Array) -> MembershipScores:
     """Rows of the whole federation's audited samples, each with the client that owns the sample."""
     samples = world.audited[NO_CLIENT]
     owner, truth = np.zeros(len(samples), dtype=np.int64), np.zeros(len(samples), dtype=bool)

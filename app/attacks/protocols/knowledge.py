@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
 from app.attacks.adaptive.base import Adaptation, adapted_name
-from app.attacks.audit_context import World
-from app.attacks.findings import Conditions, Figure, Finding, unavailable
+from app.attacks.audit_context import AuditContext
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import Snapshot, TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
 from app.attacks.protocols.choices import Choice
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import statistics_context
@@ -117,11 +117,13 @@ def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude
 
 
 @torch.no_grad()
-def ask_in_order(public: Public, oracle: Oracle, snapshot: Snapshot, samples: Ids, chunk: int) -> Responses:
+def ask_in_order(
+    public: PublicKnowledge, oracle: ModelQuery, snapshot: Snapshot, samples: Ids, chunk: int
+) -> Responses:
     """Answers to samples asked for in their given order, in chunks of so many, as the papers' code does.
 
     A network that normalises by the statistics of the batch then tells members from non-members by the company they
-    come in; `Oracle.responses` mixes them.
+    come in; `ModelQuery.responses` mixes them.
     """
     net, ids = oracle.network(snapshot), torch.from_numpy(samples)
     logits = []
@@ -139,10 +141,10 @@ def joined(parts: Sequence[Responses]) -> Responses:
 
 
 def on_last_round(
-    world: World,
+    world: AuditContext,
     kind: TargetKind,
     named: tuple[str, str, Threat],
-    attack: Callable[[World, Choice, Conditions], Finding],
+    attack: Callable[[AuditContext, Choice, AttackConditions], Finding],
     adaptations: tuple[Adaptation, ...] = (),
 ) -> Finding:
     """What an attack finds in the last models of one kind, or why it finds nothing.
@@ -157,7 +159,7 @@ def on_last_round(
     choice = Choice(kind, world.public.rounds, all_rounds=False, adaptations=adaptations)
     name, protocol, threat = named
     adversary, adapted = choice.adversary(world), adapted_name(adaptations)
-    conditions = Conditions(name, choice.name(world), protocol, adversary, threat, adaptation=adapted)
+    conditions = AttackConditions(name, choice.name(world), protocol, adversary, threat, adaptation=adapted)
     return guarded(conditions, lambda: attack(world, choice, conditions))
 
 
@@ -168,7 +170,7 @@ def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> Membership
     return MembershipScores.of(scores, truth, samples, np.full(len(samples), client))
 
 
-def federation_rows(world: World, scores: Array, sets: LabelledSets) -> MembershipScores:
+def federation_rows(world: AuditContext, scores: Array, sets: LabelledSets) -> MembershipScores:
     """Rows of the whole federation: members with the client that owns them, then non-members that belong to nobody."""
     samples = np.concatenate([sets.members, sets.nonmembers])
     owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
@@ -205,17 +207,17 @@ def accuracy(decision: Decision) -> float:
     return right / (decision.members + decision.nonmembers)
 
 
-def client_figure(name: str, values: Mapping[int, float]) -> Figure:
+def client_figure(name: str, values: Mapping[int, float]) -> ReportedNumber:
     """The mean over clients, and every client's own value."""
-    return Figure(name, float(np.mean(list(values.values()))), tuple(sorted(values.items())))
+    return ReportedNumber(name, float(np.mean(list(values.values()))), tuple(sorted(values.items())))
 
 
 def concluded(
-    world: World,
-    conditions: Conditions,
+    world: AuditContext,
+    conditions: AttackConditions,
     rows: Sequence[MembershipScores],
     decisions: Sequence[Decision],
-    figures: Sequence[Figure],
+    figures: Sequence[ReportedNumber],
     notes: Sequence[str],
     missing: Sequence[str] = (),
 ) -> Finding:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.audit_context import World
-from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.audit_context import AuditContext
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.base import Threat
 from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import Protocol
@@ -73,7 +73,7 @@ class MappFL(Protocol):
         """
         self._attacks, self._exclude = chosen_attacks(attacks, self.possible, self.name), exclude_known
 
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """Every client's last upload, then the server's model."""
         if self._attacks:
             yield on_last_round(world, "uploads", ("yeom", self.name, self.threat), self._uploads)
@@ -83,14 +83,14 @@ class MappFL(Protocol):
         """Known and evaluated samples of one target, the latter at most 5000 of each kind."""
         return both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
 
-    def _client_sets(self, world: World, client: int) -> LabelledSets | NotAvailable:
+    def _client_sets(self, world: AuditContext, client: int) -> LabelledSets | NotAvailable:
         members = world.truth.members[client]
         try:
             return self.sets(members, world.truth.test, known_count(len(members)), world.public.seed)
         except UserError as error:
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
-    def _uploads(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+    def _uploads(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
         rows, decisions, told, notes, missing = [], [], {}, _remarks(world), []
         for client, model in seen_models(world, choice, ()).items():
             sets = self._client_sets(world, client)
@@ -107,7 +107,7 @@ class MappFL(Protocol):
         extra, reason = _correlation(world, figures)
         return concluded(world, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
 
-    def _server(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+    def _server(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
         (model,) = seen_models(world, choice, ()).values()
         assert isinstance(model, AttackedModel)
         members = np.sort(np.concatenate(world.truth.members))
@@ -116,7 +116,7 @@ class MappFL(Protocol):
         rows = federation_rows(world, -losses.evaluated, sets)
         known = LabelledSets(sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers)
         decision = self._decision(rows, federation_rows(world, -losses.known, known))
-        figures = [Figure(name, value) for name, value in losses.advantages().items()]
+        figures = [ReportedNumber(name, value) for name, value in losses.advantages().items()]
         return concluded(world, conditions, [rows], [decision], figures, [*_remarks(world), *_overlaps(sets)])
 
     def _decision(self, rows: MembershipScores, known: MembershipScores) -> Decision:
@@ -183,7 +183,7 @@ def _first_half(values: Array) -> NDArray[np.bool_]:
     return np.arange(len(values)) < len(values) // 2
 
 
-def _losses(world: World, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
+def _losses(world: AuditContext, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
     """Known members, known non-members and the evaluated samples are asked for one after the other."""
 
     def ask(samples: Ids) -> Responses:
@@ -199,12 +199,12 @@ def _known_rows(losses: YeomLosses, sets: LabelledSets, client: int) -> Membersh
     return MembershipScores.of(-losses.known, _first_half(losses.known), samples, np.full(len(samples), client))
 
 
-def _client_figures(told: dict[int, dict[str, float]]) -> list[Figure]:
+def _client_figures(told: dict[int, dict[str, float]]) -> list[ReportedNumber]:
     names = next(iter(told.values()), {})
     return [client_figure(name, {client: values[name] for client, values in told.items()}) for name in names]
 
 
-def _correlation(world: World, figures: list[Figure]) -> tuple[list[Figure], list[str]]:
+def _correlation(world: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:
     """Figure 1(a): Pearson correlation of log10 size and advantage, or why there is none."""
     if not figures:
         return [], []
@@ -212,7 +212,7 @@ def _correlation(world: World, figures: list[Figure]) -> tuple[list[Figure], lis
     sizes = [len(world.truth.members[client]) for client in clients]
     found = size_correlation(sizes, values, SMALLEST_CLIENT)
     if isinstance(found, SizeCorrelation):
-        return [Figure("Pearson of log10 size and Adv", found.pearson.value)], []
+        return [ReportedNumber("Pearson of log10 size and Adv", found.pearson.value)], []
     return [], [f"no correlation of size and Adv over clients with {SMALLEST_CLIENT} or more samples: {found.reason}"]
 
 
@@ -220,7 +220,7 @@ def _overlaps(sets: LabelledSets) -> list[str]:
     return ["some known samples are also evaluated, as in the paper's code"] if sets.overlap else []
 
 
-def _remarks(world: World) -> list[str]:
+def _remarks(world: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target itself", OFFICIAL_TEST]
     if evaluates_by_batch(world.public.prototype):
         notes.append("members are asked for before non-members: the statistics of each batch tell which is which")

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from app.attacks.adaptive.catalogue import called_for
-from app.attacks.audit_context import World
-from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.audit_context import AuditContext
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import Examples, train_nasr
 from app.attacks.membership.nasr_net import NasrSettings
-from app.attacks.model_query import Oracle, last_linear
+from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.choices import Choice, adaptation_notes, resolved, seen_models
@@ -87,7 +87,7 @@ class MemDefensePaper(Protocol):
         raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
         self._settings, self._adaptive = settings, adaptive
 
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """Local models over several rounds, then the last global model; also by somebody who knows the defense."""
         kinds: tuple[TargetKind, ...] = ("uploads", "global") if self._attacks else ()
         for kind in kinds:
@@ -117,7 +117,7 @@ class MemDefensePaper(Protocol):
         inside, outside = legacy_order(members, seed), legacy_order(test, seed)
         return LabelledSets(inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count])
 
-    def rounds(self, world: World) -> tuple[tuple[int, ...], str]:
+    def rounds(self, world: AuditContext) -> tuple[tuple[int, ...], str]:
         """Rounds to look at, and a remark where they are not the paper's."""
         kept = world.kept_rounds
         wanted = tuple(round_ for round_ in kept if round_ in self.rounds_to_keep)
@@ -127,7 +127,7 @@ class MemDefensePaper(Protocol):
         used = wanted or kept
         return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
 
-    def _local(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+    def _local(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
         rounds, remark = self.rounds(world)
         models = self._local_models(world, choice, rounds)
         rows, decisions, missing, notes = [], [], [], [*_remarks(), *([remark] if remark else [])]
@@ -147,11 +147,11 @@ class MemDefensePaper(Protocol):
         figures = [client_figure("A_att_l %", told)] if told else []
         return concluded(world, conditions, rows, decisions, figures, notes, missing)
 
-    def _local_models(self, world: World, choice: Choice, rounds: tuple[int, ...]) -> Models:
+    def _local_models(self, world: AuditContext, choice: Choice, rounds: tuple[int, ...]) -> Models:
         view, reading = world.transcript.server_view(), choice.reading(world, rounds)
         return resolved(uploaded_models(view, world.public, rounds, "memdefense", last=False, reading=reading))
 
-    def _global(self, world: World, choice: Choice, conditions: Conditions) -> Finding:
+    def _global(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
         models = seen_models(world, choice, ())
         model = models[NO_CLIENT]
         if isinstance(model, NotAvailable):
@@ -160,16 +160,19 @@ class MemDefensePaper(Protocol):
         sets = self.halves(members, world.truth.test, world.public.seed, MOST_GLOBAL)
         rows = federation_rows(world, self._scores(world, model, sets), sets)
         decision = decide(rows, 0.0)
-        figures, notes = [Figure("A_att_g %", 100 * accuracy(decision))], [*_remarks(), *adaptation_notes(models)]
+        figures, notes = (
+            [ReportedNumber("A_att_g %", 100 * accuracy(decision))],
+            [*_remarks(), *adaptation_notes(models)],
+        )
         return concluded(world, conditions, [rows], [decision], figures, notes)
 
-    def _client_sets(self, world: World, client: int) -> LabelledSets | NotAvailable:
+    def _client_sets(self, world: AuditContext, client: int) -> LabelledSets | NotAvailable:
         try:
             return self.halves(world.truth.members[client], world.truth.test, world.public.seed)
         except UserError as error:
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
-    def _scores(self, world: World, model: AttackedModel, sets: LabelledSets) -> Array:
+    def _scores(self, world: AuditContext, model: AttackedModel, sets: LabelledSets) -> Array:
         """Logits of the member class: 0 or more is a probability of 1/2 or more."""
         examples = Examples(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(world.public.seed, "memdefense", model.client)
@@ -178,7 +181,7 @@ class MemDefensePaper(Protocol):
         return trained.scores(model, np.concatenate([sets.members, sets.nonmembers]))
 
 
-def paper_settings(oracle: Oracle, model: AttackedModel) -> NasrSettings:
+def paper_settings(oracle: ModelQuery, model: AttackedModel) -> NasrSettings:
     """The paper's attack network, with as many kernels as give the wide layers of a target no larger a network."""
     inputs = max(last_linear(oracle.network(snapshot)).in_features for snapshot in model.snapshots)
     return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_CELLS // inputs)))

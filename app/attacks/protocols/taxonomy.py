@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from app.attacks.audit_context import World
-from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.audit_context import AuditContext
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import choice_problem, option_problems
 from app.attacks.membership.distillation import TeacherMode
 from app.attacks.protocols.base import Protocol, guarded
@@ -86,12 +86,12 @@ class Taxonomy(Protocol):
             *(teacher_mode, student_epochs, attack_epochs),
         )
 
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """The attacks on all last uploads; the last result also has the means over the attacks."""
         bench, told = Bench(world, self._settings), {}
         choice = Choice("uploads", world.public.rounds, all_rounds=False)
         for name in self._attacks:
-            conditions = Conditions(
+            conditions = AttackConditions(
                 name, choice.name(world), self.name, choice.adversary(world), THREATS[name], self._shadows(name)
             )
             finding = guarded(conditions, partial(self._attacked, bench, choice, conditions))
@@ -100,14 +100,14 @@ class Taxonomy(Protocol):
                 finding = replace(finding, figures=(*finding.figures, *mean_figures(told)))
             yield finding
 
-    def sets(self, world: World, client: int) -> LabelledSets:
+    def sets(self, world: AuditContext, client: int) -> LabelledSets:
         """The first samples of client and test set, at most 5000 of each, and known ones drawn from all of them."""
         members, test, seed = world.truth.members[client], world.truth.test, world.public.seed
         known, count = known_count(len(members)), min(len(members), len(test), MOST_EVALUATED)
         fronts = legacy_order(members, seed)[:known], legacy_order(test, seed)[:known]
         return LabelledSets(*fronts, members[:count], test[:count])
 
-    def _attacked(self, bench: Bench, choice: Choice, conditions: Conditions) -> Finding:
+    def _attacked(self, bench: Bench, choice: Choice, conditions: AttackConditions) -> Finding:
         rows: dict[int, MembershipScores] = {}
         decisions: dict[int, Decision] = {}
         missing, bench.notes = [], [*_remarks(bench.world), *self._notes(conditions.attack)]
@@ -140,7 +140,7 @@ class Taxonomy(Protocol):
         return notes
 
 
-def mean_figures(told: Mapping[str, Sequence[Figure]]) -> list[Figure]:
+def mean_figures(told: Mapping[str, Sequence[ReportedNumber]]) -> list[ReportedNumber]:
     """Mean over the attacks of every figure, client by client, then over clients; none with fewer than 2 attacks."""
     having = {name: figures for name, figures in told.items() if figures}
     if len(having) < 2:
@@ -153,7 +153,7 @@ def mean_figures(told: Mapping[str, Sequence[Figure]]) -> list[Figure]:
     return found
 
 
-def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) -> list[Figure]:
+def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) -> list[ReportedNumber]:
     if not rows:
         return []
     return [
@@ -163,7 +163,7 @@ def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) 
     ]
 
 
-def _remarks(world: World) -> list[str]:
+def _remarks(world: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target, and they are among the evaluated", OFFICIAL_TEST]
     notes.append("TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %")
     if evaluates_by_batch(world.public.prototype):

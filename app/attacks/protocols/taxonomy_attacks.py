@@ -16,12 +16,12 @@ from scipy.special import logit, ndtr
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.membership.attack_net import dense, fit, predict, seeded
 from app.attacks.membership.base import Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.membership.trajectory import HIDDEN
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.protocols.knowledge import (
     LabelledSets,
@@ -30,10 +30,10 @@ from app.attacks.protocols.knowledge import (
     legacy_order,
     unit_scores,
 )
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids, Responses
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job
+from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.shadow_store import train_or_find
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
@@ -70,8 +70,8 @@ class TaxonomySettings:
 class Side:
     """Networks of one kind, and who asks them."""
 
-    public: Public
-    oracle: Oracle
+    public: PublicKnowledge
+    oracle: ModelQuery
 
     def ask(self, snapshot: Snapshot, parts: Sequence[Ids]) -> Responses:
         """Answers to the parts, each asked for by itself."""
@@ -104,7 +104,7 @@ class Bench:
         shadows: networks of shadows and students.
     """
 
-    def __init__(self, world: World, settings: TaxonomySettings) -> None:
+    def __init__(self, world: AuditContext, settings: TaxonomySettings) -> None:
         self.world, self.settings = world, settings
         self.notes: list[str] = []
         recipe = LocalTraining(epochs=settings.shadow_epochs, batch_size=BATCH, optimizer=partial(Adam, lr=1e-3))
@@ -112,7 +112,7 @@ class Bench:
         own = replace(
             world.public, prototype=_with_averages(world.public.prototype), local=recipe, learning_rates=(1e-3,)
         )
-        self.targets, self.shadows = Side(world.public, world.oracle), Side(own, Oracle(own))
+        self.targets, self.shadows = Side(world.public, world.oracle), Side(own, ModelQuery(own))
         self._cache = ShadowCache(world.cache)
 
     def auxiliary(self, client: int) -> Ids:
@@ -128,7 +128,7 @@ class Bench:
 
     def train(self, sets: Sequence[Ids], purpose: str, client: int) -> list[AttackedModel]:
         """Models of the server's width, one per training set."""
-        jobs = [Job(number, 1.0, samples) for number, samples in enumerate(sets)]
+        jobs = [ShadowJob(number, 1.0, samples) for number, samples in enumerate(sets)]
         seed = derive_key(self.world.public.seed, f"taxonomy-{purpose}", client)
         return train_or_find(self.shadows.public, jobs, (1,), seed, self._cache)
 

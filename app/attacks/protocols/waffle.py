@@ -10,9 +10,9 @@ import numpy as np
 
 from app.attacks.adaptive.base import adapted_name
 from app.attacks.adaptive.factor_choice import FactorChoice
-from app.attacks.audit_context import World
-from app.attacks.context import Kind, Lab, ShadowSet
-from app.attacks.findings import Conditions, Figure, Finding
+from app.attacks.audit_context import AuditContext
+from app.attacks.context import AttackContext, Kind, ShadowSet
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Shadow, TargetKind
@@ -31,7 +31,7 @@ from app.attacks.protocols.knowledge import (
 from app.attacks.public_knowledge import no_samples
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job
+from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.draws import FEWEST, shared_size
 from app.attacks.shadows.private_parts import reading_notes, shadow_reading
 from app.attacks.shadows.shadow_store import train_or_find
@@ -59,7 +59,7 @@ class FixedShadows:
 class ShadowMaker:
     """Trains shadows of a target on data without a client's members, half of a draw each inside and outside."""
 
-    def __init__(self, world: World, count: int) -> None:
+    def __init__(self, world: AuditContext, count: int) -> None:
         """Train nothing yet.
 
         Args:
@@ -102,7 +102,7 @@ class ShadowMaker:
         orders = [
             numpy_generator(seed, "waffle-draws", owner, number).permutation(pool) for number in range(self._count)
         ]
-        jobs = [Job(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
+        jobs = [ShadowJob(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
         key = derive_key(seed, "waffle-shadows", owner, size)
         models = train_or_find(self._world.public, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
         return FixedShadows(
@@ -151,11 +151,11 @@ class WafflePaper(Protocol):
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
         self._adaptive = adaptive
 
-    def findings(self, world: World) -> Iterator[Finding]:
+    def findings(self, world: AuditContext) -> Iterator[Finding]:
         """The released model, then every client's update; where it hides a choice, as it is and with a guess of it."""
         maker, attack = ShadowMaker(world, self._shadows), Shokri()
         for choice in self._choices(world):
-            conditions = Conditions(
+            conditions = AttackConditions(
                 attack.name,
                 choice.name(world),
                 self.name,
@@ -166,14 +166,14 @@ class WafflePaper(Protocol):
             )
             yield guarded(conditions, partial(self._attacked, world, maker, attack, choice, conditions))
 
-    def _choices(self, world: World) -> Iterator[Choice]:
+    def _choices(self, world: AuditContext) -> Iterator[Choice]:
         """What is attacked, one after the other."""
         for kind in self._targets if self._attacks else ():
             yield Choice(kind, world.public.rounds, all_rounds=False)
             if self._adaptive and kind == "uploads" and "hidden-choice" in world.public.traits:
                 yield Choice(kind, world.public.rounds, all_rounds=False, adaptations=(FactorChoice(),))
 
-    def sets(self, world: World, client: int) -> LabelledSets:
+    def sets(self, world: AuditContext, client: int) -> LabelledSets:
         """The client's members and as many test samples, or as many as there are; the attacker knows none."""
         members, test = (
             legacy_order(ids, world.public.seed) for ids in (world.truth.members[client], world.truth.test)
@@ -182,7 +182,7 @@ class WafflePaper(Protocol):
         return LabelledSets(no_samples(), no_samples(), members[:count], test[:count])
 
     def _attacked(
-        self, world: World, maker: ShadowMaker, attack: Shokri, choice: Choice, conditions: Conditions
+        self, world: AuditContext, maker: ShadowMaker, attack: Shokri, choice: Choice, conditions: AttackConditions
     ) -> Finding:
         models, missing = seen_models(world, choice, ()), list[str]()
         notes = [*_remarks(maker), *reading_notes(world.public), *adaptation_notes(models)]
@@ -194,7 +194,7 @@ class WafflePaper(Protocol):
                 missing.append(model.reason)
                 continue
             sets, source = self.sets(world, client), maker.shadows(model, client)
-            lab = Lab(world.public, world.oracle, source, model)
+            lab = AttackContext(world.public, world.oracle, source, model)
             scores = attack.scores(model, np.concatenate([sets.members, sets.nonmembers]), lab)
             rows[client] = evaluated_rows(scores, sets, client)
             notes += lab.notes
@@ -211,7 +211,7 @@ def f1_score(decision: Decision) -> float:
     return 2 * decision.true_positives / (2 * decision.true_positives + wrong)
 
 
-def _figures(decisions: dict[int, Decision]) -> list[Figure]:
+def _figures(decisions: dict[int, Decision]) -> list[ReportedNumber]:
     if not decisions:
         return []
     return [

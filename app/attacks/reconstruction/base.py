@@ -82,11 +82,11 @@ def pixel_bounds(store: ImageStore) -> tuple[Tensor, Tensor]:
     return store.black, (1 - store.mean) / store.std
 
 
-Adversary = Literal["malicious server", "curious server", "anybody outside"]
+ReconstructionAdversary = Literal["malicious server", "curious server", "anybody outside"]
 
 
 @dataclass(frozen=True)
-class Conditions:
+class ReconstructionConditions:
     """Who attacked what.
 
     Attributes:
@@ -101,13 +101,13 @@ class Conditions:
 
     attack: str
     label: str
-    adversary: Adversary
+    adversary: ReconstructionAdversary
     sees: str
     round: int
     clients: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
-    def adapted(self, how: str, note: str) -> Conditions:
+    def adapted(self, how: str, note: str) -> ReconstructionConditions:
         """The same attack by somebody who knows the defense and reads what was sent in another way."""
         return replace(self, label=f"{self.label}-{how}", notes=(*self.notes, note))
 
@@ -138,7 +138,7 @@ class ReconstructionFinding:
         failed: whether it broke down, which is not the same as finding nothing.
     """
 
-    conditions: Conditions
+    conditions: ReconstructionConditions
     result: Reconstruction | NotAvailable
     pictures: Pictures | None = None
     details: dict[str, float] = field(default_factory=dict)
@@ -146,7 +146,9 @@ class ReconstructionFinding:
     failed: bool = False
 
 
-def attempted(conditions: Conditions, attempt: Callable[[], ReconstructionFinding]) -> ReconstructionFinding:
+def attempted(
+    conditions: ReconstructionConditions, attempt: Callable[[], ReconstructionFinding]
+) -> ReconstructionFinding:
     """What an attempt finds, with the seconds it took; where it breaks down, a result that says so."""
     started = time.perf_counter()
     try:

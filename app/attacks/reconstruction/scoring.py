@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import (
     Candidates,
-    Conditions,
     Pictures,
+    ReconstructionConditions,
     ReconstructionFinding,
     Truth,
     attempted,
     to_pixels,
 )
-from app.attacks.reconstruction.inversion.extraction import Reading
+from app.attacks.reconstruction.inversion.extraction import ImageExtraction
 from app.federation.parameters import ParameterSpace
 from app.metrics.likeness import CHUNK, standardised
 from app.metrics.reconstruction import RECOVERED, Reconstruction, judge, legacy_scores, matched_images
@@ -91,7 +91,7 @@ MOST_OTHERS = 4000
 """Most images of the attacker's own that guesses are taken from."""
 
 
-def trained_on(membership: Membership, public: Public, clients: Iterable[int], round_: int) -> Truth:
+def trained_on(membership: Membership, public: PublicKnowledge, clients: Iterable[int], round_: int) -> Truth:
     """Images that clients train on in a round (0-based), augmented the way they saw them first.
 
     Args:
@@ -106,7 +106,7 @@ def trained_on(membership: Membership, public: Public, clients: Iterable[int], r
 
 
 def _of_client(
-    membership: Membership, public: Public, client: int, round_: int
+    membership: Membership, public: PublicKnowledge, client: int, round_: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ids = torch.from_numpy(membership.members[client])
     images, labels = public.store.batch(ids, torch.float64)
@@ -125,7 +125,7 @@ def _of_client(
 
 def legacy_details(
     membership: Membership,
-    public: Public,
+    public: PublicKnowledge,
     participants: Sequence[int],
     round_: int,
     attacked: Sequence[int],
@@ -154,7 +154,7 @@ def legacy_details(
     }
 
 
-def assess(candidates: Candidates, truth: Truth, public: Public) -> tuple[Reconstruction, Pictures]:
+def assess(candidates: Candidates, truth: Truth, public: PublicKnowledge) -> tuple[Reconstruction, Pictures]:
     """Scores beside what anybody could have guessed, and the pictures that go with them.
 
     Args:
@@ -182,13 +182,13 @@ class Judge:
         legacy: whether to add the scores of the published evaluation.
     """
 
-    reading: Reading
-    public: Public
+    reading: ImageExtraction
+    public: PublicKnowledge
     membership: Membership
     legacy: bool = False
 
     def findings(
-        self, conditions: Conditions, update: IsolatedUpdate, details: Mapping[str, float]
+        self, conditions: ReconstructionConditions, update: IsolatedUpdate, details: Mapping[str, float]
     ) -> Iterator[ReconstructionFinding]:
         """The result; a second one where the defenses call for a smarter reading.
 
@@ -204,7 +204,7 @@ class Judge:
             yield attempted(adapted, lambda: self._judged(adapted, update.refilled(), details))
 
     def _judged(
-        self, conditions: Conditions, update: IsolatedUpdate, details: Mapping[str, float]
+        self, conditions: ReconstructionConditions, update: IsolatedUpdate, details: Mapping[str, float]
     ) -> ReconstructionFinding:
         public = self.public
         truth = trained_on(self.membership, public, update.clients, update.round)

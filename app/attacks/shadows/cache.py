@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from app.attacks.models import Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
-from app.attacks.shadows.central import Job
+from app.attacks.shadows.central import ShadowJob
 from app.errors import UserError
 from app.models.base import ScalableNet
 
@@ -28,9 +28,9 @@ class ShadowCache:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._described: tuple[Public, str] | None = None
+        self._described: tuple[PublicKnowledge, str] | None = None
 
-    def key(self, public: Public, job: Job, rounds: tuple[int, ...], seed: int) -> str:
+    def key(self, public: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...], seed: int) -> str:
         """Hash of what a shadow depends on: network, recipe, the content of its samples, rounds and seed."""
         if self._described is None or self._described[0] is not public:
             self._described = (public, json.dumps(_description(public), sort_keys=True))
@@ -76,7 +76,7 @@ class ShadowCache:
             ) from error
 
 
-def _description(public: Public) -> dict[str, Any]:
+def _description(public: PublicKnowledge) -> dict[str, Any]:
     """Network and recipe in words that are equal for equal settings."""
     local = public.local
     optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -107,7 +107,7 @@ def _plain(augment: Any) -> str:
     return repr(getattr(augment, "augment", augment))
 
 
-def _content(public: Public, samples: Ids) -> bytes:
+def _content(public: PublicKnowledge, samples: Ids) -> bytes:
     """Hash of images and labels of the samples, so that another dataset of the same size is told apart."""
     chosen = torch.from_numpy(samples).to(public.store.device)
     digest = hashlib.blake2b(np.ascontiguousarray(samples).tobytes(), digest_size=16)

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from app.attacks.models import Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import one_thread
@@ -25,7 +25,7 @@ BLOCK = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ShadowJob:
     """One model to train.
 
     Attributes:
@@ -40,7 +40,7 @@ class Job:
 
 
 def train_centrally(
-    public: Public, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, workers: int | None = None
+    public: PublicKnowledge, jobs: Sequence[ShadowJob], rounds: tuple[int, ...], seed: int, workers: int | None = None
 ) -> list[tuple[Snapshot, ...]]:
     """Train every model for as many rounds as the federation, each round with the clients' recipe.
 
@@ -73,7 +73,12 @@ def _executor(context: LocalContext, workers: int | None) -> Iterator[Executor]:
 
 
 def _train_block(
-    public: Public, executor: Executor, jobs: Sequence[Job], rounds: tuple[int, ...], seed: int, bar: tqdm
+    public: PublicKnowledge,
+    executor: Executor,
+    jobs: Sequence[ShadowJob],
+    rounds: tuple[int, ...],
+    seed: int,
+    bar: tqdm,
 ) -> list[tuple[Snapshot, ...]]:
     vectors = [initial_vector(public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
     kept: list[list[Snapshot]] = [[] for _ in jobs]
@@ -89,7 +94,7 @@ def _train_block(
     return [tuple(snapshots) for snapshots in kept]
 
 
-def initial_vector(public: Public, rate: float, key: int) -> Tensor:
+def initial_vector(public: PublicKnowledge, rate: float, key: int) -> Tensor:
     """Flat vector of a freshly initialised network of one width."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
@@ -97,7 +102,7 @@ def initial_vector(public: Public, rate: float, key: int) -> Tensor:
     return ParameterSpace(net).read(net).to(public.device, public.dtype)
 
 
-def _task(public: Public, job: Job, vector: Tensor, round_: int) -> ClientTask:
+def _task(public: PublicKnowledge, job: ShadowJob, vector: Tensor, round_: int) -> ClientTask:
     samples = torch.from_numpy(job.samples)
     owned = None
     if public.local.mask_labels:

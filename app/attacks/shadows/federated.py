@@ -13,7 +13,7 @@ import numpy as np
 
 from app.attacks.context import Kind, ShadowSet, progress
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import VERSION
 from app.attacks.shadows.draws import Draw, draw_in_out, draw_out
@@ -40,7 +40,7 @@ class FederatedShadows:
 
     def __init__(
         self,
-        public: Public,
+        public: PublicKnowledge,
         audited: Mapping[int, Ids],
         rounds: tuple[int, ...],
         federations: Federations,

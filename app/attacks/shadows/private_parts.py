@@ -12,20 +12,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Adaptation, Reading, Sighting
+from app.attacks.adaptive.base import Adaptation, ReadingStrategy, Sighting
 from app.attacks.models import AttackedModel
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.federation.parameters import ParameterSpace
 
 READ_ALIKE = "shadows learn a private part of their own, and are read like the target: without it"
 
 
-def reading_notes(public: Public) -> list[str]:
+def reading_notes(public: PublicKnowledge) -> list[str]:
     """How shadows are read, for the report; empty where networks have no private part."""
     return [READ_ALIKE] if public.prototype.private_names() else []
 
 
-def rounds_to_keep(public: Public, rounds: tuple[int, ...]) -> tuple[int, ...]:
+def rounds_to_keep(public: PublicKnowledge, rounds: tuple[int, ...]) -> tuple[int, ...]:
     """Rounds after which snapshots of a shadow are needed for reading it in the given rounds, ascending.
 
     Where networks have a private part, a reader may compare a model with the one a round before.
@@ -36,7 +36,11 @@ def rounds_to_keep(public: Public, rounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def as_seen(
-    public: Public, model: AttackedModel, start: Callable[[], Tensor], rounds: tuple[int, ...], reading: Reading | None
+    public: PublicKnowledge,
+    model: AttackedModel,
+    start: Callable[[], Tensor],
+    rounds: tuple[int, ...],
+    reading: ReadingStrategy | None,
 ) -> AttackedModel:
     """A shadow as the attacker of its target would have seen it; itself where networks have no private part.
 
@@ -52,11 +56,11 @@ def as_seen(
     concealing = Concealing(public, model.last.rate)
     vectors = {0: start().cpu(), **{one.round: one.vector for one in model.snapshots}}
     sightings = [concealing.sighting(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
-    snapshots = Reading(_reading_shadows(reading), rounds).snapshots(sightings, rounds)
+    snapshots = ReadingStrategy(_reading_shadows(reading), rounds).snapshots(sightings, rounds)
     return replace(model, key=f"{model.key}-{shadow_reading(public, reading)}", snapshots=snapshots)
 
 
-def shadow_reading(public: Public, reading: Reading | None) -> str:
+def shadow_reading(public: PublicKnowledge, reading: ReadingStrategy | None) -> str:
     """Name of the way in which shadows are read, such as `concealed+recovered`; empty for as they are."""
     if not public.prototype.private_names():
         return ""
@@ -66,7 +70,7 @@ def shadow_reading(public: Public, reading: Reading | None) -> str:
 class Concealing:
     """Takes the private part out of vectors of one width."""
 
-    def __init__(self, public: Public, rate: float) -> None:
+    def __init__(self, public: PublicKnowledge, rate: float) -> None:
         """Find out what is private.
 
         Args:
@@ -99,6 +103,6 @@ class Concealing:
         )
 
 
-def _reading_shadows(reading: Reading | None) -> tuple[Adaptation, ...]:
+def _reading_shadows(reading: ReadingStrategy | None) -> tuple[Adaptation, ...]:
     """What the reader of the target does to shadows, too, that were trained by themselves."""
     return () if reading is None else tuple(one for one in reading.adaptations if one.reads_shadows)

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from app.attacks.adaptive.base import Reading
+from app.attacks.adaptive.base import ReadingStrategy
 from app.attacks.context import Kind, ShadowSet
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
 from app.metrics.membership import NO_CLIENT
@@ -50,7 +50,9 @@ class CentralShadows:
     differ only in method or defense.
     """
 
-    def __init__(self, public: Public, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None) -> None:
+    def __init__(
+        self, public: PublicKnowledge, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None
+    ) -> None:
         """Make no shadow yet.
 
         Args:
@@ -78,7 +80,7 @@ class CentralShadows:
         draws = [self._draw(target, kind, size, number) for number in numbers]
         client = target.client if kind == "in-out" else 0
         seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
-        jobs = [Job(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
+        jobs = [ShadowJob(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
         models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client, target.reading)
         return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, draws, strict=True)]
 
@@ -90,13 +92,13 @@ class CentralShadows:
 
 
 def train_or_find(
-    public: Public,
-    jobs: Sequence[Job],
+    public: PublicKnowledge,
+    jobs: Sequence[ShadowJob],
     rounds: tuple[int, ...],
     seed: int,
     cache: ShadowCache,
     client: int = NO_CLIENT,
-    reading: Reading | None = None,
+    reading: ReadingStrategy | None = None,
 ) -> list[AttackedModel]:
     """Models of the jobs, as a client's; those that were never trained before are trained now.
 

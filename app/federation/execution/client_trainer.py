@@ -113,7 +113,7 @@ class LocalContext:
         return 2 if uses_batch_statistics(self.prototype) else 1
 
 
-class Workshop:
+class ClientTrainer:
     """Trains clients one after the other on one worker."""
 
     def __init__(self, context: LocalContext) -> None:

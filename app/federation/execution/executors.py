@@ -20,7 +20,7 @@ from torch import nn
 
 from app.errors import UserError
 from app.federation.evaluation import Score
-from app.federation.execution.client_trainer import LocalContext, Workshop
+from app.federation.execution.client_trainer import ClientTrainer, LocalContext
 from app.federation.execution.distributed import keep_freed_memory
 from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.parameters import lasting_buffers
@@ -61,7 +61,7 @@ class InSequence(Executor):
 
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
-        self._workshop = Workshop(context)
+        self._workshop = ClientTrainer(context)
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the clients in turn."""
@@ -108,7 +108,7 @@ class WorkerThreads(Executor):
 
     def _start_worker(self) -> None:
         torch.set_num_threads(1)
-        self._local.workshop = Workshop(self.context)
+        self._local.workshop = ClientTrainer(self.context)
 
     def _train(self, task: ClientTask) -> TrainedClient:
         return self._local.workshop.train(task)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from app.federation.client import Batch, ClientModule
-from app.federation.execution.client_trainer import LocalContext, Workshop
+from app.federation.execution.client_trainer import ClientTrainer, LocalContext
 from app.federation.execution.distributed import keep_freed_memory, precise
 from app.federation.execution.executors import Executor
 from app.federation.execution.recorded_step import RecordedStep
@@ -31,7 +31,7 @@ class Vectorised(Executor):
         super().__init__(context)
         if context.device.type == "cpu":
             keep_freed_memory()
-        self._workshop = Workshop(context)
+        self._workshop = ClientTrainer(context)
         self._steps: dict[float, RecordedStep] = {}
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
@@ -74,7 +74,7 @@ class Vectorised(Executor):
 class ClientStack:
     """Clients of one width during one local training."""
 
-    def __init__(self, workshop: Workshop, tasks: list[ClientTask], step: RecordedStep) -> None:
+    def __init__(self, workshop: ClientTrainer, tasks: list[ClientTask], step: RecordedStep) -> None:
         """Stack the received models.
 
         Args:

@@ -14,7 +14,7 @@ from app.models.base import scaled_width
 
 
 @dataclass(frozen=True)
-class Seat:
+class ClientRound:
     """One client's place in one round: all that a submodel may depend on.
 
     Attributes:
@@ -55,18 +55,18 @@ class SubmodelMethod(ABC):
     """How a client's channels are chosen. One method = one subclass that says which channels of an axis are kept."""
 
     @abstractmethod
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """`keep` of the axis's channels (int64), ascending."""
 
-    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
         """Channels that layers read from the axis, for methods that decouple them; None: those that are written."""
         return None
 
-    def rate(self, seat: Seat) -> float:
+    def rate(self, seat: ClientRound) -> float:
         """Width rate of the submodel in this round, at most the client's capacity."""
         return seat.capacity
 
-    def key(self, seat: Seat) -> Hashable:
+    def key(self, seat: ClientRound) -> Hashable:
         """Seats with equal keys hold the same submodel, so it is computed (and evaluated) once for all of them."""
         return seat
 
@@ -88,7 +88,7 @@ class SubmodelMethod(ABC):
         """What makes the method impossible on this network, for clients of these capacities."""
         yield from ()
 
-    def index(self, space: ParameterSpace, seat: Seat) -> Tensor:
+    def index(self, space: ParameterSpace, seat: ClientRound) -> Tensor:
         """Cells of the seat's submodel, ascending."""
         kept = [(axis, scaled_width(axis.width, self.rate(seat))) for axis in space.axes.values()]
         outputs = {axis.name: self.channels(axis, keep, seat) for axis, keep in kept}

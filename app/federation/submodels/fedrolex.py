@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from app.federation.parameters import Axis
-from app.federation.submodels.base import Seat, SubmodelMethod
+from app.federation.submodels.base import ClientRound, SubmodelMethod
 
 
 class FedRolex(SubmodelMethod):
@@ -18,10 +18,10 @@ class FedRolex(SubmodelMethod):
     backwards. After as many rounds as a layer has channels, every channel has been trained equally often.
     """
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """Channels round, round + 1, ... round + keep - 1, modulo the width, ascending."""
         return ((torch.arange(keep) + seat.round) % axis.width).sort().values
 
-    def key(self, seat: Seat) -> Hashable:
+    def key(self, seat: ClientRound) -> Hashable:
         """All clients of one capacity share a window; the whole network stands still."""
         return (seat.capacity, 0 if seat.capacity == 1 else seat.round)

@@ -12,7 +12,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 
 from app.errors import Problem, UserError
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels.base import LocalWidths, Seat
+from app.federation.submodels.base import ClientRound, LocalWidths
 from app.federation.submodels.prefix import Prefix
 from app.models.base import ScalableNet
 from app.seeding import torch_generator
@@ -52,7 +52,7 @@ class FjORD(Prefix):
         """The levels, where a width is drawn for every batch."""
         return self._widths if self.draw == "batch" else None
 
-    def rate(self, seat: Seat) -> float:
+    def rate(self, seat: ClientRound) -> float:
         """The client's capacity, or with `draw: round` one of the levels up to it."""
         if self.draw == "batch":
             return seat.capacity

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from app.errors import Problem, UserError
 from app.federation.parameters import Axis, ParameterSpace
-from app.federation.submodels.base import Seat, SubmodelMethod
+from app.federation.submodels.base import ClientRound, SubmodelMethod
 from app.models.base import scaled_width
 from app.seeding import torch_generator
 
@@ -40,7 +40,7 @@ NAMES = {"heterofl": "OFM", "mapp-fl": "GFM", "mapp-fl-r": "GFR", "fdropout": "U
 """Names under which four of them are known."""
 
 
-class Integration(SubmodelMethod):
+class ChannelSubset(SubmodelMethod):
     """The nine methods of the taxonomy: who shares a channel set, whether sets change, and how they are drawn.
 
     A client whose width is 1/k of the server's is one of k^2 groups: with `policy: submatrix` a layer has k blocks of
@@ -110,28 +110,28 @@ class Integration(SubmodelMethod):
         """Groups of the clients of one width: as stated, or k^2 for the least k submodels that cover a layer."""
         return self.groups or math.ceil(round(1 / rate, 6)) ** 2
 
-    def key(self, seat: Seat) -> Hashable:
+    def key(self, seat: ClientRound) -> Hashable:
         """Clients of equal width that drew the same set."""
         if seat.capacity == 1:
             return 1.0
         return (seat.capacity, self._group(seat)) if self.policy == "submatrix" else (seat.capacity, *self._drawn(seat))
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """The set's channels of one axis, ascending."""
         return self._choose(axis, keep, seat, reading=False)
 
-    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
         """With `coupling: independent`, channels drawn apart from those that are written."""
         return None if self.coupling == "layerwise" else self._choose(axis, keep, seat, reading=True)
 
-    def _choose(self, axis: Axis, keep: int, seat: Seat, reading: bool) -> Tensor:
+    def _choose(self, axis: Axis, keep: int, seat: ClientRound, reading: bool) -> Tensor:
         if keep == axis.width:
             return torch.arange(keep)
         if self.policy == "submatrix":
             return self._block(axis, keep, seat, reading)
         return self._permutation(axis, seat, reading)[:keep].sort().values
 
-    def _block(self, axis: Axis, keep: int, seat: Seat, reading: bool) -> Tensor:
+    def _block(self, axis: Axis, keep: int, seat: ClientRound, reading: bool) -> Tensor:
         blocks = math.isqrt(self.group_count(seat.capacity))
         odd, even = divmod(self._group(seat), blocks)
         second = reading if self.coupling == "independent" else axis.depth % 2 == 1
@@ -139,12 +139,12 @@ class Integration(SubmodelMethod):
         start = block * (axis.width - keep) // (blocks - 1) if blocks > 1 else 0
         return torch.arange(start, start + keep)
 
-    def _group(self, seat: Seat) -> int:
+    def _group(self, seat: ClientRound) -> int:
         """Which of the pairs of blocks the client takes; resampled, everybody moves on by one in every round."""
         number, turn = self._drawn(seat)
         return (number + turn) % self.group_count(seat.capacity)
 
-    def _permutation(self, axis: Axis, seat: Seat, reading: bool) -> Tensor:
+    def _permutation(self, axis: Axis, seat: ClientRound, reading: bool) -> Tensor:
         number, turn = self._drawn(seat)
         if self.index_scheme == "seeded":
             generator = torch_generator(seat.seed, "channels", number, turn, axis.number, int(reading))
@@ -153,7 +153,7 @@ class Integration(SubmodelMethod):
         factor = axis.number + 1 if self.coupling == "layerwise" else 1 + int(reading)
         return torch.from_numpy(np.random.RandomState((drawn + 1) * factor).permutation(axis.width))
 
-    def _drawn(self, seat: Seat) -> tuple[int, int]:
+    def _drawn(self, seat: ClientRound) -> tuple[int, int]:
         """The client's set: its number, and the 1-based round it was made in (0: before the first)."""
         turn = 0 if self.dynamics == "fixed" else seat.round + 1
         if self.grouping == "one":

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from app.federation.parameters import Axis
-from app.federation.submodels.base import Seat, SubmodelMethod
+from app.federation.submodels.base import ClientRound, SubmodelMethod
 
 
 class Prefix(SubmodelMethod):
     """The first channels of every layer: HeteroFL, OFM in the taxonomy; with capacity 1 everywhere, FedAvg."""
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """Channels 0 .. keep-1 (HeteroFL, Eq. 7 of MaPP-FL)."""
         return torch.arange(keep)
 
-    def key(self, seat: Seat) -> Hashable:
+    def key(self, seat: ClientRound) -> Hashable:
         """All clients of one width share one submodel, in every round."""
         return self.rate(seat)

@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from app.attacks.findings import CapacityRow, Conditions, Figure, Finding
+from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber
 from app.errors import UserError
 from app.metrics.intervals import Interval
 from app.metrics.leakage import KnownThreshold, Leakage, TprAtFpr
@@ -45,12 +45,12 @@ class AttackRecord:
         failed: whether the attack broke down.
     """
 
-    conditions: Conditions
+    conditions: AttackConditions
     leakage: Leakage | NotAvailable
     no_scores: NotAvailable | None
     clients: tuple[ClientRow, ...]
     capacities: tuple[CapacityRow, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[ReportedNumber, ...]
     notes: tuple[str, ...]
     seconds: float
     failed: bool

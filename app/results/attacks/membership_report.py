@@ -8,7 +8,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from app.attacks.findings import Figure, Finding
+from app.attacks.findings import Finding, ReportedNumber
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import KnownThreshold, Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -244,7 +244,7 @@ def _figures(record: AttackRecord) -> str:
     return "; ".join(map(_figure, record.figures))
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: ReportedNumber) -> str:
     """A number of a paper: percent with one decimal, others with three, and its spread over clients."""
     form = ".1f" if "%" in figure.name else ".3f"
     values = [value for _, value in figure.per_client if not math.isnan(value)]

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from app.attacks.reconstruction.base import Conditions, Pictures, ReconstructionFinding
+from app.attacks.reconstruction.base import Pictures, ReconstructionConditions, ReconstructionFinding
 from app.errors import UserError
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
@@ -38,7 +38,7 @@ class ReconstructionRecord:
         failed: whether the attack broke down.
     """
 
-    conditions: Conditions
+    conditions: ReconstructionConditions
     result: Reconstruction | NotAvailable
     details: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0

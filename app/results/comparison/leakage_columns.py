@@ -12,7 +12,7 @@ from app.metrics.reconstruction import Reconstruction
 from app.results.attacks.headline import headline_rank, target_kind
 from app.results.attacks.membership_files import AttackRecord, tpr_at
 from app.results.attacks.reconstruction_files import ReconstructionRecord
-from app.results.comparison.rows import NOT_RUN, Cell, Column, Series, absent
+from app.results.comparison.rows import NOT_RUN, Column, RowRuns, SeedValues, absent
 from app.results.comparison.table import Measure
 from app.results.run.store import RunRecord
 
@@ -25,11 +25,11 @@ KINDS = {"global": "the released model", "uploads": "what clients upload"}
 ADAPTIVE = "adaptive"
 """Mark of an attacker who knows the defense."""
 
-Pick = Callable[[Cell], str | NotAvailable]
+Pick = Callable[[RowRuns], str | NotAvailable]
 Measured = Callable[[Leakage], tuple[float, Interval | NotAvailable] | NotAvailable]
 
 
-def leakage_columns(cells: Sequence[Cell]) -> tuple[Column, ...]:
+def leakage_columns(cells: Sequence[RowRuns]) -> tuple[Column, ...]:
     """All columns of attacks that were run on some cell; headlines first."""
     records = [record for cell in cells for run in cell.runs for record in run.attacks]
     kinds = sorted({target_kind(record) for record in records})
@@ -42,7 +42,7 @@ def leakage_columns(cells: Sequence[Cell]) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def headline_label(cell: Cell, kind: str) -> str | NotAvailable:
+def headline_label(cell: RowRuns, kind: str) -> str | NotAvailable:
     """The strongest attack on one kind of target: that of the largest mean AUC over the seeds.
 
     Choosing the largest of every seed instead would take the luckiest attack of each and call their mean an attack.
@@ -102,14 +102,14 @@ def _column(measure: Measure, pick: Pick, measured: Measured, headline: bool) ->
         headline: whether the attack is named beside the number, and its scores may be compared.
     """
 
-    def series(cell: Cell) -> Series | NotAvailable:
+    def series(cell: RowRuns) -> SeedValues | NotAvailable:
         label = pick(cell)
         return label if isinstance(label, NotAvailable) else _series(cell, label, measured, headline)
 
     return Column(measure, series)
 
 
-def _series(cell: Cell, label: str, measured: Measured, headline: bool) -> Series | NotAvailable:
+def _series(cell: RowRuns, label: str, measured: Measured, headline: bool) -> SeedValues | NotAvailable:
     records = {run.labels.seed: record for run in cell.runs if (record := record_of(run, label)) is not None}
     found = {seed: measured(record.leakage) for seed, record in records.items() if isinstance(record.leakage, Leakage)}
     present = {seed: each for seed, each in found.items() if not isinstance(each, NotAvailable)}
@@ -119,7 +119,7 @@ def _series(cell: Cell, label: str, measured: Measured, headline: bool) -> Serie
     shown = records[next(iter(present))].conditions
     adaptive = (ADAPTIVE,) if shown.adaptation else ()
     name = label.removesuffix(f".{shown.read_target}")
-    return Series(
+    return SeedValues(
         {seed: value for seed, (value, _) in present.items()},
         _only([interval for _, interval in present.values()]),
         (name, *adaptive) if headline else (),
@@ -152,28 +152,28 @@ def _share_column(key: str, title: str, pick: Pick) -> Column:
     )
     measure = Measure(key, title, meaning, "leakage", "%", 100, 1, True)
 
-    def series(cell: Cell) -> Series | NotAvailable:
+    def series(cell: RowRuns) -> SeedValues | NotAvailable:
         label = pick(cell)
         return label if isinstance(label, NotAvailable) else _shares(cell, label)
 
     return Column(measure, series)
 
 
-def _most_recovered(cell: Cell, labels: Sequence[str]) -> str | NotAvailable:
+def _most_recovered(cell: RowRuns, labels: Sequence[str]) -> str | NotAvailable:
     """The reconstruction with the largest mean share over the seeds."""
-    found = {label: shares for label in labels if isinstance(shares := _shares(cell, label), Series)}
+    found = {label: shares for label in labels if isinstance(shares := _shares(cell, label), SeedValues)}
     if not found:
         return _missing_share([record for run in cell.runs for record in run.reconstructions])
     return max(found, key=lambda label: (len(found[label].by_seed), fmean(found[label].by_seed.values())))
 
 
-def _shares(cell: Cell, label: str) -> Series | NotAvailable:
+def _shares(cell: RowRuns, label: str) -> SeedValues | NotAvailable:
     records = {run.labels.seed: record for run in cell.runs for record in run.reconstructions if record.label == label}
     results = {seed: record.result for seed, record in records.items()}
     found = {seed: result.oracle for seed, result in results.items() if isinstance(result, Reconstruction)}
     if not found:
         return _missing_share(records.values())
-    return Series(
+    return SeedValues(
         {seed: oracle.recovered_share.value for seed, oracle in found.items()},
         _only([oracle.recovered_share.interval for oracle in found.values()]),
         (label,),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
 from app.results.attacks.headline import headline_rank, target_kind
-from app.results.comparison.rows import Cell
+from app.results.comparison.rows import RowRuns
 from app.results.comparison.table import Row, Value
 
 SWAPPED = "lies below chance beyond its interval in every run: its score or the labels are probably swapped"
@@ -41,7 +41,7 @@ RECOVERED = (
 COUNTED = "bytes are counted: where they are the same for every seed, rows are compared without a test."
 
 
-def cell_notes(cell: Cell, expected: Sequence[int], attacked: frozenset[str]) -> tuple[str, ...]:
+def cell_notes(cell: RowRuns, expected: Sequence[int], attacked: frozenset[str]) -> tuple[str, ...]:
     """What must be known to read a row.
 
     Args:
@@ -52,7 +52,7 @@ def cell_notes(cell: Cell, expected: Sequence[int], attacked: frozenset[str]) ->
     return tuple(dict.fromkeys([*cell.notes, *_seeds(cell, expected), *_of_runs(cell), *_attacks(cell, attacked)]))
 
 
-def attacks_of(cells: Iterable[Cell]) -> frozenset[str]:
+def attacks_of(cells: Iterable[RowRuns]) -> frozenset[str]:
     """Labels of all results of attackers who do not know the defense."""
     records = [record for cell in cells for run in cell.runs for record in run.attacks]
     return frozenset(record.label for record in records if not record.conditions.adaptation)
@@ -87,12 +87,12 @@ def _few(rows: Sequence[Row]) -> bool:
     return any(0 < len(set(one.seeds) & set(two.seeds)) < 3 for one, two in pairs)
 
 
-def _seeds(cell: Cell, expected: Sequence[int]) -> Iterator[str]:
+def _seeds(cell: RowRuns, expected: Sequence[int]) -> Iterator[str]:
     if missing := [str(seed) for seed in expected if seed not in cell.seeds]:
         yield f"has no run of {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)}, which other rows have"
 
 
-def _of_runs(cell: Cell) -> Iterator[str]:
+def _of_runs(cell: RowRuns) -> Iterator[str]:
     for run in cell.runs:
         yield from (f"{run.name}: {note}" for note in run.notes)
         yield from (budget.line() for budget in run.budgets)
@@ -103,7 +103,7 @@ def _of_runs(cell: Cell) -> Iterator[str]:
                 yield f"leaks of the plan were accepted: {'; '.join(channel.accepted)}"
 
 
-def _attacks(cell: Cell, attacked: frozenset[str]) -> Iterator[str]:
+def _attacks(cell: RowRuns, attacked: frozenset[str]) -> Iterator[str]:
     found = [(run.labels.seed, record) for run in cell.runs for record in run.attacks]
     for seed, record in found:
         if record.failed and isinstance(record.leakage, NotAvailable):
@@ -116,7 +116,7 @@ def _attacks(cell: Cell, attacked: frozenset[str]) -> Iterator[str]:
     yield from _weaker(cell, attacked)
 
 
-def _swapped(cell: Cell) -> Iterator[str]:
+def _swapped(cell: RowRuns) -> Iterator[str]:
     """Attacks below chance in every seed; among many attacks and seeds, a single one is there by chance."""
     inverted: dict[str, list[bool]] = {}
     for record in (record for run in cell.runs for record in run.attacks):
@@ -125,7 +125,7 @@ def _swapped(cell: Cell) -> Iterator[str]:
     yield from (f"{label} {SWAPPED}" for label, seeds in inverted.items() if all(seeds))
 
 
-def _weaker(cell: Cell, attacked: frozenset[str]) -> Iterator[str]:
+def _weaker(cell: RowRuns, attacked: frozenset[str]) -> Iterator[str]:
     """Attacks without a number although others on the same target have one: the strongest may be among them."""
     records = [record for run in cell.runs for record in run.attacks]
     measured = {record.label: record for record in records if isinstance(record.leakage, Leakage)}

@@ -10,12 +10,12 @@ from statistics import fmean
 from scipy import stats
 
 from app.errors import UserError
-from app.metrics.comparison import Comparison, compare_auc
+from app.metrics.comparison import PairedDifference, compare_auc
 from app.metrics.intervals import Interval
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.repetitions import compare_over_seeds
 from app.metrics.resampling import Bootstrap
-from app.results.comparison.rows import Cell, Series
+from app.results.comparison.rows import RowRuns, SeedValues
 from app.results.comparison.table import Measure
 
 FEWEST_SEEDS = 3
@@ -29,19 +29,19 @@ RESAMPLES = Bootstrap(resamples=200)
 
 
 @dataclass(frozen=True, eq=False)
-class Duels:
+class PairwiseTests:
     """Compares rows in pairs; scores are read once.
 
     Attributes:
         cells: the rows.
     """
 
-    cells: Sequence[Cell]
+    cells: Sequence[RowRuns]
     _scores: dict[tuple[str, str], MembershipScores] = field(default_factory=dict)
 
     def compare(
-        self, pair: tuple[int, int], series: tuple[Series, Series], measure: Measure
-    ) -> Comparison | NotAvailable:
+        self, pair: tuple[int, int], series: tuple[SeedValues, SeedValues], measure: Measure
+    ) -> PairedDifference | NotAvailable:
         """Difference of two rows, first minus second, or why it cannot be tested.
 
         Args:
@@ -56,7 +56,7 @@ class Duels:
             return _counted(first, second, lower)
         if len(seeds) >= FEWEST_SEEDS:
             found = compare_over_seeds(first, second, lower)
-            return found if isinstance(found, Comparison) else _shares(series, found)
+            return found if isinstance(found, PairedDifference) else _shares(series, found)
         if series[0].images:
             return _shares(series, NotAvailable("no images were attacked"))
         if seeds and series[0].label and measure.key.endswith("_auc"):
@@ -65,7 +65,7 @@ class Duels:
 
     def _by_scores(
         self, pair: tuple[int, int], labels: tuple[str, str], seeds: Sequence[int]
-    ) -> Comparison | NotAvailable:
+    ) -> PairedDifference | NotAvailable:
         """Paired bootstrap of the areas in every common seed; with two seeds, both must differ alike."""
         found = []
         for seed in seeds:
@@ -90,18 +90,18 @@ class Duels:
         return self._scores[key]
 
 
-def _shares(series: tuple[Series, Series], otherwise: NotAvailable) -> Comparison | NotAvailable:
+def _shares(series: tuple[SeedValues, SeedValues], otherwise: NotAvailable) -> PairedDifference | NotAvailable:
     """Fisher's exact test of the images recovered in all runs, where seeds show no spread or are few."""
     (first, of_first), (second, of_second) = (each.images or (0, 0) for each in series)
     if not of_first or not of_second:
         return otherwise
     table = [[first, of_first - first], [second, of_second - second]]
     difference, p_value = first / of_first - second / of_second, float(stats.fisher_exact(table).pvalue)
-    return Comparison(difference, Interval(math.nan, math.nan), p_value, "Fisher's exact")
+    return PairedDifference(difference, Interval(math.nan, math.nan), p_value, "Fisher's exact")
 
 
-def _counted(first: Mapping[int, float], second: Mapping[int, float], lower_is_better: bool) -> Comparison:
+def _counted(first: Mapping[int, float], second: Mapping[int, float], lower_is_better: bool) -> PairedDifference:
     """Two counts that no seed changes."""
     difference = fmean(first.values()) - fmean(second.values())
     p_value = 1.0 if difference == 0 else 0.0
-    return Comparison(difference, Interval(difference, difference), p_value, "counted", lower_is_better)
+    return PairedDifference(difference, Interval(difference, difference), p_value, "counted", lower_is_better)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
 from app.privacy.statements import PrivacyStatement
-from app.results.comparison.rows import NO_PROMISE, Cell, Column, Series, absent, by_seed
+from app.results.comparison.rows import NO_PROMISE, Column, RowRuns, SeedValues, absent, by_seed
 from app.results.comparison.table import Measure
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import RunRecord
@@ -65,7 +65,7 @@ def formal_columns() -> tuple[Column, ...]:
     return (Column(Measure("epsilon", "epsilon", meaning, "formal", digits=2), _epsilon, POSITIVE),)
 
 
-def cost_columns(cells: Sequence[Cell]) -> tuple[Column, ...]:
+def cost_columns(cells: Sequence[RowRuns]) -> tuple[Column, ...]:
     """Seconds and bytes; attacks are left out of all of them.
 
     Args:
@@ -131,7 +131,7 @@ def _train_test_gap(run: RunRecord) -> float | None:
     return None if train is None or test is None else train - test
 
 
-def _epsilon(cell: Cell) -> Series | NotAvailable:
+def _epsilon(cell: RowRuns) -> SeedValues | NotAvailable:
     """The strongest promise of every run: proven ones before nominal ones, then the smallest epsilon."""
     promises = {run.labels.seed: _strongest(run.budgets) for run in cell.runs if run.budgets}
     if not promises:
@@ -142,7 +142,7 @@ def _epsilon(cell: Cell) -> Series | NotAvailable:
     shown = next(iter(finite.values()))
     marks = (shown.unit, *(("nominal",) if any(promise.nominal for promise in finite.values()) else ()))
     values = {seed: promise.epsilon for seed, promise in finite.items()}
-    return Series(values, marks=marks, notes=absent(cell, values))
+    return SeedValues(values, marks=marks, notes=absent(cell, values))
 
 
 def _strongest(budgets: Sequence[PrivacyStatement]) -> PrivacyStatement:
@@ -175,7 +175,7 @@ def _quotient(numbers: Mapping[str, float], above: str, below: str, unit: float)
     return None if top is None or not bottom else top / bottom / unit
 
 
-def _ratio(cell: Cell, plain: Cell | None) -> Series | NotAvailable:
+def _ratio(cell: RowRuns, plain: RowRuns | None) -> SeedValues | NotAvailable:
     """Seconds over those of the undefended run of the same seed."""
     if plain is None:
         return NotAvailable("there is no run of this method without a defense")
@@ -186,4 +186,6 @@ def _ratio(cell: Cell, plain: Cell | None) -> Series | NotAvailable:
         return None if own is None or not base else own / base
 
     found = by_seed(cell, ratio)
-    return found if isinstance(found, Series) else NotAvailable("there is no run of the same seed without a defense")
+    return (
+        found if isinstance(found, SeedValues) else NotAvailable("there is no run of the same seed without a defense")
+    )

@@ -24,7 +24,7 @@ IGNORED = ("run", "tracking", "group", "project", "trainer")
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class RowRuns:
     """All runs of one dataset, method and defense.
 
     Attributes:
@@ -52,7 +52,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Series:
+class SeedValues:
     """One measure of one cell, unscaled.
 
     Attributes:
@@ -83,23 +83,23 @@ class Column:
     """
 
     measure: Measure
-    series: Callable[[Cell], Series | NotAvailable]
+    series: Callable[[RowRuns], SeedValues | NotAvailable]
     bounds: tuple[float, float] = (0.0, 1.0)
 
 
-def cells_of(runs: Iterable[RunRecord]) -> tuple[Cell, ...]:
+def rows_of(runs: Iterable[RunRecord]) -> tuple[RowRuns, ...]:
     """Runs by dataset, method and defense, in the order in which they first occur, rows of one dataset together."""
     places: dict[tuple[str, str, str], list[RunRecord]] = {}
     for run in runs:
         places.setdefault((run.labels.dataset, run.labels.method, run.labels.defense), []).append(run)
     order = list(dict.fromkeys(dataset for dataset, _, _ in places))
     return tuple(
-        Cell(*place, *_newest(found))
+        RowRuns(*place, *_newest(found))
         for place, found in sorted(places.items(), key=lambda item: order.index(item[0][0]))
     )
 
 
-def by_seed(cell: Cell, read: Callable[[RunRecord], float | None]) -> Series | NotAvailable:
+def by_seed(cell: RowRuns, read: Callable[[RunRecord], float | None]) -> SeedValues | NotAvailable:
     """A number of every run; seeds without one, or whose number is not finite, are left out.
 
     Args:
@@ -109,11 +109,11 @@ def by_seed(cell: Cell, read: Callable[[RunRecord], float | None]) -> Series | N
     found = {run.labels.seed: value for run in cell.runs if (value := read(run)) is not None}
     present = {seed: float(value) for seed, value in found.items() if math.isfinite(value)}
     if present:
-        return Series(present, notes=absent(cell, present))
+        return SeedValues(present, notes=absent(cell, present))
     return NotAvailable("the number is not finite") if found else NOT_MEASURED
 
 
-def absent(cell: Cell, present: Iterable[int]) -> tuple[str, ...]:
+def absent(cell: RowRuns, present: Iterable[int]) -> tuple[str, ...]:
     """A note on seeds without a number; nothing where all have one."""
     missing = [str(seed) for seed in cell.seeds if seed not in set(present)]
     return (f"no number for {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)}",) if missing else ()

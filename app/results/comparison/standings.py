@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
-from app.metrics.comparison import Comparison
+from app.metrics.comparison import PairedDifference
 from app.metrics.membership import NotAvailable
 from app.metrics.repetitions import OVER_SEEDS, holm
 from app.results.comparison.table import Standing
@@ -22,7 +22,7 @@ LEVEL = 0.04
 
 Pair = tuple[str, str]
 
-ComparePair = Callable[[str, str], Comparison | NotAvailable]
+ComparePair = Callable[[str, str], PairedDifference | NotAvailable]
 """Compares two rows by name; differences are first minus second."""
 
 
@@ -45,7 +45,7 @@ def standings(
             that are compared over seeds.
     """
     found = {pair: compare(*pair) for pair in combinations(means, 2)}
-    tested = {pair: each for pair, each in found.items() if isinstance(each, Comparison)}
+    tested = {pair: each for pair, each in found.items() if isinstance(each, PairedDifference)}
     rivals = {name for pair in tested for name in pair}
     if not rivals:
         return dict.fromkeys(means, "unknown")
@@ -55,7 +55,7 @@ def standings(
     return {name: others[name] if name != best else _of_best(list(others.values())) for name in means}
 
 
-def _differing(tested: Mapping[Pair, Comparison], pooled: Mapping[Pair, float]) -> dict[Pair, bool]:
+def _differing(tested: Mapping[Pair, PairedDifference], pooled: Mapping[Pair, float]) -> dict[Pair, bool]:
     """Whether two rows differ by their own test, and by the one corrected for all pairs."""
     together = [
         pooled.get(pair, each.p_value) if each.test == OVER_SEEDS else each.p_value for pair, each in tested.items()

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from app.metrics.comparison import Comparison
+from app.metrics.comparison import PairedDifference
 from app.metrics.intervals import student_quantile
 from app.metrics.membership import NotAvailable
 from app.metrics.repetitions import pooled_p_values
 from app.results.comparison.leakage_columns import leakage_columns
 from app.results.comparison.notes import attacks_of, cell_notes, numbered, table_notes
-from app.results.comparison.pairwise_tests import Duels
+from app.results.comparison.pairwise_tests import PairwiseTests
 from app.results.comparison.plain_columns import cost_columns, formal_columns, utility_columns
-from app.results.comparison.rows import Cell, Column, Series, cells_of
+from app.results.comparison.rows import Column, RowRuns, SeedValues, rows_of
 from app.results.comparison.standings import standings
 from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
 from app.results.run.labels import NO_DEFENSE
@@ -23,7 +23,7 @@ from app.results.run.store import Store
 
 CONFIDENCE = 0.95
 
-Entries = Mapping[str, Series | NotAvailable]
+Entries = Mapping[str, SeedValues | NotAvailable]
 
 
 def tabulate(store: Store) -> ComparisonTable:
@@ -32,7 +32,7 @@ def tabulate(store: Store) -> ComparisonTable:
     Args:
         store: the runs.
     """
-    cells = cells_of(store.runs)
+    cells = rows_of(store.runs)
     every = (*utility_columns(), *leakage_columns(cells), *formal_columns(), *cost_columns(cells))
     entries = [{column.measure.key: column.series(cell) for column in every} for cell in cells]
     columns = _present(cells, every, entries)
@@ -41,7 +41,7 @@ def tabulate(store: Store) -> ComparisonTable:
     return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), table_notes(rows))
 
 
-def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:
+def value_of(series: SeedValues, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:
     """Mean and interval: Student's over two or more seeds, else the run's own, else none.
 
     Values that are the same for every seed have no interval: what did not vary tells nothing about how it varies.
@@ -64,12 +64,12 @@ def value_of(series: Series, bounds: tuple[float, float], standing: Standing = "
     return entry
 
 
-def _present(cells: Sequence[Cell], columns: Sequence[Column], entries: Sequence[Entries]) -> tuple[Column, ...]:
+def _present(cells: Sequence[RowRuns], columns: Sequence[Column], entries: Sequence[Entries]) -> tuple[Column, ...]:
     """Columns with a number in some row.
 
     The last round's clients only where not every client was measured, ratios only where there is a defense.
     """
-    keys = {key for row in entries for key, entry in row.items() if isinstance(entry, Series)}
+    keys = {key for row in entries for key, entry in row.items() if isinstance(entry, SeedValues)}
     if "everyone_accuracy" in keys:
         keys -= {"clients_own"}
     if all(cell.defense == NO_DEFENSE for cell in cells):
@@ -78,11 +78,11 @@ def _present(cells: Sequence[Cell], columns: Sequence[Column], entries: Sequence
 
 
 def _standings(
-    cells: Sequence[Cell], columns: Sequence[Column], entries: Sequence[Entries]
+    cells: Sequence[RowRuns], columns: Sequence[Column], entries: Sequence[Entries]
 ) -> list[dict[str, Standing]]:
     """Standing of every cell by key of the measure; absent where it is unknown."""
     found: list[dict[str, Standing]] = [{} for _ in cells]
-    duels = Duels(cells)
+    duels = PairwiseTests(cells)
     for dataset in dict.fromkeys(cell.dataset for cell in cells):
         numbers = [number for number, cell in enumerate(cells) if cell.dataset == dataset]
         for measure in (column.measure for column in columns):
@@ -92,16 +92,16 @@ def _standings(
 
 
 def _compared(
-    measure: Measure, numbers: Sequence[int], entries: Sequence[Entries], duels: Duels
+    measure: Measure, numbers: Sequence[int], entries: Sequence[Entries], duels: PairwiseTests
 ) -> dict[int, Standing]:
     """Standing of the cells of one dataset in one measure, by number of the cell."""
     lower = measure.lower_is_better
     if lower is None:
         return {}
-    series = {number: entry for number in numbers if isinstance(entry := entries[number][measure.key], Series)}
+    series = {number: entry for number in numbers if isinstance(entry := entries[number][measure.key], SeedValues)}
     means = {str(number): fmean(each.by_seed.values()) for number, each in series.items()}
 
-    def compare(first: str, second: str) -> Comparison | NotAvailable:
+    def compare(first: str, second: str) -> PairedDifference | NotAvailable:
         pair = (int(first), int(second))
         return duels.compare(pair, (series[pair[0]], series[pair[1]]), measure)
 
@@ -110,7 +110,7 @@ def _compared(
 
 
 def _row(
-    cell: Cell, columns: Sequence[Column], entries: Entries, places: Mapping[str, Standing], cells: Sequence[Cell]
+    cell: RowRuns, columns: Sequence[Column], entries: Entries, places: Mapping[str, Standing], cells: Sequence[RowRuns]
 ) -> Row:
     rivals = [other for other in cells if other.dataset == cell.dataset]
     expected = sorted({seed for other in rivals for seed in other.seeds})

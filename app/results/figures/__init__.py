@@ -13,7 +13,7 @@ from app.results.figures.partition import heatmap
 from app.results.figures.reconstructions import reconstructions
 from app.results.figures.roc import roc
 from app.results.figures.rounds import rounds
-from app.results.figures.scene import Scene
+from app.results.figures.scene import FigureData
 from app.results.figures.style import Picture
 from app.results.figures.tsne import tsne
 from app.results.run.store import Store
@@ -29,6 +29,6 @@ def pictures_of(store: Store, table: ComparisonTable) -> Iterator[Picture]:
         store: the runs.
         table: their table.
     """
-    scene = Scene(store, table)
+    scene = FigureData(store, table)
     for kind in KINDS:
         yield from kind(scene)

@@ -14,10 +14,10 @@ from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
 from app.results.attacks.membership_files import AttackRecord
-from app.results.comparison.rows import Cell
+from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
 from app.results.figures.leakage import strongest
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import Picture, report_style
 
 ACROSS = 3
@@ -40,7 +40,7 @@ class ClientPoint:
     auc: float
 
 
-def clients(scene: Scene) -> Iterator[Picture]:
+def clients(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset whose uploads were attacked, with a panel per row."""
     for dataset in scene.datasets:
         found = [(scene.look(row), client_points(scene.cell(row))) for row in scene.table.of(dataset)]
@@ -49,7 +49,7 @@ def clients(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def client_points(cell: Cell) -> list[ClientPoint]:
+def client_points(cell: RowRuns) -> list[ClientPoint]:
     """Clients of all seeds under the strongest attack on uploads.
 
     Where a client has the same size under every seed, it is one client, and its mean over the seeds is one point. Else
@@ -84,7 +84,7 @@ def _number(estimate: Estimate) -> str:
     return f"{estimate.value:.2f}"
 
 
-def _picture(scene: Scene, dataset: str, shown: list[tuple[Series, list[ClientPoint]]]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: list[tuple[RowStyle, list[ClientPoint]]]) -> Picture:
     across = min(ACROSS, len(shown))
     lines = -(-len(shown) // across)
     with report_style():
@@ -111,7 +111,7 @@ def _picture(scene: Scene, dataset: str, shown: list[tuple[Series, list[ClientPo
     )
 
 
-def _draw(axes: Axes, look: Series, points: list[ClientPoint]) -> None:
+def _draw(axes: Axes, look: RowStyle, points: list[ClientPoint]) -> None:
     sizes, aucs = [point.size for point in points], [point.auc for point in points]
     axes.plot(
         sizes,

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
 from app.results.figures.leakage import MEGABYTES, SECONDS_RATIO
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import INK, Picture, report_style
 from app.results.run.labels import NO_DEFENSE
 
@@ -31,19 +31,19 @@ class Ratio:
         high: largest ratio of a seed.
     """
 
-    look: Series
+    look: RowStyle
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, look: Series, by_seed: Mapping[int, float]) -> Ratio:
+    def of(cls, look: RowStyle, by_seed: Mapping[int, float]) -> Ratio:
         """From the ratio of every seed, of which there is at least one."""
         each = list(by_seed.values())
         return cls(look, fmean(each), min(each), max(each))
 
 
-def cost(scene: Scene) -> Iterator[Picture]:
+def cost(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset with rows that have a baseline: the same method without a defense."""
     for dataset in scene.datasets:
         found = {"seconds per round": seconds_ratios(scene, dataset), "bytes per round": bytes_ratios(scene, dataset)}
@@ -51,7 +51,7 @@ def cost(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def seconds_ratios(scene: Scene, dataset: str) -> list[Ratio]:
+def seconds_ratios(scene: FigureData, dataset: str) -> list[Ratio]:
     """As the table has them, of all defended rows."""
     return [
         Ratio.of(scene.look(row), value.by_seed)
@@ -60,7 +60,7 @@ def seconds_ratios(scene: Scene, dataset: str) -> list[Ratio]:
     ]
 
 
-def bytes_ratios(scene: Scene, dataset: str) -> list[Ratio]:
+def bytes_ratios(scene: FigureData, dataset: str) -> list[Ratio]:
     """Bytes both ways over those of the same method and seed without a defense, of all defended rows."""
     rows = scene.table.of(dataset)
     plain = {row.method: _bytes(row) for row in rows if row.defense == NO_DEFENSE}
@@ -80,7 +80,7 @@ def _bytes(row: Row) -> dict[int, float]:
     return {seed: sent + down.by_seed[seed] for seed, sent in up.by_seed.items() if seed in down.by_seed}
 
 
-def _picture(scene: Scene, dataset: str, shown: dict[str, list[Ratio]]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: dict[str, list[Ratio]]) -> Picture:
     labels = list(dict.fromkeys(ratio.look.label for found in shown.values() for ratio in found))
     with report_style():
         room = 0.15 + 0.95 * layout.LETTER * max(map(len, labels))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from app.federation.transcript import Transcript
 from app.results.figures import layout
-from app.results.figures.scene import Scene
+from app.results.figures.scene import FigureData
 from app.results.figures.style import COLOURS, FAINT, Picture, report_style
 from app.results.run.plan_figures import MOST_POINTS, fewest
 from app.results.run.store import RunRecord
@@ -34,7 +34,7 @@ MOST_METHODS = 9
 
 
 @dataclass(frozen=True, eq=False)
-class Contributors:
+class Coverage:
     """Who trained a weight matrix in one round.
 
     Attributes:
@@ -54,7 +54,7 @@ class Contributors:
     clients: tuple[int, ...]
 
 
-def contributors(scene: Scene) -> Iterator[Picture]:
+def contributors(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset where some method gives clients parts of the network."""
     for dataset in scene.datasets:
         methods: dict[str, RunRecord] = {}
@@ -67,7 +67,7 @@ def contributors(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def contributors_of(method: str, folder: Path) -> dict[str, Contributors]:
+def contributors_of(method: str, folder: Path) -> dict[str, Coverage]:
     """Maps of all weight matrices in the last round that the run has kept, by name; empty where it has kept none.
 
     Args:
@@ -86,7 +86,7 @@ def contributors_of(method: str, folder: Path) -> dict[str, Contributors]:
 
 def _map(
     method: str, round_: int, layer: Mapping[str, Any], cells: Mapping[int, Tensor | None], rates: Sequence[float]
-) -> Contributors:
+) -> Coverage:
     start, shape = int(layer["start"]), tuple(layer["shape"])
     size, kernel = int(np.prod(shape)), int(np.prod(shape[2:]))
     counts = np.zeros(shape[:2], dtype=np.int64)
@@ -100,10 +100,10 @@ def _map(
         matrix = trained.reshape(*shape[:2], kernel)[:, :, 0]
         counts += matrix
         outputs[row] = rates[client] * matrix.any(axis=1)
-    return Contributors(method, str(layer["name"]), round_, counts, outputs, tuple(cells))
+    return Coverage(method, str(layer["name"]), round_, counts, outputs, tuple(cells))
 
 
-def _same_layer(found: Sequence[Mapping[str, Contributors]]) -> list[Contributors]:
+def _same_layer(found: Sequence[Mapping[str, Coverage]]) -> list[Coverage]:
     """The largest matrix that all methods have and that is not trained alike everywhere; each one's largest else."""
     if not found:
         return []
@@ -115,7 +115,7 @@ def _same_layer(found: Sequence[Mapping[str, Contributors]]) -> list[Contributor
     return [maps[chosen] for maps in found]
 
 
-def _figure(shown: Sequence[Contributors]) -> Figure:
+def _figure(shown: Sequence[Coverage]) -> Figure:
     """Two panels per method, one above the other, and one key of the colours."""
     across = min(ACROSS, len(shown))
     lines = -(-len(shown) // across)
@@ -138,7 +138,7 @@ def _figure(shown: Sequence[Contributors]) -> Figure:
     return figure
 
 
-def _picture(scene: Scene, dataset: str, shown: Sequence[Contributors]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: Sequence[Coverage]) -> Picture:
     with report_style():
         figure = _figure(shown)
     names = {one.layer for one in shown}
@@ -165,7 +165,7 @@ def _colours(most: int) -> tuple[ListedColormap, BoundaryNorm]:
     return ListedColormap(colours), BoundaryNorm(np.arange(len(colours) + 1) - 0.5, len(colours))
 
 
-def _show_counts(axes: Axes, one: Contributors, **colours: Any) -> None:
+def _show_counts(axes: Axes, one: Coverage, **colours: Any) -> None:
     outputs, inputs = one.counts.shape
     extent = (-0.5, inputs - 0.5, outputs - 0.5, -0.5)
     axes.imshow(
@@ -177,7 +177,7 @@ def _show_counts(axes: Axes, one: Contributors, **colours: Any) -> None:
         axis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def _show_outputs(axes: Axes, one: Contributors) -> None:
+def _show_outputs(axes: Axes, one: Coverage) -> None:
     clients, outputs = one.outputs.shape
     picture = np.zeros((clients, outputs, 4))
     picture[...] = to_rgba(COLOURS[0])

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
-from app.results.figures.scene import Series
+from app.results.figures.scene import RowStyle
 from app.results.figures.style import FAINT, INK
 
 SMALL = 8.0
@@ -122,7 +122,7 @@ def _monotone(target: np.ndarray) -> np.ndarray:
     return np.array([mean for mean, size in blocks for _ in range(size)])
 
 
-def label_column(axes: Axes, entries: Sequence[tuple[float, Series]], markers: bool = True) -> None:
+def label_column(axes: Axes, entries: Sequence[tuple[float, RowStyle]], markers: bool = True) -> None:
     """Names of rows to the right of a panel, each at the height of its value or near it, with a thin line to it.
 
     Args:
@@ -150,7 +150,7 @@ def label_column(axes: Axes, entries: Sequence[tuple[float, Series]], markers: b
         axes.text(place, end, look.label, transform=axes.transAxes, va="center", ha="left", fontsize=SMALL)
 
 
-def name_mark(axes: Axes, x: float, y: float, look: Series) -> None:
+def name_mark(axes: Axes, x: float, y: float, look: RowStyle) -> None:
     """The marker of a row at a place in fractions of the panel, which may lie outside of it."""
     mark = Line2D([x], [y], color=look.colour, marker=look.marker, markersize=5.0, linestyle="", clip_on=False)
     mark.set_transform(axes.transAxes)

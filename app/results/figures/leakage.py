@@ -8,7 +8,7 @@ from app.metrics.leakage import Leakage
 from app.results.attacks.headline import target_kind
 from app.results.attacks.membership_files import AttackRecord
 from app.results.comparison.leakage_columns import KINDS, headline_label, record_of
-from app.results.comparison.rows import Cell
+from app.results.comparison.rows import RowRuns
 from app.results.run.store import RunRecord
 
 UTILITY = {
@@ -30,7 +30,7 @@ TARGETS = {kind: KINDS[kind] for kind in ("uploads", "global")}
 """What is attacked, in words."""
 
 
-def strongest(cell: Cell, kind: str) -> list[tuple[RunRecord, AttackRecord]]:
+def strongest(cell: RowRuns, kind: str) -> list[tuple[RunRecord, AttackRecord]]:
     """Every run with its result of the attack that the table shows for the row; none where there is no number.
 
     Args:
@@ -44,7 +44,7 @@ def strongest(cell: Cell, kind: str) -> list[tuple[RunRecord, AttackRecord]]:
     return [(run, record) for run, record in found if record is not None and isinstance(record.leakage, Leakage)]
 
 
-def auc_by_round(cell: Cell, kind: str) -> list[dict[int, float]]:
+def auc_by_round(cell: RowRuns, kind: str) -> list[dict[int, float]]:
     """AUC of every seed after every round that was attacked, counted from 1; the end of the run included.
 
     In every round it is that of the attack with the largest mean over the seeds, as in the table.

@@ -14,7 +14,7 @@ from app.metrics.membership import NotAvailable
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
 from app.results.figures.leakage import AUC, TARGETS, UTILITY
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import FAINT, INK, Picture, report_style
 
 HIDDEN = "not visible to the server"
@@ -36,12 +36,12 @@ class Point:
         leakage: AUC; None where it is hidden.
     """
 
-    look: Series
+    look: RowStyle
     utility: Value
     leakage: Value | None
 
 
-def pareto(scene: Scene) -> Iterator[Picture]:
+def pareto(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset that has accuracy and leakage of some row."""
     for dataset in scene.datasets:
         utility = scene.fullest(dataset, UTILITY)
@@ -65,7 +65,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted((number for number, one in enumerate(points) if not beaten(one)), key=lambda number: points[number])
 
 
-def _points(scene: Scene, dataset: str, utility: str, leakage: str) -> list[Point]:
+def _points(scene: FigureData, dataset: str, utility: str, leakage: str) -> list[Point]:
     found = []
     for row in scene.table.of(dataset):
         useful, leaks = row.values.get(utility), row.values.get(leakage)
@@ -74,12 +74,12 @@ def _points(scene: Scene, dataset: str, utility: str, leakage: str) -> list[Poin
     return found
 
 
-def hidden(scene: Scene, row: Row, value: Value | NotAvailable | None) -> bool:
+def hidden(scene: FigureData, row: Row, value: Value | NotAvailable | None) -> bool:
     """Whether there is no number because the channel hides single updates, and not for want of an attack."""
     return isinstance(value, NotAvailable) and any(run.channels for run in scene.runs(row))
 
 
-def _picture(scene: Scene, dataset: str, utility: str, shown: list[tuple[str, list[Point]]]) -> Picture:
+def _picture(scene: FigureData, dataset: str, utility: str, shown: list[tuple[str, list[Point]]]) -> Picture:
     labels = {point.look.label: point for _, points in shown for point in points}
     room = layout.label_room(list(labels))
     margins = layout.Margins(right=room, top=0.45, across=0.3)
@@ -117,7 +117,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     for point, leakage in measured:
         _cross(axes, point.look, leakage, point.utility, low)
     for point in sealed:
-        look: Series = point.look
+        look: RowStyle = point.look
         place = axes.get_yaxis_transform()
         axes.plot(
             [0.62 * MARGIN],
@@ -135,7 +135,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     axes.set_axisbelow(True)
 
 
-def _cross(axes: Axes, look: Series, across: Value, up: Value, left: float) -> None:
+def _cross(axes: Axes, look: RowStyle, across: Value, up: Value, left: float) -> None:
     """A mark with its two intervals, as far as there are any; nothing is drawn left of an AUC."""
     lines: dict[str, Any] = {"color": look.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
     if math.isfinite(across.low):

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from app.results.figures import layout
-from app.results.figures.scene import Scene
+from app.results.figures.scene import FigureData
 from app.results.figures.style import COLOURS, Picture, report_style
 from app.results.run.store import RunRecord
 
@@ -31,7 +31,7 @@ MOST_NAMES = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
+class PartitionCounts:
     """Training samples of every client.
 
     Attributes:
@@ -47,7 +47,7 @@ class Partition:
     sizes: NDArray[np.int64]
 
 
-def heatmap(scene: Scene) -> Iterator[Picture]:
+def heatmap(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset, from the first run that has kept its partition."""
     for dataset in scene.datasets:
         for run in (run for row in scene.ordered(dataset) for run in scene.runs(row)):
@@ -57,7 +57,7 @@ def heatmap(scene: Scene) -> Iterator[Picture]:
                 break
 
 
-def read_partition(path: Path) -> Partition | None:
+def read_partition(path: Path) -> PartitionCounts | None:
     """A partition from its file; None where there is none, or it cannot be read."""
     try:
         with path.open(newline="") as file:
@@ -65,12 +65,12 @@ def read_partition(path: Path) -> Partition | None:
         classes = tuple(name for name in rows[0] if name not in OTHERS)
         counts = np.array([[int(row[name]) for name in classes] for row in rows], dtype=np.int64)
         sizes = np.array([int(row["size"]) for row in rows], dtype=np.int64)
-        return Partition(tuple(row["client"] for row in rows), classes, counts.reshape(len(rows), -1), sizes)
+        return PartitionCounts(tuple(row["client"] for row in rows), classes, counts.reshape(len(rows), -1), sizes)
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
 
 
-def _picture(scene: Scene, dataset: str, run: RunRecord, partition: Partition) -> Picture:
+def _picture(scene: FigureData, dataset: str, run: RunRecord, partition: PartitionCounts) -> Picture:
     clients, classes = partition.counts.shape
     with report_style():
         height = min(max(0.2 * clients + 0.2, 1.6), 4.6)
@@ -93,7 +93,7 @@ def _picture(scene: Scene, dataset: str, run: RunRecord, partition: Partition) -
     )
 
 
-def _cells(axes: Axes, partition: Partition) -> None:
+def _cells(axes: Axes, partition: PartitionCounts) -> None:
     clients, classes = partition.counts.shape
     scale = Normalize(0, max(1, int(partition.counts.max())))
     axes.imshow(partition.counts, cmap="viridis", norm=scale, aspect="auto", interpolation="nearest")
@@ -110,7 +110,7 @@ def _cells(axes: Axes, partition: Partition) -> None:
         spine.set_visible(False)
 
 
-def _name(axes: Axes, partition: Partition) -> None:
+def _name(axes: Axes, partition: PartitionCounts) -> None:
     """Names of all clients and classes where they are few, else round numbers."""
     if len(partition.classes) <= MOST_NAMES:
         long = max(map(len, partition.classes)) > 3
@@ -123,7 +123,7 @@ def _name(axes: Axes, partition: Partition) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(10, integer=True))
 
 
-def _bars(axes: Axes, partition: Partition) -> None:
+def _bars(axes: Axes, partition: PartitionCounts) -> None:
     many = partition.sizes.size > MOST_NAMES
     axes.barh(range(partition.sizes.size), partition.sizes, height=1.0 if many else 0.8, color=COLOURS[0])
     axes.set_xlabel("training samples")

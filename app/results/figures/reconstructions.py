@@ -18,7 +18,7 @@ from app.metrics.reconstruction import RECOVERED, Reconstruction
 from app.results.attacks.reconstruction_files import PREFIX, KeptImages, ReconstructionFiles, ReconstructionRecord
 from app.results.comparison.table import Row
 from app.results.figures import layout
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import COLOURS, FAINT, Picture, report_style
 from app.results.run.store import RunRecord
 
@@ -51,13 +51,13 @@ class Strip:
         pairs: the most alike originals and reconstructions, and whether each was recovered; none without images.
     """
 
-    look: Series
+    look: RowStyle
     attack: str
     result: Reconstruction | NotAvailable
     pairs: tuple[tuple[Pixels, Pixels, bool], ...]
 
 
-def reconstructions(scene: Scene) -> Iterator[Picture]:
+def reconstructions(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset with images that were brought back."""
     for dataset in scene.datasets:
         strips = [strip for row in scene.table.of(dataset) if (strip := _strip(scene, row)) is not None]
@@ -65,7 +65,7 @@ def reconstructions(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, strips)
 
 
-def _strip(scene: Scene, row: Row) -> Strip | None:
+def _strip(scene: FigureData, row: Row) -> Strip | None:
     """Of a row's runs the first with a reconstruction, and of its results the one that recovered most."""
     for run in scene.runs(row):
         if run.reconstructions:
@@ -121,7 +121,7 @@ def share_told(result: Reconstruction | NotAvailable) -> str:
     return f"{text}; guess {strongest.similarity.pearson_mean:.2f}" if strongest else text
 
 
-def _picture(scene: Scene, dataset: str, strips: list[Strip]) -> Picture:
+def _picture(scene: FigureData, dataset: str, strips: list[Strip]) -> Picture:
     with report_style():
         seen, unseen = ([strip for strip in strips if bool(strip.pairs) is there] for there in (True, False))
         below = 0.17 * len(unseen)

@@ -16,7 +16,7 @@ from app.metrics.roc import RocCurve, log_log_roc, roc_curve
 from app.results.attacks.membership_files import AttackRecord
 from app.results.figures import layout
 from app.results.figures.leakage import TARGETS, strongest
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import Picture, report_style
 from app.results.run.store import RunRecord
 
@@ -36,7 +36,7 @@ class Bundle:
         curves: of the strongest attack on each seed's run.
     """
 
-    look: Series
+    look: RowStyle
     curves: tuple[RocCurve, ...]
 
     @property
@@ -56,7 +56,7 @@ class Bundle:
         return fpr, np.where(tpr > 0, tpr, np.nan)
 
 
-def roc(scene: Scene) -> Iterator[Picture]:
+def roc(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset with attacked runs."""
     for dataset in scene.datasets:
         found = {kind: _bundles(scene, dataset, kind) for kind in TARGETS}
@@ -65,7 +65,7 @@ def roc(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def _bundles(scene: Scene, dataset: str, kind: str) -> list[Bundle]:
+def _bundles(scene: FigureData, dataset: str, kind: str) -> list[Bundle]:
     bundles = []
     for row in scene.table.of(dataset):
         results = strongest(scene.cell(row), kind)
@@ -89,7 +89,7 @@ def _tpr(curve: RocCurve, fpr: Array) -> Array:
     return rates
 
 
-def _picture(scene: Scene, dataset: str, shown: dict[str, list[Bundle]]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: dict[str, list[Bundle]]) -> Picture:
     names = {bundle.look.label: bundle.look for bundles in shown.values() for bundle in bundles}
     thin = max(sum(len(bundle.curves) for bundle in bundles) for bundles in shown.values()) <= MOST_THIN
     margins = layout.Margins(
@@ -138,7 +138,7 @@ def _draw(axes: Axes, bundles: list[Bundle], thin: bool) -> None:
     axes.grid(visible=True)
 
 
-def _key(axes: Axes, looks: Sequence[Series], shown: dict[str, list[Bundle]]) -> None:
+def _key(axes: Axes, looks: Sequence[RowStyle], shown: dict[str, list[Bundle]]) -> None:
     """Rows by the area of the first panel, with the areas of all panels."""
     areas = {kind: {bundle.look.label: bundle.auc for bundle in bundles} for kind, bundles in shown.items()}
     figure, box = axes.figure, axes.get_position()

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from app.metrics.membership import Array
-from app.results.comparison.rows import Cell
+from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
 from app.results.figures.leakage import TARGETS, auc_by_round
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import Picture, report_style
 from app.results.run.store import RunRecord
 
@@ -38,7 +38,7 @@ ACCURACIES = (
 """Panels of accuracy: metrics and what they are in words, the most wanted first."""
 
 Curve = Mapping[int, float]
-Read = Callable[[Cell], list[Curve]]
+Read = Callable[[RowRuns], list[Curve]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +53,14 @@ class Curves:
         high: largest of them.
     """
 
-    look: Series
+    look: RowStyle
     rounds: Array
     mean: Array
     low: Array
     high: Array
 
     @classmethod
-    def of(cls, look: Series, seeds: list[Curve]) -> Curves:
+    def of(cls, look: RowStyle, seeds: list[Curve]) -> Curves:
         """From one curve per seed; rounds that some seeds lack are told by the others."""
         rounds = _thinned(sorted({round_ for seed in seeds for round_ in seed}))
         values = [[seed[round_] for seed in seeds if round_ in seed] for round_ in rounds]
@@ -68,7 +68,7 @@ class Curves:
         return cls(look, np.array(rounds, dtype=np.float64), *parts)
 
 
-def rounds(scene: Scene) -> Iterator[Picture]:
+def rounds(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset."""
     for dataset in scene.datasets:
         shown = {title: curves for title, read in _panels(scene, dataset) if (curves := _curves(scene, dataset, read))}
@@ -76,7 +76,7 @@ def rounds(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, shown)
 
 
-def _panels(scene: Scene, dataset: str) -> Iterator[tuple[str, Read]]:
+def _panels(scene: FigureData, dataset: str) -> Iterator[tuple[str, Read]]:
     """Title of every panel, and what it reads from a row."""
     runs = [run for row in scene.table.of(dataset) for run in scene.runs(row)]
     for metrics in ACCURACIES:
@@ -87,7 +87,7 @@ def _panels(scene: Scene, dataset: str) -> Iterator[tuple[str, Read]]:
         yield f"AUC on\n{words}", partial(_leakage, kind=kind)
 
 
-def _accuracy(cell: Cell, name: str) -> list[Curve]:
+def _accuracy(cell: RowRuns, name: str) -> list[Curve]:
     return [_metric(run, name) for run in cell.runs]
 
 
@@ -97,12 +97,12 @@ def _metric(run: RunRecord, name: str) -> Curve:
     return found if len(found) > 1 else {}
 
 
-def _leakage(cell: Cell, kind: str) -> list[Curve]:
+def _leakage(cell: RowRuns, kind: str) -> list[Curve]:
     """Empty where only the end was attacked: one point is no curve."""
     return [seed for seed in auc_by_round(cell, kind) if len(seed) > 1]
 
 
-def _curves(scene: Scene, dataset: str, read: Read) -> list[Curves]:
+def _curves(scene: FigureData, dataset: str, read: Read) -> list[Curves]:
     found = []
     for row in scene.table.of(dataset):
         seeds = [curve for curve in read(scene.cell(row)) if curve]
@@ -111,7 +111,7 @@ def _curves(scene: Scene, dataset: str, read: Read) -> list[Curves]:
     return found
 
 
-def _picture(scene: Scene, dataset: str, shown: Mapping[str, list[Curves]]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: Mapping[str, list[Curves]]) -> Picture:
     labels = {curves.look.label for panel in shown.values() for curves in panel}
     margins = layout.Margins(right=layout.label_room(sorted(labels)), down=0.25, left=0.95)
     leaks = any(title.startswith("AUC") for title in shown)

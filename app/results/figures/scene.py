@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from app.results.comparison.rows import Cell
+from app.results.comparison.rows import RowRuns
 from app.results.comparison.table import ComparisonTable, Row, Value
 from app.results.figures.style import COLOURS, MARKERS
 from app.results.run.labels import NO_DEFENSE
@@ -20,7 +20,7 @@ Line = str | tuple[int, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Series:
+class RowStyle:
     """How a row looks in every picture.
 
     Attributes:
@@ -36,7 +36,7 @@ class Series:
     line: Line
 
 
-def series_of(table: ComparisonTable) -> Mapping[str, Series]:
+def series_of(table: ComparisonTable) -> Mapping[str, RowStyle]:
     """Looks by `Row.name`; the same method and defense looks the same on every dataset.
 
     Args:
@@ -48,7 +48,7 @@ def series_of(table: ComparisonTable) -> Mapping[str, Series]:
     for number, (name, row) in enumerate(rows.items()):
         turn, place = divmod(number, len(COLOURS))
         look = (COLOURS[place], MARKERS[(place + 3 * turn) % len(MARKERS)], LINES[turn % len(LINES)])
-        found[name] = Series(_label(row, len(methods) > 1, len(defenses) > 1), *look)
+        found[name] = RowStyle(_label(row, len(methods) > 1, len(defenses) > 1), *look)
     return found
 
 
@@ -60,7 +60,7 @@ def _label(row: Row, by_method: bool, by_defense: bool) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class FigureData:
     """A collection of runs and its table, as pictures see them.
 
     Attributes:
@@ -72,7 +72,7 @@ class Scene:
     table: ComparisonTable
 
     @cached_property
-    def series(self) -> Mapping[str, Series]:
+    def series(self) -> Mapping[str, RowStyle]:
         """Looks by `Row.name`."""
         return series_of(self.table)
 
@@ -81,15 +81,15 @@ class Scene:
         """Datasets of the table, in its order."""
         return tuple(dict.fromkeys(row.dataset for row in self.table.rows))
 
-    def look(self, row: Row) -> Series:
+    def look(self, row: Row) -> RowStyle:
         """How a row looks."""
         return self.series[row.name]
 
-    def cell(self, row: Row) -> Cell:
+    def cell(self, row: Row) -> RowRuns:
         """Runs behind a row, by seed."""
         place = (row.dataset, row.method, row.defense)
         found = [run for run in self.store.runs if (run.labels.dataset, run.labels.method, run.labels.defense) == place]
-        return Cell(*place, tuple(sorted(found, key=lambda run: run.labels.seed)))
+        return RowRuns(*place, tuple(sorted(found, key=lambda run: run.labels.seed)))
 
     def runs(self, row: Row) -> tuple[RunRecord, ...]:
         """The same runs by themselves."""

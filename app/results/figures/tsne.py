@@ -18,7 +18,7 @@ from app.results.attacks.representation_files import RepresentedSamples, read_re
 from app.results.comparison.table import Row
 from app.results.figures import layout
 from app.results.figures.leakage import strongest
-from app.results.figures.scene import Scene, Series
+from app.results.figures.scene import FigureData, RowStyle
 from app.results.figures.style import COLOURS, Picture, report_style
 from app.results.run.store import RunRecord
 
@@ -29,11 +29,11 @@ MEMBER: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
 OTHER: dict[str, Any] = {"color": COLOURS[1], "marker": "^"}
 """How members and non-members look."""
 
-Shown = tuple[Series, str, RepresentedSamples]
+Shown = tuple[RowStyle, str, RepresentedSamples]
 """Look of a row, its leakage in words, and what it has kept."""
 
 
-def tsne(scene: Scene) -> Iterator[Picture]:
+def tsne(scene: FigureData) -> Iterator[Picture]:
     """One picture per dataset: the baseline and at most three other rows, those of its method first.
 
     So a defense stands beside the same federation without it.
@@ -46,7 +46,7 @@ def tsne(scene: Scene) -> Iterator[Picture]:
             yield _picture(scene, dataset, found[:MOST_ROWS])
 
 
-def _first(scene: Scene, row: Row) -> list[Shown]:
+def _first(scene: FigureData, row: Row) -> list[Shown]:
     """The first seed with representations, if any."""
     for run in scene.runs(row):
         try:
@@ -67,7 +67,7 @@ def embedded(found: RepresentedSamples) -> Array:
     return places
 
 
-def _picture(scene: Scene, dataset: str, shown: list[Shown]) -> Picture:
+def _picture(scene: FigureData, dataset: str, shown: list[Shown]) -> Picture:
     with report_style():
         margins = layout.Margins(left=0.2, right=1.3, top=0.35, bottom=0.15, across=0.25, down=0.45)
         figure, grid = layout.panels(len(shown), [2.6, 2.6], 2.2, margins)
@@ -95,7 +95,7 @@ def _picture(scene: Scene, dataset: str, shown: list[Shown]) -> Picture:
     )
 
 
-def _auc(scene: Scene, row: Row, run: RunRecord) -> str:
+def _auc(scene: FigureData, row: Row, run: RunRecord) -> str:
     """Leakage of the same run's released model, where it was attacked."""
     found = [record.leakage for one, record in strongest(scene.cell(row), "global") if one is run]
     return f", AUC {found[0].auc.value:.3f}" if found and isinstance(found[0], Leakage) else ""

@@ -17,7 +17,7 @@ MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class FoundOut:
+class Conclusion:
     """A sentence about one measure on one dataset.
 
     Attributes:
@@ -31,10 +31,10 @@ class FoundOut:
     sentence: str
 
 
-def findings(table: ComparisonTable) -> tuple[FoundOut, ...]:
+def findings(table: ComparisonTable) -> tuple[Conclusion, ...]:
     """One sentence per dataset and headline measure; none where a dataset has a single row."""
     return tuple(
-        FoundOut(dataset, measure, _sentence(measure, rows, found))
+        Conclusion(dataset, measure, _sentence(measure, rows, found))
         for dataset in dict.fromkeys(row.dataset for row in table.rows)
         for measure in headline_measures(table)
         if (rows := table.of(dataset)) and len(found := _measured(rows, measure)) > 1

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
-from app.results.report.conclusions import FoundOut, findings
+from app.results.report.conclusions import Conclusion, findings
 from app.results.report.drawing import Drawing, inline
 from app.results.report.markup import Html, items, joined, tag
 from app.results.run.store import Skipped, Store
@@ -55,7 +55,7 @@ def finding_section(table: ComparisonTable) -> Html:
     return tag("div", *blocks, class_="findings")
 
 
-def _finding(found: FoundOut) -> Html:
+def _finding(found: Conclusion) -> Html:
     """What the measure means, up to its range or a remark in brackets, and what the standings say."""
     what = re.split(r", | \(", found.measure.meaning, maxsplit=1)[0].rstrip(".")
     together = found.sentence.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")

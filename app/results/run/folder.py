@@ -18,6 +18,7 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from app.errors import UserError
+from app.renamed import current
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
 """Tells the processes that Lightning starts for further devices which folder the first one chose."""
@@ -125,7 +126,7 @@ class RunFolder:
     def _saved_config(self) -> Mapping[str, Any]:
         """The configuration the run was started with; empty where it cannot be read."""
         try:
-            return yaml.safe_load((self.path / "config.yaml").read_text()) or {}
+            return current(yaml.safe_load((self.path / "config.yaml").read_text())) or {}
         except (OSError, yaml.YAMLError):
             return {}
 

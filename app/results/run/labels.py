@@ -83,7 +83,7 @@ def _submodels(model: Mapping[str, Any]) -> str:
     if name in ("", "Prefix"):
         return "heterofl" if _unequal(model.get("capacities")) else ""
     settings = _settings(method)
-    if name == "Integration":
+    if name == "ChannelSubset":
         return _integration(settings)
     distilled = name == "FjORD" and float(settings.get("distillation") or 0) > 0
     return f"{name.lower()}-distilled" if distilled else name.lower()

@@ -17,7 +17,7 @@ MOST_LAYERS_IN_WORDS = 5
 
 
 @dataclass(frozen=True)
-class Column:
+class PlanColumn:
     """One number of a layer.
 
     Attributes:
@@ -40,17 +40,17 @@ class Column:
 
 
 COLUMNS = (
-    Column("cells", "cells", ",", "weights, biases and buffers that clients send"),
-    Column("trained", "trained", ".2%", "share of the cells that somebody trains in an average round"),
-    Column("trained_once", "ever", ".2%", "share of the cells that somebody trains in at least one round"),
-    Column("fewest", "min", "d", "fewest clients that train a cell in a round"),
-    Column("median", "med", "g", "median of the clients that train a cell in a round"),
-    Column("most", "max", "d", "most clients that train a cell in a round"),
-    Column("nobody", "nobody", ",", "(cell, round) pairs that no client trains"),
-    Column("single", "one", ",", "(cell, round) pairs that a single client trains"),
-    Column("changed", "changed", ",", "(cell, round) pairs whose clients are not those of the round before"),
-    Column("changed_by_one", "by one", ",", "... by a single client that joins or leaves"),
-    Column("smallest_change", "least", "d", "fewest clients by which a cell's clients change, where they change"),
+    PlanColumn("cells", "cells", ",", "weights, biases and buffers that clients send"),
+    PlanColumn("trained", "trained", ".2%", "share of the cells that somebody trains in an average round"),
+    PlanColumn("trained_once", "ever", ".2%", "share of the cells that somebody trains in at least one round"),
+    PlanColumn("fewest", "min", "d", "fewest clients that train a cell in a round"),
+    PlanColumn("median", "med", "g", "median of the clients that train a cell in a round"),
+    PlanColumn("most", "max", "d", "most clients that train a cell in a round"),
+    PlanColumn("nobody", "nobody", ",", "(cell, round) pairs that no client trains"),
+    PlanColumn("single", "one", ",", "(cell, round) pairs that a single client trains"),
+    PlanColumn("changed", "changed", ",", "(cell, round) pairs whose clients are not those of the round before"),
+    PlanColumn("changed_by_one", "by one", ",", "... by a single client that joins or leaves"),
+    PlanColumn("smallest_change", "least", "d", "fewest clients by which a cell's clients change, where they change"),
 )
 
 

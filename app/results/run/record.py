@@ -20,6 +20,7 @@ from app.errors import UserError
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
+from app.renamed import current
 from app.results.attacks.membership_files import AttackFiles, AttackRecord, read_attack
 from app.results.attacks.reconstruction_files import (
     PREFIX,
@@ -153,7 +154,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 def _config(folder: Path, notes: list[str]) -> Mapping[str, Any]:
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config = current(yaml.safe_load((folder / "config.yaml").read_text()))
     except BROKEN as error:
         notes.append(f"config.yaml cannot be read ({_cause(error)})")
         return {}

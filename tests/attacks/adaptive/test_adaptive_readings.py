@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from app.attacks.adaptive.averaging import Averaging
-from app.attacks.adaptive.base import Reading
+from app.attacks.adaptive.base import ReadingStrategy
 from app.attacks.adaptive.catalogue import ADAPTATIONS, called_for, marks_models, unmatched
 from app.attacks.adaptive.refill import Refill
 from app.attacks.protocols.choices import adaptation_notes, resolved
 from app.attacks.targets import aggregated_models, uploaded_models
 from app.federation.channels.base import Message
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
+from app.federation.plan import ClientPool, Plan
 from app.federation.submodels import FedRolex, Prefix
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.models import CNN, DataShape
-from app.privacy.traits import Part
+from app.privacy.traits import StackPart
 
 NET = CNN(DataShape(1, 8, 8, 3), u=4, statistics="running")
 SPACE = ParameterSpace(NET)
@@ -29,7 +29,7 @@ SHARE = 0.7
 
 def known(method):
     """Public knowledge of two clients, the second of half the width."""
-    roster = Roster((30, 20), (1.0, 0.5), 1.0, 0)
+    roster = ClientPool((30, 20), (1.0, 0.5), 1.0, 0)
     plan_of = lambda round_: Plan(round_, roster, method, SPACE)  # noqa: E731
     return SimpleNamespace(prototype=NET, plan_of=plan_of, took_part=frozenset(range(len(roster.sizes))))
 
@@ -70,7 +70,7 @@ class Played:
 
     def models(self, adaptations, rounds, last=False, drawn=None):
         """What the server makes of it."""
-        reading = Reading(adaptations, drawn or rounds) if adaptations else None
+        reading = ReadingStrategy(adaptations, drawn or rounds) if adaptations else None
         return uploaded_models(self.transcript.server_view(), self.public, rounds, "test", last, reading)
 
     def trainable(self, client, number):
@@ -197,7 +197,7 @@ def test_what_is_averaged_has_been_refilled(zeroed):
 
 def test_global_model_is_averaged(zeroed):
     """The server's model after the rounds, as participants see it."""
-    view, reading = zeroed.transcript.client_view(), Reading((Averaging(),), (1, 2, 3))
+    view, reading = zeroed.transcript.client_view(), ReadingStrategy((Averaging(),), (1, 2, 3))
     model = aggregated_models(view, zeroed.public, (3,), "test", reading)
     mean = torch.stack([zeroed.theta[number] + 1 for number in (1, 2, 3)]).double().mean(0)
     assert torch.equal(model.last.vector, mean.float())
@@ -249,8 +249,11 @@ def test_defenses_call_for_adaptations():
 
 def test_defenses_that_nobody_adapts_to():
     """Each is matched by its own adaptation only; what leaves no mark on a model needs none."""
-    pruned, dropout = Part("Pruned", frozenset({"pruned-uploads"})), Part("Dropout", frozenset({"trains-differently"}))
-    sealed, kept = Part("Sealed", frozenset({"channel"})), Part("Kept", frozenset({"kept-cells"}))
+    pruned, dropout = (
+        StackPart("Pruned", frozenset({"pruned-uploads"})),
+        StackPart("Dropout", frozenset({"trains-differently"})),
+    )
+    sealed, kept = StackPart("Sealed", frozenset({"channel"})), StackPart("Kept", frozenset({"kept-cells"}))
     run = [pruned, dropout, sealed, kept, dropout]
     assert unmatched(run, [], "uploads") == ["Pruned", "Dropout"]
     assert unmatched(run, ADAPTATIONS, "uploads") == ["Dropout"]

@@ -15,7 +15,7 @@ from app.attacks.adaptive.factors import FactorLayout
 from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.private_parts import READ_ALIKE, rounds_to_keep
 from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings, train_or_find
 from app.federation.checks import composition_notes
@@ -147,7 +147,7 @@ def test_waffles_protocol_gives_both_readings(world):
 
 def shadows_of(world, rounds, reading=None, seed=5):
     """Two shadows, read like a target that was read in some way."""
-    jobs = [Job(number, 1.0, world.public.auxiliary[: 10 + number]) for number in range(2)]
+    jobs = [ShadowJob(number, 1.0, world.public.auxiliary[: 10 + number]) for number in range(2)]
     return jobs, train_or_find(world.public, jobs, rounds, seed, ShadowCache(None), reading=reading)
 
 
@@ -198,7 +198,7 @@ def test_shadows_are_kept_apart_by_their_reading(world):
 
 def test_the_cache_knows_settings_that_layers_do_not_show(world):
     """Two networks that print alike train differently."""
-    cache, job = ShadowCache(None), Job(0, 1.0, world.public.auxiliary[:10])
+    cache, job = ShadowCache(None), ShadowJob(0, 1.0, world.public.auxiliary[:10])
     nets = [factorised(speed=speed)(world.public.store.shape) for speed in (100.0, 100.0, 10.0)]
     keys = [cache.key(replace(world.public, prototype=net), job, (1,), 0) for net in nets]
     assert keys[0] == keys[1] != keys[2]

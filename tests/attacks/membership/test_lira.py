@@ -9,10 +9,10 @@ from attack_kit import NOBODY, area, chance_bound, found, looped_area, plain_sof
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.lira import LiRAOffline, LiRAOnline, ask_shadows, offline_scores, online_scores
 from app.attacks.membership.yeom import Yeom
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 
@@ -137,7 +137,7 @@ def test_the_largest_probability_would_be_told_apart(memorised, twins):
 @pytest.mark.parametrize("kind", BOTH)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = Lab(memorised.public, Oracle(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -207,7 +207,7 @@ def test_refuses_samples_without_models():
 def test_refuses_a_lab_without_shadows(toy, memorised):
     """No data of its own, and none left beside the one that plays the target."""
     public = replace(toy.public, auxiliary=NOBODY)
-    lab = Lab(public, Oracle(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         LiRAOffline().scores(toy.memorised, toy.samples, lab)
     heard, inside = ask_shadows(LiRAOffline().phi, toy.samples, [], memorised.oracle)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attack_kit import NOBODY, area, chance_bound, fake_lab, fake_model, found, logits_with_probability, plain_softmax
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.rmia import (
     OFFSETS,
     USUAL_OFFSET,
@@ -21,7 +21,7 @@ from app.attacks.membership.rmia import (
     unseen_population,
 )
 from app.attacks.membership.yeom import Yeom
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 
@@ -170,7 +170,7 @@ def test_wrong_labels_are_not_members(kind, twins):
 @pytest.mark.parametrize("kind", BOTH)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = Lab(memorised.public, Oracle(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -234,7 +234,7 @@ def test_population_is_what_nobody_was_trained_on():
 def test_audited_samples_in_the_population_change_nothing(kind, toy, memorised):
     """Neither the copy of a sample nor members among the population."""
     public = replace(toy.public, population=np.append(toy.public.population, toy.samples))
-    lab = Lab(public, memorised.oracle, memorised.source, toy.memorised)
+    lab = AttackContext(public, memorised.oracle, memorised.source, toy.memorised)
     np.testing.assert_array_equal(kind().scores(toy.memorised, toy.samples, lab), memorised.scores(kind()))
 
 
@@ -242,7 +242,7 @@ def test_audited_samples_in_the_population_change_nothing(kind, toy, memorised):
 def test_needs_a_population(kind, toy, memorised):
     """The message says how to set one aside."""
     public = replace(toy.public, population=NOBODY)
-    lab = Lab(public, memorised.oracle, memorised.source, toy.memorised)
+    lab = AttackContext(public, memorised.oracle, memorised.source, toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.population"):
         kind().scores(toy.memorised, toy.samples, lab)
     lab.public = replace(public, population=toy.samples)
@@ -253,7 +253,7 @@ def test_needs_a_population(kind, toy, memorised):
 def test_refuses_a_lab_without_shadows(toy):
     """No data of its own; no shadow beside the one that plays the target."""
     public = replace(toy.public, auxiliary=NOBODY)
-    lab = Lab(public, Oracle(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         RMIAOffline().scores(toy.memorised, toy.samples, lab)
     lab, samples = constant_lab(models=1)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from attack_kit import NOBODY, area, chance_bound, fake_lab, fake_model, logits_with_probability
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership import shokri
 from app.attacks.membership.shokri import Shokri, attack_features
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.responses import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
@@ -157,7 +157,7 @@ def test_same_scores_every_time():
 def test_bad_input(toy):
     """No data, no shadow, and options that mean nothing."""
     public = replace(toy.public, auxiliary=NOBODY)
-    lab = Lab(public, Oracle(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         Shokri().scores(toy.memorised, toy.samples, lab)
     lab, _ = sure_lab(shadows=1)

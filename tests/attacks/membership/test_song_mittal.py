@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attack_kit import NOBODY, area, chance_bound, fake_lab, fake_model, logits_with_probability, plain_softmax
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership.song_mittal import (
     Confidence,
     Correctness,
@@ -16,7 +16,7 @@ from app.attacks.membership.song_mittal import (
     class_thresholds,
     modified_entropy,
 )
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.responses import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
@@ -50,7 +50,7 @@ def test_labels_matter_where_the_attack_says_so(kind, twins):
 @pytest.mark.parametrize("kind", ALL)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = Lab(memorised.public, Oracle(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -144,7 +144,7 @@ def test_a_shadow_can_play_the_target(memorised):
 def test_needs_data_of_its_own(kind, toy):
     """Without them there are no shadows, and the message says what to set."""
     public = replace(toy.public, auxiliary=NOBODY)
-    lab = Lab(public, Oracle(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         kind().scores(toy.memorised, toy.samples, lab)
     assert Correctness().scores(toy.memorised, toy.samples, lab).max() == 1

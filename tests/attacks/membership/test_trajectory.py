@@ -18,11 +18,11 @@ from network_attack_kit import (
     swapped,
 )
 
-from app.attacks.context import Lab
+from app.attacks.context import AttackContext
 from app.attacks.membership import trajectory
 from app.attacks.membership.distillation import Distillation, distil
 from app.attacks.membership.trajectory import DistilledTrajectory, UploadTrajectory
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import Shadow, Snapshot
 from app.errors import UserError
 
@@ -150,7 +150,7 @@ def test_students_learn_from_networks_with_batch_norm(statistics):
     teacher = lively(public)
     before = teacher.last.vector.clone()
     student = student_of(public, teacher, epochs=12)
-    oracle, asked = Oracle(public), public.population
+    oracle, asked = ModelQuery(public), public.population
     wanted = oracle.responses(teacher, asked)
 
     def divergence(stage):
@@ -176,7 +176,7 @@ def test_student_has_the_width_of_its_teacher(monkeypatch):
     real = trajectory.distil
     monkeypatch.setattr(trajectory, "distil", lambda *given: made.append(real(*given)) or made[-1])
     narrow = random_model(public, "narrow", rates=(0.5,))
-    lab = Lab(public, Oracle(public), Given(), narrow)
+    lab = AttackContext(public, ModelQuery(public), Given(), narrow)
     DistilledTrajectory(epochs=2).trajectory(narrow, np.arange(9), lab)
     assert [stage.rate for stage in made[0]] == [0.5, 0.5]
     assert made[0][0].vector.numel() == narrow.last.vector.numel()

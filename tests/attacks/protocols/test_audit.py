@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from federation_under_attack import Guarded, RandomLabels, audited, trained, world_of
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.controls import chance_deviation
 from app.attacks.membership.yeom import Yeom
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.shadow_store import ShadowSettings
 from app.errors import UserError
 from app.federation.transcript import Transcript
@@ -266,5 +266,5 @@ def test_the_attack_never_sees_the_truth(memorised):
             return super().scores(target, samples, lab)
 
     audited(memorised, attacks=[Curious()])
-    assert any(isinstance(thing, Public) for thing in seen), "the walk went somewhere"
-    assert not any(isinstance(thing, (World, Membership, Transcript)) for thing in seen)
+    assert any(isinstance(thing, PublicKnowledge) for thing in seen), "the walk went somewhere"
+    assert not any(isinstance(thing, (AuditContext, Membership, Transcript)) for thing in seen)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from paper_kit import figure, make_world
 
-from app.attacks.findings import Conditions
+from app.attacks.findings import AttackConditions
 from app.attacks.membership.base import Threat
 from app.attacks.protocols.base import total_decision
 from app.attacks.protocols.catalogue import PAPERS
@@ -172,7 +172,7 @@ def test_rows_of_the_federation(pictures):
 
 def test_nothing_to_attack_says_why(pictures):
     """The reasons of all targets, few of them."""
-    conditions = Conditions("yeom", "uploads", "mapp-fl", "server", Threat("", "", ""))
+    conditions = AttackConditions("yeom", "uploads", "mapp-fl", "server", Threat("", "", ""))
     reasons = [f"client {client} sent nothing" for client in range(6)]
     finding = concluded(pictures, conditions, [], [], [], ["a remark"], reasons)
     assert isinstance(finding.leakage, NotAvailable)

@@ -9,7 +9,7 @@ from paper_kit import figure, found, make_world
 from scipy.stats import norm
 from torch.nn.functional import cross_entropy
 
-from app.attacks.findings import Figure
+from app.attacks.findings import ReportedNumber
 from app.attacks.membership import distillation
 from app.attacks.membership.distillation import Distillation, distil
 from app.attacks.protocols import taxonomy, taxonomy_attacks
@@ -199,7 +199,7 @@ def test_means_over_the_attacks(leak):
 
 def test_means_leave_out_what_failed():
     """An attack without figures does not count; a single one has no mean."""
-    one, two = (Figure("AUC %", value, ((0, value),)) for value in (60.0, 80.0))
+    one, two = (ReportedNumber("AUC %", value, ((0, value),)) for value in (60.0, 80.0))
     (mean,) = mean_figures({"yeom": [one], "lira": [], "tmia": [two]})
     assert (mean.name, mean.value) == ("mean AUC % of yeom, tmia", 70)
     assert mean_figures({"yeom": [one], "lira": []}) == []

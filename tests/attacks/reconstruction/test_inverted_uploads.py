@@ -10,7 +10,7 @@ from federation_under_attack import trained, world_of
 from hidden_choice_kit import Blobs, factorised
 
 from app.attacks.adaptive.factor_choice import FactorChoice
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion, subjects
 from app.errors import UserError
 from app.federation.transcript import Transcript
@@ -97,7 +97,7 @@ def test_a_hidden_choice_is_read_twice(tmp_path):
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
     assert FactorChoice.what not in plain.conditions.notes
-    nets = [Oracle(world.public).network(one.model) for one in subjects(world, "mi-face", "uploads", None)]
+    nets = [ModelQuery(world.public).network(one.model) for one in subjects(world, "mi-face", "uploads", None)]
     assert not torch.equal(*(next(iter(net.factor_layers().values())).gates() for net in nets))
     assert len(list(ModelInversion(steps=1).findings(world))) == 1
 

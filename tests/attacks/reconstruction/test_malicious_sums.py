@@ -7,12 +7,12 @@ from app.attacks.reconstruction.active.observations import Sent, observe
 from app.attacks.reconstruction.active.rolling_model import MovedWindow
 from app.federation.channels.base import Aggregate
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
-from app.federation.submodels import FedRolex, Integration, Prefix
+from app.federation.plan import ClientPool, Plan
+from app.federation.submodels import ChannelSubset, FedRolex, Prefix
 from app.models import MLP, DataShape
 
-ROSTER = Roster((4, 4, 4), (1.0, 0.5, 0.25), 1.0, 0)
-METHODS = [FedRolex(), Prefix(), Integration.preset("USR"), Integration.preset("OSR"), Integration.preset("GFM")]
+ROSTER = ClientPool((4, 4, 4), (1.0, 0.5, 0.25), 1.0, 0)
+METHODS = [FedRolex(), Prefix(), ChannelSubset.preset("USR"), ChannelSubset.preset("OSR"), ChannelSubset.preset("GFM")]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.inversion.deep_inversion import DeepInversion, tracked_norms
 from app.attacks.reconstruction.inversion.evaluator import train_evaluator
 from app.attacks.reconstruction.inversion.mi_face import MIFace
@@ -229,7 +229,7 @@ def world(norm, statistics="batch"):
     store = ImageStore(images, labels, torch.tensor([0.5]), torch.tensor([0.3]), 3)
     net = seeded(lambda: CNN(store.shape, u=4, norm=norm, statistics=statistics))
     local = LocalTraining(batch_size=20, optimizer=partial(SGD, lr=0.1, momentum=0.9), mask_labels=True)
-    return Public(net, store, local, (0.1, 0.1), auxiliary=np.arange(100, 200)), centres
+    return PublicKnowledge(net, store, local, (0.1, 0.1), auxiliary=np.arange(100, 200)), centres
 
 
 @pytest.mark.parametrize(("norm", "statistics"), [("group", "batch"), ("batch", "batch"), ("batch", "running")])

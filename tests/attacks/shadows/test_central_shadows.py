@@ -11,7 +11,7 @@ from torch.optim import SGD
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.shadows import shadow_store as book
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import Job, initial_vector, train_centrally
+from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
@@ -52,7 +52,7 @@ def no_training(monkeypatch):
 def test_training_is_the_plain_loop(public):
     """Two rounds of one epoch equal SGD written by hand, learning rates of the rounds included."""
     samples = np.arange(400, 520)
-    (snapshots,) = train_centrally(public, [Job(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
+    (snapshots,) = train_centrally(public, [ShadowJob(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
     net = public.prototype.scaled(1.0)
     flat = FlatNet(ParameterSpace(net), net)
     flat.write(initial_vector(public, 1.0, derive_key(9, "initialisation", 3)))
@@ -71,7 +71,7 @@ def test_training_is_the_plain_loop(public):
 
 def test_models_do_not_depend_on_their_company(public):
     """One model alone equals the same one among others."""
-    jobs = [Job(number, 1.0, np.arange(400, 500)) for number in range(3)]
+    jobs = [ShadowJob(number, 1.0, np.arange(400, 500)) for number in range(3)]
     together = train_centrally(public, jobs, ROUNDS, 5)
     (alone,) = train_centrally(public, jobs[1:2], ROUNDS, 5)
     assert torch.allclose(together[1][-1].vector, alone[-1].vector, atol=1e-5)
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_trained_again(public, tmp_path):
 
 def test_the_hash_covers_what_a_shadow_depends_on(public):
     """Recipe, data, width, rounds and seed; but not the device or the number of shadows."""
-    job = Job(0, 1.0, np.arange(400, 500))
+    job = ShadowJob(0, 1.0, np.arange(400, 500))
     images = public.store.images.clone()
     images[450] += 1
     noisy = replace(public.store, images=images)

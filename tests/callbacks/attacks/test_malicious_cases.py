@@ -18,7 +18,7 @@ from app.errors import UserError
 from app.federation.aggregation import QFFL, FedAdam, FedAvgM
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import Integration, Prefix
+from app.federation.submodels import ChannelSubset, Prefix
 from app.metrics.membership import NotAvailable
 from app.models import MLP
 from callbacks.attacks.malicious_server import MaliciousServer
@@ -148,7 +148,9 @@ def test_weight_decay_is_corrected_for_every_sgd(extra):
 
 def test_sent_values_are_added_up_over_unequal_submodels():
     """Random submodels of less than full width: no client holds all cells of the sum."""
-    server, _, _ = attacked(TrapServer(KEPT), (2, 2, 2), [0.5, 0.25, 0.25], method=Integration.preset("USR"), rounds=1)
+    server, _, _ = attacked(
+        TrapServer(KEPT), (2, 2, 2), [0.5, 0.25, 0.25], method=ChannelSubset.preset("USR"), rounds=1
+    )
     update, theta = server._isolated, server.attack.announces(server._scene, 0)
     torch.testing.assert_close(update.sent, update.weight * theta[update.index].double())
     assert update.weight.unique().tolist() == [1.0, 2.0, 3.0]

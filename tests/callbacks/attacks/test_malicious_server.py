@@ -21,7 +21,7 @@ from app.attacks.reconstruction.active.trap_weights import TrapWeights
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import FedRolex, Integration, Prefix
+from app.federation.submodels import ChannelSubset, FedRolex, Prefix
 from app.metrics.membership import NotAvailable
 from app.models import CNN, MLP
 from callbacks.attacks.malicious_server import MaliciousServer
@@ -59,7 +59,7 @@ def test_rolling_model_reads_single_nodes_without_leaving_the_plan():
 
 def test_rolling_model_reads_resampled_plans():
     """Federated Dropout: rows that the client enters and for which nobody else changes."""
-    server, found, _ = attacked(RollingModel(scope="node"), method=Integration.preset("USR"))
+    server, found, _ = attacked(RollingModel(scope="node"), method=ChannelSubset.preset("USR"))
     assert server._error <= 1e-10
     assert 65 * 5 < len(server._isolated.index) < 65 * HIDDEN // 4
     assert only(found).oracle.recovered >= 1

@@ -12,7 +12,7 @@ from app.errors import UserError
 from app.federation.aggregation import QFFL, FedAvg
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import Integration
+from app.federation.submodels import ChannelSubset
 from app.models import CNN, MLP
 from callbacks.defenses.dp_fedavg import DPFedAvg
 
@@ -196,7 +196,7 @@ def test_a_fixed_number_of_clients_is_warned_of_and_labelled():
 
 def test_under_every_kind_of_submodel_the_expected_weights_are_those_of_the_plan():
     """Federated Dropout: each client has its own cells in every round."""
-    settings = {"capacities": [1.0, 0.5, 0.5], "method": Integration.preset("fdropout")}
+    settings = {"capacities": [1.0, 0.5, 0.5], "method": ChannelSubset.preset("fdropout")}
     _, _, after, federation = trained(DPFedAvg(noise=0.1), rounds=2, **settings)
     for number, (_, weight, _) in enumerate(after.aggregates):
         expected = torch.zeros(federation.space.size, dtype=torch.float64)

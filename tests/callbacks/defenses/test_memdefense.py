@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import Integration
+from app.federation.submodels import ChannelSubset
 from app.models import CNN
 from app.privacy.pruning import smallest
 from callbacks.defenses.memdefense import MemDefense
@@ -137,7 +137,7 @@ def test_spared_parameters_are_kept():
 def test_each_client_chooses_among_its_own_cells():
     """Under submodels the count is of the client's own cells, not the server's."""
     capacities = [1.0, 0.5, 0.5]
-    _, before, after, _ = trained(MemDefense(0.9), capacities=capacities, method=Integration.preset("fdropout"))
+    _, before, after, _ = trained(MemDefense(0.9), capacities=capacities, method=ChannelSubset.preset("fdropout"))
     sizes = {len(index) for _, _, index in after.updates}
     assert len(sizes) == 2
     for place, (_, sent, index) in enumerate(after.updates):

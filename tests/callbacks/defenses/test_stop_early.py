@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.models import CNN
-from callbacks.defenses.local_early_stopping import StopEarly, _reference_loss
+from callbacks.defenses.local_early_stopping import LocalEarlyStopping, _reference_loss
 
 LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2))
 SCRIPT = "callbacks.defenses.local_early_stopping._reference_loss"
@@ -58,30 +58,30 @@ CASES = {
 def test_when_the_run_ends(case, monkeypatch):
     """Patience counts rounds in a row that lie not more than min_gain below the lowest so far."""
     losses, settings, expected = CASES[case]
-    assert rounds_of(losses, monkeypatch, StopEarly(**settings)) == expected
+    assert rounds_of(losses, monkeypatch, LocalEarlyStopping(**settings)) == expected
 
 
 def test_the_trainers_least_rounds_come_first(monkeypatch, capsys):
     """A shadow federation runs as long as the attacked one, whatever its own losses; the run ends there at once."""
-    assert rounds_of([1, 2, 3, 4, 5], monkeypatch, StopEarly(1), min_epochs=4) == 4
+    assert rounds_of([1, 2, 3, 4, 5], monkeypatch, LocalEarlyStopping(1), min_epochs=4) == 4
     assert "stopped early after round 4: the loss on the clients' reference sets is 4.0000; " in capsys.readouterr().out
-    assert rounds_of([1, 2, 3, 4, 5], monkeypatch, StopEarly(1), min_epochs=5) == 5
+    assert rounds_of([1, 2, 3, 4, 5], monkeypatch, LocalEarlyStopping(1), min_epochs=5) == 5
     assert capsys.readouterr().out == ""
 
 
 def test_it_says_why(monkeypatch, capsys):
     """Once, with the round in which the loss was lowest; a run that has all its rounds says nothing."""
-    rounds_of([3, 2, 2.5, 2.4, 2.3, 2.2], monkeypatch, StopEarly(3))
+    rounds_of([3, 2, 2.5, 2.4, 2.3, 2.2], monkeypatch, LocalEarlyStopping(3))
     [said] = [line for line in capsys.readouterr().out.splitlines() if "stopped early" in line]
     assert said.startswith("stopped early after round 5: ")
     assert said.endswith("it was lowest after round 2, 2.0000")
-    rounds_of([1, 2], monkeypatch, StopEarly(1))
+    rounds_of([1, 2], monkeypatch, LocalEarlyStopping(1))
     assert capsys.readouterr().out == ""
 
 
 def test_the_loss_is_that_of_the_servers_model_on_all_reference_samples():
     """After the round, every sample counting the same; it joins the metrics of the round."""
-    defense, data = StopEarly(), with_reference((8, 20, 40))
+    defense, data = LocalEarlyStopping(), with_reference((8, 20, 40))
     federation = small_federation(TINY_MLP, local=LOCAL, capacities=HALVES)
     run(federation, data, 1, [defense])
     ids = torch.cat([data.reference_indices(client) for client in range(3)])
@@ -101,7 +101,7 @@ def test_processes_share_the_work(monkeypatch):
         return parts if len(parts) == 2 else [own]
 
     monkeypatch.setattr("callbacks.defenses.local_early_stopping.gather", two)
-    defense, data = StopEarly(), with_reference()
+    defense, data = LocalEarlyStopping(), with_reference()
     federation = small_federation(local=LOCAL)
     run(federation, data, 1, [defense])
     whole = defense.measurements()["defense/reference_loss"]
@@ -121,7 +121,7 @@ def test_watching_changes_nothing(net):
     shape = {} if net is TINY_MLP else {"shape": ROOMY}
     ends = [
         trained(*defenses, net=net, data=with_reference(**shape), precision="32-true")
-        for defenses in ([StopEarly(100)], [])
+        for defenses in ([LocalEarlyStopping(100)], [])
     ]
     assert torch.equal(*ends)
 
@@ -131,8 +131,8 @@ def test_an_interrupted_run_stops_in_the_same_round(tmp_path, monkeypatch):
     losses = [3, 2, 2.5, 2.4, 2.3, 2.2, 2.1]
     monkeypatch.setattr(SCRIPT, Scripted(losses))
     make = partial(small_federation, TINY_MLP, local=LOCAL)
-    whole = run(make(), with_reference(), 7, [StopEarly(3)], precision="32-true")
-    first, second, third = (make_trainer(rounds, "32-true", [StopEarly(3)]) for rounds in (3, 7, 9))
+    whole = run(make(), with_reference(), 7, [LocalEarlyStopping(3)], precision="32-true")
+    first, second, third = (make_trainer(rounds, "32-true", [LocalEarlyStopping(3)]) for rounds in (3, 7, 9))
     first.fit(make(), datamodule=with_reference())
     first.save_checkpoint(tmp_path / "half.ckpt")
     resumed = make()
@@ -162,7 +162,7 @@ def test_a_run_of_the_command_line(tmp_path, capsys):
 def test_wrong_settings_are_told_at_once():
     """With the missing reference sets, and where the server has no whole model."""
     with pytest.raises(UserError) as error:
-        trained(StopEarly(0, -1.0), rounds=0, personal=["*classifier*"])
+        trained(LocalEarlyStopping(0, -1.0), rounds=0, personal=["*classifier*"])
     remedies = " ".join(problem.remedy for problem in error.value.problems)
     assert len(error.value.problems) == 4
     for option in ("patience", "min_gain", "data.holdout.reference", "trainer.max_epochs"):
@@ -173,13 +173,17 @@ def test_batch_norm_needs_two_samples_of_every_client():
     """One sample has no statistics."""
     data = with_reference((5, 40), 0.2, shape=ROOMY)
     with pytest.raises(UserError, match=r"fewer than 2 reference samples for client 0 \(it has 1\)"):
-        trained(StopEarly(), net=partial(CNN, u=4), data=data, rounds=0, capacities=None)
+        trained(LocalEarlyStopping(), net=partial(CNN, u=4), data=data, rounds=0, capacities=None)
     trained(
-        StopEarly(), net=partial(CNN, u=4, norm="group", channels_per_group=2), data=data, rounds=1, capacities=None
+        LocalEarlyStopping(),
+        net=partial(CNN, u=4, norm="group", channels_per_group=2),
+        data=data,
+        rounds=1,
+        capacities=None,
     )
 
 
 def test_what_it_does_to_privacy():
     """The last round depends on private data; shadows must go through the same training."""
-    assert StopEarly().traits() == {"trains-differently", "stops-early"}
-    assert StopEarly.may_stop
+    assert LocalEarlyStopping().traits() == {"trains-differently", "stops-early"}
+    assert LocalEarlyStopping.may_stop

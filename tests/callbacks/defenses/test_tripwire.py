@@ -24,7 +24,7 @@ from tripwire_kit import (
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import FedRolex, Integration, Prefix
+from app.federation.submodels import ChannelSubset, FedRolex, Prefix
 from app.models import CNN
 from app.privacy.tripwires import REASONS
 from callbacks.defenses.dp_sgd import DPSGD
@@ -74,7 +74,7 @@ def test_all_other_checks_miss_what_they_are_not_for(attack):
 
 
 @pytest.mark.filterwarnings("ignore:round")
-@pytest.mark.parametrize("method", [FedRolex(), Integration.preset("fdropout"), Integration.preset("mapp-fl")])
+@pytest.mark.parametrize("method", [FedRolex(), ChannelSubset.preset("fdropout"), ChannelSubset.preset("mapp-fl")])
 def test_a_frozen_model_is_found_though_submodels_move(method):
     """Cells are compared by their place at the server; every other check is off."""
     outcome = Outcome(Freezing(CLIENTS), method=method, **{**OFF, "repeated": 1.0})

@@ -15,7 +15,7 @@ from tripwire_script import outcome
 from app.federation.aggregation import QFFL, FedAdam, FedAvgM
 from app.federation.capacities import Capacities
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import FjORD, Integration
+from app.federation.submodels import ChannelSubset, FjORD
 from app.models import CNN, MLP
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.dp_sgd import DPSGD
@@ -94,7 +94,7 @@ def test_nothing_that_is_drawn_changes(name, order):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-true", "bf16-mixed"])
 def test_other_precisions(precision):
     """Rounded values are hashed as they were sent."""
-    honest = Outcome(rounds=2, trainer={"precision": precision}, method=Integration.preset("mapp-fl"))
+    honest = Outcome(rounds=2, trainer={"precision": precision}, method=ChannelSubset.preset("mapp-fl"))
     assert [told["alarms"] for told in honest.told] == [0, 0]
 
 

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.plan import NOBODY, Plan, Roster
+from app.federation.plan import NOBODY, ClientPool, Plan
 from app.models import CNN, MLP
 from datamodules import RawData
 
@@ -34,10 +34,10 @@ def test_block_size_does_not_matter(executor):
 def test_order_of_clients_does_not_matter(executor, monkeypatch):
     """The plan's order is a matter of speed only."""
     reference = run(small_federation(TINY_MLP, executor=executor, **SETTINGS), Blobs(SIZES), 2)
-    planned = Roster.participants
+    planned = ClientPool.participants
     for order in (reversed, lambda clients: clients[3:] + clients[:3]):
         monkeypatch.setattr(
-            Roster, "participants", lambda roster, round_, order=order: tuple(order(planned(roster, round_)))
+            ClientPool, "participants", lambda roster, round_, order=order: tuple(order(planned(roster, round_)))
         )
         result = run(small_federation(TINY_MLP, executor=executor, block_size=2, **SETTINGS), Blobs(SIZES), 2)
         torch.testing.assert_close(result, reference, rtol=0, atol=1e-13)
@@ -118,9 +118,9 @@ def test_an_interrupted_run_ends_on_the_same_bits(server, precision, tmp_path):
     assert torch.equal(resumed.space.read(resumed.net), whole)
 
 
-def roster(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> Roster:
+def roster(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> ClientPool:
     """Clients of equal capacity."""
-    return Roster(sizes, (1.0,) * len(sizes), participation, seed)
+    return ClientPool(sizes, (1.0,) * len(sizes), participation, seed)
 
 
 @pytest.mark.parametrize("participation", [0.01, 0.1, 0.3, 0.5, 0.72, 1.0])
@@ -137,7 +137,7 @@ def test_number_of_participants(participation, clients):
 def test_participants_are_a_function_of_seed_and_round():
     """Not of sizes or capacities; they differ between rounds and seeds, and everybody gets a turn."""
     base = roster(0.4, (5,) * 10)
-    other = Roster(tuple(range(1, 11)), (0.5,) * 10, 0.4, 0)
+    other = ClientPool(tuple(range(1, 11)), (0.5,) * 10, 0.4, 0)
     rounds = [frozenset(base.participants(round_)) for round_ in range(20)]
     assert rounds == [frozenset(other.participants(round_)) for round_ in range(20)]
     assert len(set(rounds)) > 10

@@ -9,7 +9,7 @@ from federation_kit import FOUR_PIXELS, Blobs, make_trainer, small_federation
 from app.errors import UserError
 from app.federation.plan import Plan
 from app.federation.plan_audit.guard import examine, guard_problems
-from app.federation.submodels import PRESETS, FedRolex, Integration
+from app.federation.submodels import PRESETS, ChannelSubset, FedRolex
 from app.models import MLP
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -39,7 +39,7 @@ def clients_of(plan: Plan, cell):
 @pytest.mark.parametrize("method", [*PRESETS, "FedRolex"])
 def test_findings_are_the_small_sets(method, k):
     """Against the sets of clients, written out for every cell and round."""
-    chosen = FedRolex() if method == "FedRolex" else Integration.preset(method)
+    chosen = FedRolex() if method == "FedRolex" else ChannelSubset.preset(method)
     federation = prepared(method=chosen)
     sets = [
         [clients_of(federation.plan_of(round_), cell) for cell in range(federation.space.size)] for round_ in range(3)

@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
+from app.federation.plan import ClientPool, Plan
 from app.federation.plan_audit.audit import LayerAudit, audit, layers
 from app.federation.private_coordinates import sent_cells, sent_rounds
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix
+from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix
 from app.models import CNN, MLP
 
 MIXED = (1.0, 0.5, 0.5, 0.25, 0.5, 0.25, 1.0, 0.5)
 METHODS = {
-    **{code: Integration.preset(code) for code in PRESETS},
+    **{code: ChannelSubset.preset(code) for code in PRESETS},
     "FedRolex": FedRolex(),
     "FjORD": FjORD(draw="round"),
     "Prefix": Prefix(),
-    "independent": Integration.preset("USR", coupling="independent"),
+    "independent": ChannelSubset.preset("USR", coupling="independent"),
 }
 MLP_SPACE = ParameterSpace(MLP(FOUR_PIXELS, (12, 8)))
 CNN_SPACE = ParameterSpace(CNN(PICTURES, u=2, statistics="running"))
@@ -113,14 +113,14 @@ def assert_equals_brute_force(plans, space, sent=None):
 @pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
 def test_equals_brute_force(name, redraw):
     """Every method, mixed widths that stay or are dealt anew, five of eight clients in a round."""
-    roster = Roster((10,) * 8, MIXED, 0.6, 3, redraw)
+    roster = ClientPool((10,) * 8, MIXED, 0.6, 3, redraw)
     assert_equals_brute_force(rounds_of(METHODS[name], MLP_SPACE, roster, 4), MLP_SPACE)
 
 
 @pytest.mark.parametrize("name", ["GFM", "UFR", "FedRolex"])
 def test_equals_brute_force_with_kernels_and_buffers(name):
     """A convolutional network with running statistics; everybody takes part."""
-    plans = rounds_of(METHODS[name], CNN_SPACE, Roster((10,) * 5, (1.0, 0.5, 0.5, 0.5, 0.5), 1.0, 0), 3)
+    plans = rounds_of(METHODS[name], CNN_SPACE, ClientPool((10,) * 5, (1.0, 0.5, 0.5, 0.5, 0.5), 1.0, 0), 3)
     assert any("running" in block.name for block in CNN_SPACE.blocks)
     assert_equals_brute_force(plans, CNN_SPACE)
 
@@ -128,7 +128,7 @@ def test_equals_brute_force_with_kernels_and_buffers(name):
 @pytest.mark.parametrize("patterns", [["*classifier*"], ["*hidden1.bias"], ["*"]], ids=["layer", "block", "all"])
 def test_personal_cells_are_left_out(patterns):
     """A local head, half a layer, no federation at all."""
-    plans = rounds_of(METHODS["GFR"], MLP_SPACE, Roster((10,) * 8, MIXED, 1.0, 1), 3)
+    plans = rounds_of(METHODS["GFR"], MLP_SPACE, ClientPool((10,) * 8, MIXED, 1.0, 1), 3)
     assert_equals_brute_force(plans, MLP_SPACE, ~MLP_SPACE.matching(patterns))
 
 
@@ -165,7 +165,7 @@ def test_more_clients_than_a_word_has_bits(participation):
     """150 clients in a round, or 45 of them, whose bits are given to others when they leave."""
     capacities = tuple(MIXED[client % 8] for client in range(150))
     space = ParameterSpace(MLP(FOUR_PIXELS, (6,)))
-    plans = rounds_of(METHODS["USR"], space, Roster((10,) * 150, capacities, participation, 2), 5)
+    plans = rounds_of(METHODS["USR"], space, ClientPool((10,) * 150, capacities, participation, 2), 5)
     assert_equals_brute_force(plans, space)
 
 
@@ -179,7 +179,7 @@ def test_a_client_beyond_the_first_word_is_named():
 
 
 ONE_HIDDEN = ParameterSpace(MLP(FOUR_PIXELS, (40,)))
-THREE_WIDTHS = Roster((10, 10, 10), (1.0, 0.5, 0.25), 1.0, 0)
+THREE_WIDTHS = ClientPool((10, 10, 10), (1.0, 0.5, 0.25), 1.0, 0)
 
 
 def layer(found, name):
@@ -216,8 +216,8 @@ def test_rolling_windows_change_by_one_client_mostly():
 def test_groups_tile_a_matrix_between_cut_layers():
     """Ten small clients in four groups: every weight has the clients of exactly one group, every group a quarter."""
     seen = {}
-    roster = Roster((10,) * 10, (0.5,) * 10, 1.0, 4)
-    plans = rounds_of(Integration.preset("GFM"), CNN_SPACE, roster, 3)
+    roster = ClientPool((10,) * 10, (0.5,) * 10, 1.0, 4)
+    plans = rounds_of(ChannelSubset.preset("GFM"), CNN_SPACE, roster, 3)
     audit(plans, CNN_SPACE, watch=lambda round_, block, counts: seen.update({(round_, block.name): counts}))
     block = next(block for block in CNN_SPACE.blocks if block.name == "blocks.2.conv.weight")
     outputs, inputs = block.shape[0] // 2, block.shape[1] // 2

@@ -8,16 +8,16 @@ from submodel_kit import SCHEMES, WIDE, coupled, family, mlp_space, paper_cnn, s
 from torch import Tensor
 
 from app.federation.parameters import Block, ParameterSpace
-from app.federation.submodels import Integration, Prefix, Seat
+from app.federation.submodels import ChannelSubset, ClientRound, Prefix
 
 
 def coverage(space: ParameterSpace, rate: float, **settings) -> Tensor:
     """How many of GFM's groups hold each cell."""
-    method = Integration.preset("GFM", **settings)
+    method = ChannelSubset.preset("GFM", **settings)
     groups = method.group_count(rate)
     count = torch.zeros(space.size, dtype=torch.long)
     for client in range(groups):  # as many clients as groups: every group once
-        count[method.index(space, Seat(6, client, rate, groups, 0))] += 1
+        count[method.index(space, ClientRound(6, client, rate, groups, 0))] += 1
     return count
 
 
@@ -66,10 +66,10 @@ def test_groups_cover_networks_that_do_not_divide(name, k):
 @pytest.mark.parametrize(("clients", "k"), [(10, 4), (5, 3), (3, 2)])
 def test_fewer_clients_than_groups_still_reach_every_cell(clients, k, scheme):
     """Clients sit in different groups, and each group has its turn: over the rounds no cell is left out."""
-    method, space = Integration.preset("GFM", index_scheme=scheme), space_of("cnn")
+    method, space = ChannelSubset.preset("GFM", index_scheme=scheme), space_of("cnn")
     seen = torch.zeros(space.size, dtype=torch.bool)
     for round_ in range(40):
-        seats = [Seat(round_, client, 1 / k, clients, 0) for client in range(clients)]
+        seats = [ClientRound(round_, client, 1 / k, clients, 0) for client in range(clients)]
         assert len({method.key(seat) for seat in seats}) == clients
         for seat in seats:
             seen[method.index(space, seat)] = True
@@ -82,7 +82,7 @@ def test_groups_cover_any_widths(hidden, k):
     """Any widths of at least k: every cell at least once, exactly once (k, k^2 times) where k divides the width."""
     assume(min(hidden) >= k)
     space = mlp_space(*hidden)
-    method = Integration.preset("GFM")
+    method = ChannelSubset.preset("GFM")
     assert not list(method.problems(space, [1 / k], k * k))
     count = coverage(space, 1 / k)
     assert int(count.min()) >= 1
@@ -95,7 +95,7 @@ def test_groups_cover_any_widths(hidden, k):
 @pytest.mark.parametrize("rate", [0.5, 0.6, 0.75, 1 / 3, 0.3, 0.25])
 def test_groups_are_the_square_of_the_blocks_that_cover_a_layer(rate):
     """Width 1/2 to 1 takes 4 groups, 1/3 to 1/2 takes 9, and so on; together they leave no cell out."""
-    method = Integration.preset("GFM")
+    method = ChannelSubset.preset("GFM")
     assert method.group_count(rate) == {0.5: 4, 0.6: 4, 0.75: 4, 1 / 3: 9, 0.3: 16, 0.25: 16}[rate]
     assert int(coverage(mlp_space(*WIDE), rate).min()) >= 1
     assert int(coverage(space_of("lenet"), rate).min()) >= 1
@@ -131,15 +131,19 @@ def test_independent_submatrices_tile_every_matrix(name):
 
 def test_one_cut_layer_has_as_many_submatrices_as_blocks():
     """With a single hidden layer there is nothing to alternate: two of the four groups coincide."""
-    space, method = mlp_space(8), Integration.preset("GFM")
+    space, method = mlp_space(8), ChannelSubset.preset("GFM")
     assert len(set(family(method, space, 0, 0.5, 4))) == 2
 
 
 def test_a_stated_number_of_groups():
     """`groups` replaces k^2: nine groups of half width overlap, and are dealt 0 to 8."""
-    method, space = Integration.preset("GFM", groups=9), mlp_space(12, 12)
+    method, space = ChannelSubset.preset("GFM", groups=9), mlp_space(12, 12)
     assert len(set(family(method, space, 0, 0.5, 9))) == 9
-    starts = {coupled(space, method.index(space, Seat(0, client, 0.5, 9, 0)))["hidden1"][0] for client in range(9)}
+    starts = {
+        coupled(space, method.index(space, ClientRound(0, client, 0.5, 9, 0)))["hidden1"][0] for client in range(9)
+    }
     assert starts == {0, 3, 6}
-    assert len(set(family(Integration.preset("GFR", groups=5), space, 0, 0.5, 10))) == 5
-    assert set(family(Integration.preset("GFM", groups=1), space, 0, 0.5, 3)) == set(family(Prefix(), space, 0, 0.5, 1))
+    assert len(set(family(ChannelSubset.preset("GFR", groups=5), space, 0, 0.5, 10))) == 5
+    assert set(family(ChannelSubset.preset("GFM", groups=1), space, 0, 0.5, 3)) == set(
+        family(Prefix(), space, 0, 0.5, 1)
+    )

@@ -27,8 +27,8 @@ from submodel_kit import (
 
 from app.errors import UserError
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
-from app.federation.submodels import PRESETS, Integration, Seat
+from app.federation.plan import ClientPool, Plan
+from app.federation.submodels import PRESETS, ChannelSubset, ClientRound
 
 CLIENTS, ROUNDS = 18, 6
 
@@ -38,7 +38,7 @@ CLIENTS, ROUNDS = 18, 6
 @pytest.mark.parametrize("code", PRESETS)
 def test_grouping_and_dynamics(code, scheme, rate):
     """O: one set in a round, G: k^2 sets, U: one per client; F: the same sets in all rounds, S: others."""
-    method, space = Integration.preset(code, index_scheme=scheme), mlp_space(*WIDE)
+    method, space = ChannelSubset.preset(code, index_scheme=scheme), mlp_space(*WIDE)
     groups = {"1/2": 4, "1/3": 9, "1/4": 16}[rate]
     rounds = [family(method, space, number, RATES[rate], CLIENTS) for number in range(ROUNDS)]
     size = {"O": 1, "G": groups, "U": CLIENTS}[code[0]]
@@ -57,9 +57,9 @@ def test_grouping_and_dynamics(code, scheme, rate):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_osm_goes_round_robin(scheme):
     """Rounds t = 1, 2, 3, 4, 5 ... use submatrices 1, 2, 3, 0, 1 ...: period four, in the order of MaPP-FL's code."""
-    method, space = Integration.preset("OSM", index_scheme=scheme), paper_cnn()
+    method, space = ChannelSubset.preset("OSM", index_scheme=scheme), paper_cnn()
     for number in range(9):
-        index = method.index(space, Seat(number, 3, 0.5, 10, 5))
+        index = method.index(space, ClientRound(number, 3, 0.5, 10, 5))
         assert halves(space, index) == PATTERNS[(number + 1) % 4]
 
 
@@ -67,11 +67,11 @@ def test_osm_goes_round_robin(scheme):
 @pytest.mark.parametrize("code", ["GFM", "GFR", "GSR"])
 def test_groups_of_ten_clients(code, scheme):
     """Over all ten clients, large ones included, groups hold 3, 3, 2 and 2; everybody visits every group."""
-    method = Integration.preset(code, index_scheme=scheme)
+    method = ChannelSubset.preset(code, index_scheme=scheme)
     first_round_of = {}
     visited = {client: set() for client in range(10)}
     for number in range(150):
-        keys = [method.key(Seat(number, client, 0.5, 10, 11)) for client in range(10)]
+        keys = [method.key(ClientRound(number, client, 0.5, 10, 11)) for client in range(10)]
         assert sorted(Counter(keys).values()) == [2, 2, 3, 3]
         groups = tuple(key[1] for key in keys)
         first_round_of.setdefault(groups, number)
@@ -84,10 +84,10 @@ def test_groups_of_ten_clients(code, scheme):
 @pytest.mark.parametrize("code", ["GFM", "GFR", "GSR", "UFR", "USR"])
 def test_a_place_does_not_depend_on_the_width(code):
     """Large and small clients are dealt together: a client's group is the same whatever it can afford."""
-    method = Integration.preset(code, groups=4)
+    method = ChannelSubset.preset(code, groups=4)
     for number in range(5):
         for client in range(10):
-            places = {method.key(Seat(number, client, rate, 10, 2))[1] for rate in (0.5, 0.3, 0.25)}
+            places = {method.key(ClientRound(number, client, rate, 10, 2))[1] for rate in (0.5, 0.3, 0.25)}
             assert len(places) == 1
 
 
@@ -104,10 +104,10 @@ def test_several_capacities_in_one_federation(method):
     """Through a plan, each client's submodel has its own width."""
     chooser, space = METHODS[method], mlp_space(*WIDE)
     for number in (0, 1, 17):
-        plan = Plan(number, Roster((10,) * 20, tuple(MIXED), 1.0, seed=3), chooser, space)
+        plan = Plan(number, ClientPool((10,) * 20, tuple(MIXED), 1.0, seed=3), chooser, space)
         for client, rate in enumerate(MIXED):
             index = plan.index(client)
-            assert torch.equal(index, chooser.index(space, Seat(number, client, rate, 20, 3)))
+            assert torch.equal(index, chooser.index(space, ClientRound(number, client, rate, 20, 3)))
             kept = [len(channels) for channels in coupled(space, index).values()]
             assert kept == [math.ceil(width * plan.rate(client) - 1e-9) for width in WIDE]
 
@@ -116,39 +116,39 @@ def test_several_capacities_in_one_federation(method):
 @pytest.mark.parametrize("code", [code for code in PRESETS if code[1] == "F"])
 def test_fixed_sets_of_several_capacities(code, scheme):
     """Clients of every width have the fixed sets of that width, as many as if all were that wide."""
-    method, space = Integration.preset(code, index_scheme=scheme), mlp_space(*WIDE)
+    method, space = ChannelSubset.preset(code, index_scheme=scheme), mlp_space(*WIDE)
     for place, rate in enumerate(MIXED[1:5], start=1):
         everybody = set(family(method, space, 0, rate, 20))
         assert len(everybody) == SETS[code[0]][rate]
         for number in range(4):
             for client in range(place, 20, 5):
-                assert fingerprint(method, space, Seat(number, client, rate, 20, 3)) in everybody
+                assert fingerprint(method, space, ClientRound(number, client, rate, 20, 3)) in everybody
 
 
 @pytest.mark.parametrize("policy", ["submatrix", "random"])
 def test_one_set_for_all_widths_is_nested(policy):
     """Where clients of several widths share a draw, the narrow one's random channels are among the wide one's."""
-    method, space = Integration("one", "fixed", policy), mlp_space(*WIDE)
-    kept = [set(method.index(space, Seat(0, 0, rate, 4, 0)).tolist()) for rate in (1.0, 0.5, 1 / 3, 0.25)]
+    method, space = ChannelSubset("one", "fixed", policy), mlp_space(*WIDE)
+    kept = [set(method.index(space, ClientRound(0, 0, rate, 4, 0)).tolist()) for rate in (1.0, 0.5, 1 / 3, 0.25)]
     assert all(narrow < wide for wide, narrow in pairwise(kept))
 
 
 @pytest.mark.parametrize("code", RANDOM)
 def test_random_sets_depend_on_the_seed(code):
     """Ten seeds, ten different sets, for the same client in the same round; the same seed gives the same set."""
-    method, space = Integration.preset(code), mlp_space(*WIDE)
-    found = {seed: fingerprint(method, space, Seat(4, 2, 0.5, 10, seed)) for seed in range(10)}
+    method, space = ChannelSubset.preset(code), mlp_space(*WIDE)
+    found = {seed: fingerprint(method, space, ClientRound(4, 2, 0.5, 10, seed)) for seed in range(10)}
     assert len(set(found.values())) == 10
-    again = Integration.preset(code)
-    assert all(fingerprint(again, space, Seat(4, 2, 0.5, 10, seed)) == one for seed, one in found.items())
+    again = ChannelSubset.preset(code)
+    assert all(fingerprint(again, space, ClientRound(4, 2, 0.5, 10, seed)) == one for seed, one in found.items())
 
 
 def test_layers_and_sets_draw_apart():
     """Layers of equal width keep different channels, and so do different sets; all channels are used in the end."""
-    method, space = Integration.preset("USR"), mlp_space(16, 16, 16)
+    method, space = ChannelSubset.preset("USR"), mlp_space(16, 16, 16)
     used = {axis: set() for axis in space.axes}
     for client in range(6):
-        channels = coupled(space, method.index(space, Seat(0, client, 0.25, 6, 0)))
+        channels = coupled(space, method.index(space, ClientRound(0, client, 0.25, 6, 0)))
         assert len(set(channels.values())) == 3
         for axis, kept in channels.items():
             used[axis] |= set(kept)
@@ -167,15 +167,15 @@ def test_submatrices_depend_on_the_seed_through_the_deal_alone():
 
 def family_of_seed(code: str, space: ParameterSpace, seed: int) -> tuple[bytes, ...]:
     """Submodels of ten clients in the third round."""
-    method = Integration.preset(code)
-    return tuple(fingerprint(method, space, Seat(2, client, 0.5, 10, seed)) for client in range(10))
+    method = ChannelSubset.preset(code)
+    return tuple(fingerprint(method, space, ClientRound(2, client, 0.5, 10, seed)) for client in range(10))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_submodel_is_a_pure_function_of_its_seat(method):
     """Asked twice, in another order, of another object or from two threads: the same cells."""
     space, chooser = mlp_space(*WIDE), METHODS[method]
-    seats = [Seat(number, client, 0.5, 7, seed) for number in range(4) for client in range(7) for seed in (0, 9)]
+    seats = [ClientRound(number, client, 0.5, 7, seed) for number in range(4) for client in range(7) for seed in (0, 9)]
     first = {seat: fingerprint(chooser, space, seat) for seat in seats}
     torch.manual_seed(1234)
     np.random.seed(1234)
@@ -195,7 +195,7 @@ def test_drawing_leaves_the_global_generators_alone():
     torch.manual_seed(3)
     np.random.seed(3)
     for chooser in METHODS.values():
-        chooser.index(mlp_space(*WIDE), Seat(1, 1, 0.5, 4, 0))
+        chooser.index(mlp_space(*WIDE), ClientRound(1, 1, 0.5, 4, 0))
     assert torch.equal(torch.rand(3), expected[0])
     assert np.array_equal(np.random.rand(3), expected[1])
 
@@ -209,7 +209,7 @@ def test_presets_by_code(code):
         "random": "R",
     }.get(policy)
     for text in (code, code.lower(), code.capitalize()):
-        method = Integration.preset(text, groups=9, index_scheme="original", coupling="independent")
+        method = ChannelSubset.preset(text, groups=9, index_scheme="original", coupling="independent")
         assert method.code == code
         assert (method.grouping, method.dynamics, method.policy) == PRESETS[code]
         assert (method.groups, method.index_scheme, method.coupling) == (9, "original", "independent")
@@ -226,15 +226,15 @@ def test_there_are_nine_presets():
 )
 def test_presets_by_name(name, code):
     """Names of published methods, in any case; the default is MaPP-FL."""
-    assert {Integration.preset(text).code for text in (name, name.lower(), name.upper())} == {code}
-    assert Integration().code == "GFM"
+    assert {ChannelSubset.preset(text).code for text in (name, name.lower(), name.upper())} == {code}
+    assert ChannelSubset().code == "GFM"
 
 
 @pytest.mark.parametrize("name", ["GSM", "UFM", "usm", "FedAvg", "", "GF", "mapp_fl"])
 def test_unknown_presets_are_refused(name):
     """The error repeats the name and lists all codes and names."""
     with pytest.raises(UserError) as caught:
-        Integration.preset(name)
+        ChannelSubset.preset(name)
     text = str(caught.value)
     assert repr(name) in text
     assert all(known in text for known in (*PRESETS, "heterofl", "mapp-fl", "mapp-fl-r", "fdropout"))

@@ -20,14 +20,14 @@ from torch import Tensor
 from app.federation.capacities import Capacities
 from app.federation.local_training import LocalTraining
 from app.federation.module import FederatedModule
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix, Seat, SubmodelMethod
+from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRolex, FjORD, Prefix, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
 
 METHODS = {
-    **{code: partial(Integration.preset, code) for code in PRESETS},
-    "GFM original": partial(Integration.preset, "GFM", index_scheme="original"),
-    "USR original": partial(Integration.preset, "USR", index_scheme="original"),
-    "GFR independent": partial(Integration.preset, "GFR", coupling="independent"),
+    **{code: partial(ChannelSubset.preset, code) for code in PRESETS},
+    "GFM original": partial(ChannelSubset.preset, "GFM", index_scheme="original"),
+    "USR original": partial(ChannelSubset.preset, "USR", index_scheme="original"),
+    "GFR independent": partial(ChannelSubset.preset, "GFR", coupling="independent"),
     "FedRolex": FedRolex,
     "FjORD round": partial(FjORD, [0.5, 0.75, 1.0], draw="round"),
     "prefix": Prefix,
@@ -46,7 +46,7 @@ ZOO = {
 def mask(federation: FederatedModule, method: SubmodelMethod, round_: int, client: int, capacity: float) -> Tensor:
     """1 for every cell of the client's submodel, worked out without the run's own plan or method object."""
     cells = torch.zeros(federation.space.size, dtype=torch.float64)
-    seat = Seat(round_, client, capacity, len(federation.roster.sizes), federation.seed)
+    seat = ClientRound(round_, client, capacity, len(federation.roster.sizes), federation.seed)
     cells[method.index(federation.space, seat)] = 1.0
     return cells
 

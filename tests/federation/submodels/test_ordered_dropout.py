@@ -11,7 +11,7 @@ from torch import nn
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import FjORD, LocalWidths, Prefix, Seat
+from app.federation.submodels import ClientRound, FjORD, LocalWidths, Prefix
 from app.federation.submodels.fjord import OrderedDropout
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
 
@@ -39,8 +39,8 @@ def prepared(name: str, capacity: float = 1.0, level: float = 0.5):
     server = NETS[name]().double()
     net = server.scaled(capacity).double().train()
     dropout = OrderedDropout(net, capacity, server, LocalWidths((level,), 0.0, 1.0))
-    index = Prefix().index(ParameterSpace(server), Seat(0, 0, level, 1, 0))
-    own = Prefix().index(ParameterSpace(server), Seat(0, 0, capacity, 1, 0))
+    index = Prefix().index(ParameterSpace(server), ClientRound(0, 0, level, 1, 0))
+    own = Prefix().index(ParameterSpace(server), ClientRound(0, 0, capacity, 1, 0))
     return net, dropout, torch.searchsorted(own, index)
 
 
@@ -124,7 +124,7 @@ def test_one_level_is_heterofl_bit_for_bit():
 def test_a_round_with_a_drawn_width_is_one_of_that_width():
     """`draw: round` sends, trains and returns the drawn prefix: the run equals one with these capacities."""
     method = FjORD([0.25, 0.5, 0.75], draw="round")
-    rates = [method.rate(Seat(0, client, 1.0, 3, 0)) for client in range(3)]
+    rates = [method.rate(ClientRound(0, client, 1.0, 3, 0)) for client in range(3)]
     assert len(set(rates)) > 1, "otherwise this shows nothing"
     drawn = run(small_federation(TINY_MLP, method=method, local=whole_batch(epochs=2)), rounds=1)
     stated = run(small_federation(TINY_MLP, capacities=rates, local=whole_batch(epochs=2)), rounds=1)
@@ -138,7 +138,7 @@ def test_a_step_moves_only_the_drawn_prefix():
     start = initial(small_federation(TINY_MLP, method=method, capacities=[1.0]))
     run(federation, rounds=1, callbacks=[recorder])
     prefixes = {
-        rate: set(Prefix().index(federation.space, Seat(0, 0, rate, 1, 0)).tolist()) for rate in (0.25, 0.5, 1.0)
+        rate: set(Prefix().index(federation.space, ClientRound(0, 0, rate, 1, 0)).tolist()) for rate in (0.25, 0.5, 1.0)
     }
     found = set()
     for _, vector, index in recorder.updates:

@@ -5,15 +5,15 @@ import pytest
 import torch
 from submodel_kit import PATTERNS, RANDOM, block_sizes, coupled, fingerprint, halves, paper_cnn, read_off, space_of
 
-from app.federation.plan import Plan, Roster
-from app.federation.submodels import Integration, Seat
+from app.federation.plan import ClientPool, Plan
+from app.federation.submodels import ChannelSubset, ClientRound
 
 
 def test_groups_of_the_last_round_of_mapp_fl():
     """Round 150 of MaPP-FL's code: the small clients that share an accuracy in its Table 2 share a submodel."""
     space = paper_cnn()
-    method = Integration.preset("MaPP-FL", index_scheme="original")
-    roster = Roster((100,) * 10, (1.0, 1.0, *[0.5] * 8), 1.0, seed=41)
+    method = ChannelSubset.preset("MaPP-FL", index_scheme="original")
+    roster = ClientPool((100,) * 10, (1.0, 1.0, *[0.5] * 8), 1.0, seed=41)
     plan = Plan(149, roster, method, space)
     by_index, by_key = {}, {}
     for client in range(2, 10):
@@ -22,7 +22,7 @@ def test_groups_of_the_last_round_of_mapp_fl():
     assert sorted(by_index.values()) == sorted(by_key.values()) == [[2, 4, 6], [3], [5, 7], [8, 9]]
     dealt = [3, 0, 1, 3, 1, 2, 1, 2, 0, 0]
     for client, group in enumerate(dealt):
-        index = method.index(space, Seat(149, client, 0.5, 10, 0))
+        index = method.index(space, ClientRound(149, client, 0.5, 10, 0))
         assert halves(space, index) == PATTERNS[group]
     assert [halves(space, plan.index(client)) for client in range(2, 10)] == [PATTERNS[group] for group in dealt[2:]]
 
@@ -51,7 +51,7 @@ SEATS = [(turn, client, clients) for clients in (10, 13) for turn in (1, 2, 7, 1
 @pytest.mark.parametrize("code", RANDOM)
 def test_random_sets_of_mapp_fl(code):
     """Channels of layer n are those that legacy seed (rand + 1) * (n + 1) puts first; the run's seed is unused."""
-    space, method = paper_cnn(), Integration.preset(code, index_scheme="original")
+    space, method = paper_cnn(), ChannelSubset.preset(code, index_scheme="original")
     for turn, client, clients in SEATS:
         number = original_number(code, turn, client, clients)
         expected = {
@@ -59,44 +59,44 @@ def test_random_sets_of_mapp_fl(code):
             for layer, axis in enumerate(space.axes.values())
         }
         for seed in (0, 41):
-            index = method.index(space, Seat(turn - 1, client, 0.5, clients, seed))
+            index = method.index(space, ClientRound(turn - 1, client, 0.5, clients, seed))
             assert coupled(space, index) == expected
 
 
 @pytest.mark.parametrize("code", ["GFM", "OSM", "OFM"])
 def test_submatrices_of_mapp_fl(code):
     """The number of a client, modulo four, is its pattern of first and second halves."""
-    space, method = paper_cnn(), Integration.preset(code, index_scheme="original")
+    space, method = paper_cnn(), ChannelSubset.preset(code, index_scheme="original")
     for turn, client, clients in SEATS:
-        index = method.index(space, Seat(turn - 1, client, 0.5, clients, 3))
+        index = method.index(space, ClientRound(turn - 1, client, 0.5, clients, 3))
         assert halves(space, index) == PATTERNS[original_number(code, turn, client, clients) % 4]
 
 
 def test_channels_that_the_random_groups_of_mapp_fl_reach():
     """Its four fixed random sets miss some channels for ever; the one shared set (OFR) is the set of group 0."""
-    space, method = paper_cnn(), Integration.preset("GFR", index_scheme="original")
+    space, method = paper_cnn(), ChannelSubset.preset("GFR", index_scheme="original")
     sets = {method.key(seat): coupled(space, method.index(space, seat)) for seat in (half_seat(k) for k in range(10))}
     assert len(sets) == 4
     reached = {axis: len(set().union(*(channels[axis] for channels in sets.values()))) for axis in space.axes}
     assert reached == {"conv1": 14, "conv2": 30, "conv3": 59, "conv4": 123}
-    shared = Integration.preset("OFR", index_scheme="original")
+    shared = ChannelSubset.preset("OFR", index_scheme="original")
     (zero,) = {client for client, place in enumerate(np.random.RandomState(1).permutation(10)) if place == 0}
     assert fingerprint(shared, space, half_seat(5)) == fingerprint(method, space, half_seat(zero))
 
 
-def half_seat(client: int, round_: int = 0) -> Seat:
+def half_seat(client: int, round_: int = 0) -> ClientRound:
     """A client of half width among ten."""
-    return Seat(round_, client, 0.5, 10, 8)
+    return ClientRound(round_, client, 0.5, 10, 8)
 
 
 @pytest.mark.parametrize("code", RANDOM)
 def test_independent_sets_of_mapp_fl(code):
     """Its ablation draws outputs with seed rand + 1 and inputs with 2 (rand + 1), the same in every layer."""
     space = paper_cnn()
-    method = Integration.preset(code, index_scheme="original", coupling="independent")
+    method = ChannelSubset.preset(code, index_scheme="original", coupling="independent")
     for turn, client, clients in SEATS:
         number = original_number(code, turn, client, clients)
-        written, read = read_off(space, method.index(space, Seat(turn - 1, client, 0.5, clients, 0)))
+        written, read = read_off(space, method.index(space, ClientRound(turn - 1, client, 0.5, clients, 0)))
         widths = {axis.name: axis.width for axis in space.axes.values()}
         assert written == {axis: {original_half(number + 1, width)} for axis, width in widths.items()}
         assert read == {axis: {original_half(2 * (number + 1), width)} for axis, width in widths.items()}
@@ -106,9 +106,9 @@ def test_independent_sets_of_mapp_fl(code):
 @pytest.mark.parametrize("code", RANDOM)
 def test_independent_sets_drawn_from_the_seed(code, name):
     """Inputs are drawn apart from outputs, yet the submodel still has the tensors of the scaled network."""
-    space, method = space_of(name), Integration.preset(code, coupling="independent")
+    space, method = space_of(name), ChannelSubset.preset(code, coupling="independent")
     for client in range(3):
-        index = method.index(space, Seat(2, client, 0.5, 10, 1))
+        index = method.index(space, ClientRound(2, client, 0.5, 10, 1))
         written, read = read_off(space, index)
         assert all(len(found) == 1 for found in written.values())
         assert all(len(found) == 1 for found in read.values())

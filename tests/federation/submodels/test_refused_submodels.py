@@ -11,7 +11,7 @@ from app.federation.capacities import Capacities
 from app.federation.checks import submodel_problems
 from app.federation.module import FederatedModule
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix, SubmodelMethod
+from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix, SubmodelMethod
 from app.models import MLP, DataShape
 
 
@@ -112,19 +112,43 @@ UNFIT = {
     "a round's level without a channel": (PAIR, FjORD([0.1], "round"), [0.5], "hidden1, hidden2", "--model.net"),
     "no axes": (LINEAR, Prefix(), [0.5], "MLP declares no channel axes", "--model.capacities"),
     "no axes for fjord": (LINEAR, FjORD(), [1.0], "cannot be cut to width 0.2", "--model.capacities"),
-    "too many submatrices": (PAIR, Integration.preset("GFM", groups=9), [0.5], "hidden2 (2)", "--model.method.groups"),
-    "too many in turn": (PAIR, Integration.preset("OSM", groups=9), [0.5], "3 different blocks", "--model.net"),
-    "no room to move": (PAIR, Integration.preset("GFM"), [0.9], "hidden1 (8), hidden2 (2)", "--model.capacities"),
-    "too many random groups": (NARROW, Integration.preset("GFR"), [0.5], "needs 4 different", "--model.method.groups"),
-    "too many resampled groups": (NARROW, Integration.preset("GSR"), [0.5], "width 0.5", "--model.net"),
-    "more clients than sets": (NARROW, Integration.preset("UFR"), [0.5], "UFR needs 3", "--model.net"),
-    "more clients than new sets": (NARROW, Integration.preset("USR"), [0.5], "USR needs 3", "--model.net"),
-    "GSM": (TINY_MLP, Integration("groups", "resampled", "submatrix"), [0.5], "GSM", "GFM"),
-    "UFM": (TINY_MLP, Integration("unique", "fixed", "submatrix"), [0.5], "UFM", "UFR"),
-    "USM": (TINY_MLP, Integration("unique", "resampled", "submatrix"), [1.0], "USM", "USR"),
-    "five submatrices": (TINY_MLP, Integration.preset("GFM", groups=5), [0.5], "groups is 5", "--model.method.groups"),
-    "no groups": (TINY_MLP, Integration.preset("GFM", groups=0), [0.5], "groups is 0", "--model.method.groups"),
-    "minus one random group": (TINY_MLP, Integration.preset("GFR", groups=-1), [0.5], "is -1", "--model.method.groups"),
+    "too many submatrices": (
+        PAIR,
+        ChannelSubset.preset("GFM", groups=9),
+        [0.5],
+        "hidden2 (2)",
+        "--model.method.groups",
+    ),
+    "too many in turn": (PAIR, ChannelSubset.preset("OSM", groups=9), [0.5], "3 different blocks", "--model.net"),
+    "no room to move": (PAIR, ChannelSubset.preset("GFM"), [0.9], "hidden1 (8), hidden2 (2)", "--model.capacities"),
+    "too many random groups": (
+        NARROW,
+        ChannelSubset.preset("GFR"),
+        [0.5],
+        "needs 4 different",
+        "--model.method.groups",
+    ),
+    "too many resampled groups": (NARROW, ChannelSubset.preset("GSR"), [0.5], "width 0.5", "--model.net"),
+    "more clients than sets": (NARROW, ChannelSubset.preset("UFR"), [0.5], "UFR needs 3", "--model.net"),
+    "more clients than new sets": (NARROW, ChannelSubset.preset("USR"), [0.5], "USR needs 3", "--model.net"),
+    "GSM": (TINY_MLP, ChannelSubset("groups", "resampled", "submatrix"), [0.5], "GSM", "GFM"),
+    "UFM": (TINY_MLP, ChannelSubset("unique", "fixed", "submatrix"), [0.5], "UFM", "UFR"),
+    "USM": (TINY_MLP, ChannelSubset("unique", "resampled", "submatrix"), [1.0], "USM", "USR"),
+    "five submatrices": (
+        TINY_MLP,
+        ChannelSubset.preset("GFM", groups=5),
+        [0.5],
+        "groups is 5",
+        "--model.method.groups",
+    ),
+    "no groups": (TINY_MLP, ChannelSubset.preset("GFM", groups=0), [0.5], "groups is 0", "--model.method.groups"),
+    "minus one random group": (
+        TINY_MLP,
+        ChannelSubset.preset("GFR", groups=-1),
+        [0.5],
+        "is -1",
+        "--model.method.groups",
+    ),
     "fjord's level zero": (TINY_MLP, FjORD([0.0, 1.0]), [1.0], "levels hold 0.0", "--model.method.levels"),
     "fjord's level above one": (TINY_MLP, FjORD([0.5, 1.5]), [1.0], "levels hold 1.5", "--model.method.levels"),
     "distillation above one": (TINY_MLP, FjORD([1.0], distillation=1.5), [1.0], "1.5", "--model.method.distillation"),
@@ -166,20 +190,20 @@ def problems_of(hidden: tuple[int, ...], method: SubmodelMethod, *capacities: fl
 @pytest.mark.parametrize("code", PRESETS)
 def test_the_narrowest_network_that_fits(code):
     """Two channels a layer are enough for four clients of half width, by any of the nine methods."""
-    assert not problems_of((2, 2), Integration.preset(code), 1.0, 0.5, 0.5, 0.5)
-    assert not problems_of((2, 2), Integration.preset(code, coupling="independent"), 0.5, 0.5, 0.5, 0.5)
+    assert not problems_of((2, 2), ChannelSubset.preset(code), 1.0, 0.5, 0.5, 0.5)
+    assert not problems_of((2, 2), ChannelSubset.preset(code, coupling="independent"), 0.5, 0.5, 0.5, 0.5)
 
 
 def test_wide_clients_need_no_room():
     """Where everybody trains everything, any method takes any network, also one without axes."""
-    for method in (*map(Integration.preset, PRESETS), FedRolex(), Prefix(), FjORD([1.0])):
+    for method in (*map(ChannelSubset.preset, PRESETS), FedRolex(), Prefix(), FjORD([1.0])):
         for hidden in ((), (1,), (2, 1)):
             assert not problems_of(hidden, method, 1.0, 1.0)
 
 
 def test_every_width_is_checked():
     """One complaint per width that has no room, and the layer without a channel, in one list."""
-    causes = problems_of((4, 3), Integration.preset("GFM"), 1.0, 0.9, 0.5, 0.3, 0.05)
+    causes = problems_of((4, 3), ChannelSubset.preset("GFM"), 1.0, 0.9, 0.5, 0.3, 0.05)
     assert len(causes) == 4
     for words, cause in zip(["width 0.05", "width 0.3", "width 0.9", "a client of width 0.05"], causes, strict=True):
         assert words in cause
@@ -205,8 +229,8 @@ def test_the_least_width_of_a_network():
 @pytest.mark.parametrize("groups", [1, 4, 9, 16])
 def test_squares_are_numbers_of_groups(groups):
     """Submatrices take squares; random groups take any number."""
-    assert not problems_of((12, 12), Integration.preset("GFM", groups=groups), 0.5, 1.0)
-    assert not problems_of((12, 12), Integration.preset("GFR", groups=groups + 1), 0.5, 1.0)
+    assert not problems_of((12, 12), ChannelSubset.preset("GFM", groups=groups), 0.5, 1.0)
+    assert not problems_of((12, 12), ChannelSubset.preset("GFR", groups=groups + 1), 0.5, 1.0)
 
 
 def test_a_refused_federation_leaves_no_trace():

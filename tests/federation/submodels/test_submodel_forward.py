@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix, Seat, SubmodelMethod
+from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRolex, FjORD, Prefix, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, ScalableNet, scaled_width
 
 METHODS: dict[str, SubmodelMethod] = {
-    **{code: Integration.preset(code) for code in PRESETS},
-    "GFR original": Integration.preset("GFR", index_scheme="original"),
+    **{code: ChannelSubset.preset(code) for code in PRESETS},
+    "GFR original": ChannelSubset.preset("GFR", index_scheme="original"),
     "FedRolex": FedRolex(),
     "FjORD": FjORD([0.25, 0.5], draw="round"),
     "prefix": Prefix(),
@@ -39,7 +39,7 @@ NETS = {
 }
 """Every network with batch norm, without any norm, or with one that normalises channels one by one."""
 
-SEAT = Seat(2, 1, 0.5, 20, 5)
+SEAT = ClientRound(2, 1, 0.5, 20, 5)
 
 
 @cache
@@ -74,7 +74,7 @@ def with_values(net: ScalableNet, vector: Tensor) -> ScalableNet:
 
 
 @contextmanager
-def blanked(net: ScalableNet, method: SubmodelMethod, seat: Seat, factor: float = 1.0) -> Iterator[None]:
+def blanked(net: ScalableNet, method: SubmodelMethod, seat: ClientRound, factor: float = 1.0) -> Iterator[None]:
     """Let every layer that writes channels blank those that are not chosen; `factor` multiplies the convolutions."""
     axes, hooks = ParameterSpace(net).axes, []
     for name, layer in net.layer_axes().items():
@@ -139,7 +139,7 @@ def test_a_submodel_is_the_server_without_the_other_channels(name, method):
 @pytest.mark.parametrize("name", ["cnn", "lenet", "mlp", "resnet"])
 def test_other_widths(name, method, rate):
     """The same outputs for widths that do not divide the layers, and for the whole network."""
-    (net, space, theta), chooser, seat = server(name), METHODS[method], Seat(4, 7, rate, 20, 5)
+    (net, space, theta), chooser, seat = server(name), METHODS[method], ClientRound(4, 7, rate, 20, 5)
     small = with_values(net.scaled(rate), theta[chooser.index(space, seat)])
     images, _ = pictures(net)
     with blanked(net, chooser, seat):

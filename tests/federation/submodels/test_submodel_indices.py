@@ -21,8 +21,8 @@ from submodel_kit import (
     space_of,
 )
 
-from app.federation.plan import Plan, Roster
-from app.federation.submodels import PRESETS, FedRolex, FjORD, Integration, Prefix, Seat
+from app.federation.plan import ClientPool, Plan
+from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRolex, FjORD, Prefix
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -32,7 +32,7 @@ def test_an_index_is_a_submodel(name, method):
     chooser, space = METHODS[method], space_of(name)
     starts = torch.tensor([block.start for block in space.blocks] + [space.size])
     for rate in RATES.values():
-        seat = Seat(5, 3, rate, 10, 1)
+        seat = ClientRound(5, 3, rate, 10, 1)
         assert not list(chooser.problems(space, [rate], 10))
         index, trained = chooser.index(space, seat), chooser.rate(seat)
         assert index.dtype == torch.int64
@@ -49,7 +49,7 @@ def test_capacity_one_is_the_whole_network(method):
     """Every cell, in order, in every round; FjORD may draw a narrower prefix."""
     chooser = METHODS[method]
     for space in (space_of("cnn"), space_of("lenet"), space_of("mlp"), space_of("resnet")):
-        for seat in (Seat(0, 0, 1.0, 5, 0), Seat(7, 4, 1.0, 5, 9)):
+        for seat in (ClientRound(0, 0, 1.0, 5, 0), ClientRound(7, 4, 1.0, 5, 9)):
             if chooser.rate(seat) == 1:
                 assert torch.equal(chooser.index(space, seat), torch.arange(space.size))
             else:
@@ -69,7 +69,7 @@ def test_capacity_one_is_the_whole_network(method):
 def test_any_seat_gets_a_submodel(method, hidden, rate, round_, clients, seed, data):
     """Any depth, widths, round, seed and number of clients: a valid, coupled index of the right size."""
     space, chooser = mlp_space(*hidden), METHODS[method]
-    seat = Seat(round_, data.draw(st.integers(0, clients - 1)), rate, clients, seed)
+    seat = ClientRound(round_, data.draw(st.integers(0, clients - 1)), rate, clients, seed)
     assume(not list(chooser.problems(space, [rate], clients)))
     index = chooser.index(space, seat)
     assert bool((index.diff() > 0).all())
@@ -84,7 +84,7 @@ def test_fedrolex_rolls_forwards(rate):
     space, method = mlp_space(12, 8), FedRolex()
     times = {axis: Counter() for axis in space.axes}
     for number in range(12):
-        seats = [Seat(number, client, RATES[rate], 5, seed) for client in (0, 4) for seed in (0, 1)]
+        seats = [ClientRound(number, client, RATES[rate], 5, seed) for client in (0, 4) for seed in (0, 1)]
         (index,) = {fingerprint(method, space, seat): method.index(space, seat) for seat in seats}.values()
         for axis, channels in coupled(space, index).items():
             width = space.axes[axis].width
@@ -101,8 +101,10 @@ def test_fedrolex_rolls_forwards(rate):
 def test_fedrolex_starts_as_a_prefix_and_then_moves_in_every_layer():
     """Round 0 is HeteroFL's submodel; one round later each window has lost its first channel and won the next."""
     space, method = space_of("cnn"), FedRolex()
-    first, second = (coupled(space, method.index(space, Seat(number, 0, 0.5, 3, 0))) for number in (0, 1))
-    assert fingerprint(method, space, Seat(0, 0, 0.5, 3, 0)) == fingerprint(Prefix(), space, Seat(0, 0, 0.5, 3, 0))
+    first, second = (coupled(space, method.index(space, ClientRound(number, 0, 0.5, 3, 0))) for number in (0, 1))
+    assert fingerprint(method, space, ClientRound(0, 0, 0.5, 3, 0)) == fingerprint(
+        Prefix(), space, ClientRound(0, 0, 0.5, 3, 0)
+    )
     for axis, channels in first.items():
         assert second[axis] == (*channels[1:], len(channels))
 
@@ -110,8 +112,8 @@ def test_fedrolex_starts_as_a_prefix_and_then_moves_in_every_layer():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_prefix_is_ofm(scheme):
     """HeteroFL by either name: the first channels, in every round."""
-    space, method = space_of("resnet"), Integration.preset("HeteroFL", index_scheme=scheme)
-    for seat in (Seat(0, 0, 0.5, 4, 0), Seat(9, 3, 0.25, 4, 7), Seat(2, 1, 0.6, 4, 7)):
+    space, method = space_of("resnet"), ChannelSubset.preset("HeteroFL", index_scheme=scheme)
+    for seat in (ClientRound(0, 0, 0.5, 4, 0), ClientRound(9, 3, 0.25, 4, 7), ClientRound(2, 1, 0.6, 4, 7)):
         index = method.index(space, seat)
         assert torch.equal(index, Prefix().index(space, seat))
         assert all(channels == tuple(range(len(channels))) for channels in coupled(space, index).values())
@@ -120,12 +122,12 @@ def test_prefix_is_ofm(scheme):
 def test_fjord_by_round_draws_affordable_widths():
     """All levels below the capacity and the capacity itself are drawn about equally often; batch keeps the capacity."""
     method = FjORD([0.25, 0.5, 0.75, 1.0], draw="round")
-    drawn = Counter(method.rate(Seat(number, client, 0.6, 5, 0)) for number in range(120) for client in range(5))
+    drawn = Counter(method.rate(ClientRound(number, client, 0.6, 5, 0)) for number in range(120) for client in range(5))
     assert set(drawn) == {0.25, 0.5, 0.6}
     assert all(150 < times < 250 for times in drawn.values())
     assert method.rates([0.6]) == (0.6, 0.5, 0.25)
-    assert FjORD([0.25, 0.5, 1.0]).rate(Seat(3, 1, 0.6, 5, 0)) == 0.6
-    by_client = [method.rate(Seat(0, client, 1.0, 40, 0)) for client in range(40)]
+    assert FjORD([0.25, 0.5, 1.0]).rate(ClientRound(3, 1, 0.6, 5, 0)) == 0.6
+    by_client = [method.rate(ClientRound(0, client, 1.0, 40, 0)) for client in range(40)]
     assert len(set(by_client)) == 4
 
 
@@ -133,7 +135,7 @@ def test_fjord_by_round_draws_affordable_widths():
 def test_keys_are_equal_exactly_where_submodels_are(method):
     """For all seats of one federation over several rounds: equal keys if and only if equal cells."""
     chooser, space = METHODS[method], mlp_space(*WIDE)
-    seats = [Seat(number, client, rate, 20, 6) for number in range(8) for client, rate in enumerate(MIXED)]
+    seats = [ClientRound(number, client, rate, 20, 6) for number in range(8) for client, rate in enumerate(MIXED)]
     pairs = {(chooser.key(seat), fingerprint(chooser, space, seat)) for seat in seats}
     assert len({key for key, _ in pairs}) == len(pairs)
     assert len({cells for _, cells in pairs}) == len(pairs)
@@ -142,15 +144,15 @@ def test_keys_are_equal_exactly_where_submodels_are(method):
 @pytest.mark.parametrize("code", PRESETS)
 def test_keys_are_equal_only_where_submodels_are_when_inputs_are_drawn_apart(code):
     """The same with independent inputs."""
-    chooser, space = Integration.preset(code, coupling="independent"), mlp_space(*WIDE)
-    seats = [Seat(number, client, rate, 20, 6) for number in range(4) for client, rate in enumerate(MIXED)]
+    chooser, space = ChannelSubset.preset(code, coupling="independent"), mlp_space(*WIDE)
+    seats = [ClientRound(number, client, rate, 20, 6) for number in range(4) for client, rate in enumerate(MIXED)]
     pairs = {(chooser.key(seat), fingerprint(chooser, space, seat)) for seat in seats}
     assert len({key for key, _ in pairs}) == len(pairs)
 
 
 def test_a_plan_keeps_more_submodels_apart_than_it_remembers():
     """A hundred clients with a submodel each, asked for in any order: each gets its own."""
-    space, method = mlp_space(*WIDE), Integration.preset("USR")
-    plan = Plan(3, Roster((5,) * 100, (0.5,) * 100, 1.0, seed=1), method, space)
+    space, method = mlp_space(*WIDE), ChannelSubset.preset("USR")
+    plan = Plan(3, ClientPool((5,) * 100, (0.5,) * 100, 1.0, seed=1), method, space)
     for client in [*range(100), *reversed(range(100)), 5, 70, 5]:
-        assert torch.equal(plan.index(client), method.index(space, Seat(3, client, 0.5, 100, 1)))
+        assert torch.equal(plan.index(client), method.index(space, ClientRound(3, client, 0.5, 100, 1)))

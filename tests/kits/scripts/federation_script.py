@@ -17,7 +17,7 @@ from app.federation.aggregation import QFFL, FedAvgM
 from app.federation.capacities import Capacities
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining
-from app.federation.submodels import FjORD, Integration
+from app.federation.submodels import ChannelSubset, FjORD
 from app.models import CNN, DataShape
 from callbacks.defenses.dp_fedavg import DPFedAvg
 from callbacks.defenses.memdefense import MemDefense
@@ -35,7 +35,7 @@ CASES = {
     "personal": (SEVEN, {"personal": ["layers.classifier.*"], "participation": 0.5, "capacities": HALVES}),
     "resampled": (
         SEVEN,
-        {"method": Integration.preset("fdropout"), "capacities": Capacities(large=3, widest="draw", redraw=True)},
+        {"method": ChannelSubset.preset("fdropout"), "capacities": Capacities(large=3, widest="draw", redraw=True)},
     ),
     "fjord": (SEVEN, {"method": FjORD([0.25, 0.5], distillation=0.5), "capacities": HALVES}),
     "label masks": (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from finding_kit import REASON, conditions, finding, full_finding, gaussian_scores, missing
 
-from app.attacks.findings import Figure
+from app.attacks.findings import ReportedNumber
 from app.errors import UserError
 from app.metrics.intervals import Estimate
 from app.metrics.leakage import KnownThreshold, known_threshold
@@ -85,7 +85,7 @@ def test_numbers_without_a_value(files):
     """NaN is null in JSON and left out of the summary; a missing interval says why."""
     found = finding()
     alone = replace(found.leakage, auc=Estimate(0.7, NotAvailable("an interval needs at least 2 clients")))
-    files.write(replace(found, leakage=alone, figures=(Figure("Adv %", math.nan, ((0, math.nan), (1, 3.0))),)))
+    files.write(replace(found, leakage=alone, figures=(ReportedNumber("Adv %", math.nan, ((0, math.nan), (1, 3.0))),)))
     assert read_json(files, "yeom.global")["figures"][0]["value"] is None
     [record] = files.records()
     assert math.isnan(record.figures[0].value)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from finding_kit import QUICK, REASON, finding, full_finding, gaussian_scores, missing
 
-from app.attacks.findings import Figure
+from app.attacks.findings import ReportedNumber
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -165,7 +165,7 @@ def test_widths_and_figures_have_blocks_of_their_own():
 
 def test_a_figure_without_a_value():
     """Not a number is not shown as one."""
-    found = replace(finding(), figures=(Figure("Adv %", math.nan, ((0, math.nan),)),))
+    found = replace(finding(), figures=(ReportedNumber("Adv %", math.nan, ((0, math.nan),)),))
     assert "- yeom.global: Adv % = N/A\n" in table([found])
 
 

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from tracking_kit import Experiment
 
-from app.attacks.reconstruction.base import Conditions, Pictures, ReconstructionFinding, Truth
+from app.attacks.reconstruction.base import Pictures, ReconstructionConditions, ReconstructionFinding, Truth
 from app.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import judge, matched_images
@@ -37,14 +37,14 @@ def finding(label="rolling.2", count=4, exact=2, shape=(1, 8, 8), candidates=Non
     guesses = {"batch mean": pictures.mean(dim=0, keepdim=True).expand_as(pictures)} if others else {}
     guesses |= {f"best of {others} others": torch.rand(others, *shape, generator=source)} if others else {}
     result = judge(pictures, keys, offered, torch.arange(len(offered))[:2], guesses)
-    conditions = Conditions("rolling", label, "malicious server", "sums of updates", 2, (3, 4), notes)
+    conditions = ReconstructionConditions("rolling", label, "malicious server", "sums of updates", 2, (3, 4), notes)
     found = Pictures(truth, matched_images(offered, result.per_image))
     return ReconstructionFinding(conditions, result, found, {"isolation error": 1e-7, "none": math.nan}, 1.5)
 
 
 def missing(label="convergence", reason=REASON, failed=False):
     """A finding without numbers."""
-    conditions = Conditions("convergence", label, "malicious server", "sums of updates", 3, (0,))
+    conditions = ReconstructionConditions("convergence", label, "malicious server", "sums of updates", 3, (0,))
     return ReconstructionFinding(conditions, NotAvailable(reason), seconds=0.5, failed=failed)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.metrics.comparison import Comparison
+from app.metrics.comparison import PairedDifference
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.repetitions import OVER_SEEDS, compare_over_seeds, pooled_p_values
@@ -45,7 +45,7 @@ def many_over_seeds(values, lower_is_better):
 
         def compare(first, second, draw=draw):
             pair = (draw, int(first), int(second))
-            return Comparison(float(means[pair]), unused, float(p_values[pair]), OVER_SEEDS, lower_is_better)
+            return PairedDifference(float(means[pair]), unused, float(p_values[pair]), OVER_SEEDS, lower_is_better)
 
         together = {(one, two): float(pooled[draw, int(one), int(two)]) for one, two in combinations(names, 2)}
         yield standings(dict(zip(names, means_of_draw, strict=True)), lower_is_better, compare, together)
@@ -149,7 +149,7 @@ def scripted(verdicts):
         p_value = verdicts.get((first, second), verdicts.get((second, first)))
         if p_value is None:
             return NotAvailable("too few seeds")
-        return Comparison(1.0, Interval(0.5, 1.5), p_value, "script")
+        return PairedDifference(1.0, Interval(0.5, 1.5), p_value, "script")
 
     return compare
 

@@ -24,7 +24,7 @@ from store_kit import (
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.leakage_columns import headline_label
-from app.results.comparison.rows import cells_of
+from app.results.comparison.rows import rows_of
 from app.results.comparison.tabulate import tabulate
 from app.results.run.store import Store, read_store
 
@@ -177,7 +177,7 @@ def test_an_attack_of_fewer_seeds_is_no_headline():
     """One lucky seed does not win against attacks that ran on all of them."""
     runs = [run(seed=seed, attacks=(attack("both", "global", 0.5, seed),)) for seed in range(2)]
     lucky = run(seed=0, attacks=(attack("both", "global", 0.5, 0), attack("once", "global", 3.0, 0)))
-    assert headline_label(cells_of([lucky, runs[1]])[0], "global") == "both.global"
+    assert headline_label(rows_of([lucky, runs[1]])[0], "global") == "both.global"
 
 
 def test_attackers_who_know_the_defense_are_marked(planted):

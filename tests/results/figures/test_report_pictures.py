@@ -14,7 +14,7 @@ from app.results.figures.layout import spread
 from app.results.figures.pareto import pareto
 from app.results.figures.roc import roc
 from app.results.figures.rounds import rounds
-from app.results.figures.scene import Scene, series_of
+from app.results.figures.scene import FigureData, series_of
 from app.results.figures.style import COLOURS, INK
 from app.results.run.store import Store
 
@@ -133,7 +133,7 @@ def test_nothing_to_show_yields_nothing():
     """A run without attacks, images, files or a defense has its rounds alone; no run has nothing."""
     plain = Store("x", "", (make_record(labels()),), ())
     assert [picture.key for picture in pictures_of(plain, tabulate(plain))] == ["rounds"]
-    empty = Scene(Store("x", "", (), ()), table_of())
+    empty = FigureData(Store("x", "", (), ()), table_of())
     assert [picture for kind in KINDS for picture in kind(empty)] == []
     silent = Store("x", "", (replace(make_record(labels()), rounds=()),), ())
     assert list(pictures_of(silent, tabulate(silent))) == []

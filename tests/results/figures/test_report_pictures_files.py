@@ -21,7 +21,7 @@ from app.results.figures.cost import bytes_ratios, cost
 from app.results.figures.coverage import contributors, contributors_of
 from app.results.figures.partition import heatmap, read_partition
 from app.results.figures.reconstructions import reconstructions, share_told
-from app.results.figures.scene import Scene
+from app.results.figures.scene import FigureData
 from app.results.figures.tsne import embedded, tsne
 from app.results.run.store import Store
 
@@ -227,7 +227,7 @@ def test_bytes_add_both_ways():
     plain = {"megabytes_up": value(1.0), "megabytes_down": value(1.0)}
     dear = {"megabytes_up": value(3.0), "megabytes_down": value(1.0)}
     table = table_of(("a", "none", plain), ("a", "paillier", dear), ("b", "paillier", dear))
-    found = bytes_ratios(Scene(store_of(), table), "digits")
+    found = bytes_ratios(FigureData(store_of(), table), "digits")
     assert [(ratio.look.label, ratio.mean) for ratio in found] == [("a / paillier", 2.0)]
 
 
@@ -235,7 +235,7 @@ def test_large_ratios_have_a_logarithmic_axis():
     """A hundred times the bytes: bars begin at 1."""
     plain = {"megabytes_up": value(1.0), "megabytes_down": value(1.0)}
     dear = {"megabytes_up": value(199.0), "megabytes_down": value(1.0)}
-    [picture] = cost(Scene(store_of(), table_of(("a", "none", plain), ("a", "paillier", dear))))
+    [picture] = cost(FigureData(store_of(), table_of(("a", "none", plain), ("a", "paillier", dear))))
     [axes] = panels(picture)
     assert axes.get_xscale() == "log"
     [bar] = axes.patches

@@ -22,7 +22,7 @@ from app.results.figures.pareto import HIDDEN as STRIP
 from app.results.figures.pareto import front, pareto, reach
 from app.results.figures.roc import Bundle, roc
 from app.results.figures.rounds import rounds
-from app.results.figures.scene import Scene, series_of
+from app.results.figures.scene import FigureData, series_of
 from app.results.run.store import Store
 
 
@@ -50,7 +50,7 @@ def known():
     ]
     runs = [make_record(labels(defense=row[1])) for row in rows]
     runs[3] = replace(runs[3], channels=(channel(),))
-    return Scene(store_of(*runs), table_of(*rows))
+    return FigureData(store_of(*runs), table_of(*rows))
 
 
 def test_pareto_shows_the_table(known):
@@ -93,7 +93,7 @@ def test_wide_intervals_do_not_hide_the_rows():
 
 def test_no_strip_without_hidden_rows(known):
     """Nothing claims to be hidden where nothing is."""
-    seen = Scene(known.store, replace(known.table, rows=known.table.rows[:3]))
+    seen = FigureData(known.store, replace(known.table, rows=known.table.rows[:3]))
     [picture] = pareto(seen)
     assert STRIP not in [text for text, _ in texts(picture)[0]]
 
@@ -104,7 +104,7 @@ def test_accuracy_that_most_rows_have(known):
         replace(row, values={**row.values, "server_accuracy": value(0.5), "clients_accuracy": NotAvailable("no")})
         for row in known.table.rows
     ]
-    [picture] = pareto(Scene(known.store, replace(known.table, rows=tuple(rows))))
+    [picture] = pareto(FigureData(known.store, replace(known.table, rows=tuple(rows))))
     [axes] = panels(picture)
     assert axes.get_ylabel() == "accuracy of the server's model (%)"
     assert {y for _, y, *_ in marks(axes) if y > 1} == {50.0}
@@ -180,7 +180,7 @@ def test_leakage_over_the_rounds_follows_one_attack_per_round():
     }
     runs = [make_record(labels(seed=seed), attacks=tuple(attacks)) for seed, attacks in found.items()]
     table = tabulate(store_of(*runs))
-    cell = Scene(store_of(*runs), table).cell(table.rows[0])
+    cell = FigureData(store_of(*runs), table).cell(table.rows[0])
     expected = [{1: each[1].leakage.auc.value, 3: each[2].leakage.auc.value} for each in found.values()]
     assert auc_by_round(cell, "uploads") == expected
     assert auc_by_round(cell, "global") == []
@@ -227,13 +227,13 @@ def test_same_clients_of_several_seeds_are_one_point_each():
     """Equal sizes: means over the seeds. Data dealt anew: clients of their own."""
     same = [make_record(labels(seed=seed), attacks=(sized(seed, (10, 20, 30)),)) for seed in (0, 1)]
     table = tabulate(store_of(*same))
-    points = client_points(Scene(store_of(*same), table).cell(table.rows[0]))
+    points = client_points(FigureData(store_of(*same), table).cell(table.rows[0]))
     each = [[row.leakage.auc.value for row in run.attacks[0].clients] for run in same]
     assert [point.size for point in points] == [10, 20, 30]
     np.testing.assert_allclose([point.auc for point in points], np.mean(each, axis=0))
     other = [same[0], make_record(labels(seed=1), attacks=(sized(1, (10, 25, 30)),))]
     table = tabulate(store_of(*other))
-    assert len(client_points(Scene(store_of(*other), table).cell(table.rows[0]))) == 6
+    assert len(client_points(FigureData(store_of(*other), table).cell(table.rows[0]))) == 6
 
 
 def test_hidden_uploads_have_no_panel():

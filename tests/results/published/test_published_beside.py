@@ -8,7 +8,7 @@ import pytest
 from finding_kit import finding
 from store_kit import labels, make_record, rebuilt, write_run
 
-from app.attacks.findings import Figure
+from app.attacks.findings import ReportedNumber
 from app.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
@@ -46,7 +46,9 @@ def published(value=90.0, measure="server_accuracy", unit="%", **others):
 
 def attacked(adv, per_client=()):
     """An attack in the manner of MaPP-FL that found this advantage."""
-    return finding(protocol="mapp-fl", target="uploads", rows=20, figures=(Figure("Adv %", adv, tuple(per_client)),))
+    return finding(
+        protocol="mapp-fl", target="uploads", rows=20, figures=(ReportedNumber("Adv %", adv, tuple(per_client)),)
+    )
 
 
 def only(store, shown, figure):

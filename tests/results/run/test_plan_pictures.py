@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import Plan, Roster
+from app.federation.plan import ClientPool, Plan
 from app.federation.plan_audit.audit import audit
-from app.federation.submodels import Integration, Prefix
+from app.federation.submodels import ChannelSubset, Prefix
 from app.models import CNN, DataShape
 from app.results.run.plan_figures import ABSENT, PlanMaps, draw_layer, draw_overview, fewest
 
@@ -16,7 +16,7 @@ SPACE = ParameterSpace(CNN(DataShape(1, 8, 8, 4), u=4))
 
 def gathered(method, capacities, rounds, shown, participation=1.0, sent=None):
     """Maps of a plan by layer, and its rounds."""
-    roster = Roster((10,) * len(capacities), capacities, participation, 0)
+    roster = ClientPool((10,) * len(capacities), capacities, participation, 0)
     plans = [Plan(round_, roster, method, SPACE) for round_ in range(rounds)]
     maps = PlanMaps(SPACE, len(capacities), shown)
     audit(maps.follow(plans), SPACE, sent, maps.watch)
@@ -46,7 +46,7 @@ def test_blocks_at_the_edge_may_be_smaller():
 
 def test_maps_hold_what_the_plan_says():
     """Counts by output and input, and who trains which output, for the shown rounds; the mean over all rounds."""
-    layers, plans = gathered(Integration.preset("USR"), (1.0, 0.5, 0.5, 0.5), 5, {0, 4}, participation=0.5)
+    layers, plans = gathered(ChannelSubset.preset("USR"), (1.0, 0.5, 0.5, 0.5), 5, {0, 4}, participation=0.5)
     block = next(block for block in SPACE.blocks if block.name == "blocks.1.conv.weight")
     layer, cells = layers["blocks.1.conv"], torch.arange(block.size).view(block.shape) + block.start
     every = []

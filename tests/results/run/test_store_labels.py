@@ -55,7 +55,7 @@ def test_datasets_tell_their_partition_and_defenses_their_stack():
 def test_all_nine_integration_methods_have_a_name(code, axes):
     """By name where there is one, else by code."""
     init = dict(zip(("grouping", "dynamics", "policy"), axes, strict=True))
-    model = {"method": {"class_path": "app.federation.submodels.Integration", "init_args": init}, "capacities": {}}
+    model = {"method": {"class_path": "app.federation.submodels.ChannelSubset", "init_args": init}, "capacities": {}}
     found = labels_of({"data": {"class_path": "datamodules.MNIST"}, "model": model})
     assert found == RunLabels("mnist", CODES.get(code, code.lower()), "none", 0)
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.base import ReconstructionAttack
@@ -34,7 +34,7 @@ MOST_OWN = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class ServerKnowledge:
     """What a malicious server knows when it starts to act.
 
     Attributes:
@@ -47,7 +47,7 @@ class Scene:
         models: models of the server's size that an attack has made up, by name.
     """
 
-    public: Public
+    public: PublicKnowledge
     space: ParameterSpace
     theta: Tensor
     first: int
@@ -140,22 +140,24 @@ class ActiveAttack(ReconstructionAttack):
         return None
 
     @abstractmethod
-    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What a client gets in a stage of the attack, 0 for its first round."""
 
-    def announces(self, scene: Scene, stage: int) -> Tensor:
+    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
         """The model (server's size) that it claims to send to everybody, and would commit to."""
         return scene.theta
 
-    def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def believes(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What the server takes a client's cells for when it works with the sum; what it sent, unless it forgets."""
         return self.sends(scene, stage, client, index)
 
     @abstractmethod
-    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
 
-    def isolated(self, scene: Scene, stage: int, seen: Observation, cells: Tensor, change: Tensor) -> IsolatedUpdate:
+    def isolated(
+        self, scene: ServerKnowledge, stage: int, seen: Observation, cells: Tensor, change: Tensor
+    ) -> IsolatedUpdate:
         """An update at the cells of a mask (bool), with what the attacked clients were sent in that stage.
 
         Args:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, Scene
+from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
 from app.errors import Problem
@@ -66,13 +66,13 @@ class ConvergenceRate(ActiveAttack):
         moved, length = (honest.mean - theta.double().cpu())[cells].norm(), theta.double().cpu()[cells].norm()
         return bool(moved < self.tolerance * length)
 
-    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """Trap weights for the attacked cohort, the honest model for all others."""
         if client in self.targets(scene.plan(stage)):
             return scene.trapped(self.traps, index)
         return scene.theta[index.cpu()]
 
-    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round on the cells that the attacked clients and richer ones train."""
         cells = self._readable(seen[0])
         if not cells.any():

@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, Scene
+from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
 from app.errors import Problem
 from app.federation.parameters import Axis, ParameterSpace
 from app.federation.plan import Plan
-from app.federation.submodels import LocalWidths, Seat, SubmodelMethod
+from app.federation.submodels import ClientRound, LocalWidths, SubmodelMethod
 from app.metrics.membership import NotAvailable
 from app.models.base import scaled_width
 from app.seeding import torch_generator
@@ -35,7 +35,7 @@ class MovedWindow(SubmodelMethod):
         """
         self._method, self._before, self._after, self._clients = method, before, after, clients
 
-    def channels(self, axis: Axis, keep: int, seat: Seat) -> Tensor:
+    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
         """Channels that the clients did not have before, and that the others keep; the announced ones otherwise."""
         if not self._moves(seat):
             return self._method.channels(axis, keep, seat)
@@ -47,15 +47,15 @@ class MovedWindow(SubmodelMethod):
             worse[held[0] != held[1]] += 1
         return worse.sort(stable=True).indices[:keep].sort().values
 
-    def inputs(self, axis: Axis, keep: int, seat: Seat) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
         """As announced; moved clients read the channels that they write."""
         return None if self._moves(seat) else self._method.inputs(axis, keep, seat)
 
-    def rate(self, seat: Seat) -> float:
+    def rate(self, seat: ClientRound) -> float:
         """As announced."""
         return self._method.rate(seat)
 
-    def key(self, seat: Seat) -> Hashable:
+    def key(self, seat: ClientRound) -> Hashable:
         """As announced, but for moved clients, who share a window."""
         return ("moved", self.rate(seat)) if self._moves(seat) else self._method.key(seat)
 
@@ -77,7 +77,7 @@ class MovedWindow(SubmodelMethod):
         """As announced."""
         return self._method.problems(space, capacities, clients)
 
-    def _moves(self, seat: Seat) -> bool:
+    def _moves(self, seat: ClientRound) -> bool:
         return seat.round == self._after.round and seat.client in self._clients
 
     def _mask(self, plan: Plan, client: int, axis: Axis) -> Tensor:
@@ -153,13 +153,13 @@ class RollingModel(ActiveAttack):
         """A moved window in the second round, where the whole update is wanted."""
         return None if self.scope == "node" else MovedWindow(method, before, after, self.targets(after))
 
-    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
         if stage == 1 and client in self.targets(scene.plan(stage)):
             return scene.trapped(self.traps, index)
         return self.announces(scene, stage)[index.cpu()]
 
-    def announces(self, scene: Scene, stage: int) -> Tensor:
+    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
         """What all but the attacked clients get."""
         if self.others == "frozen":
             return scene.theta
@@ -170,14 +170,14 @@ class RollingModel(ActiveAttack):
             scene.models[name] = constant + self._noise(scene) if noisy else constant
         return scene.models[name]
 
-    def believes(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def believes(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What was sent; without the noise where it is forgotten."""
         sent = self.sends(scene, stage, client, index)
         attacked = client in self.targets(scene.plan(stage))
         forgets = self.noise and self.own_noise == "forgotten" and stage == 1 and not attacked
         return torch.full_like(sent, self.fill) if forgets else sent
 
-    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The difference of the sums on cells that the attacked clients enter and nobody else enters or leaves."""
         before, after = seen
         attacked, present = self.targets(after.plan), self.present(after)
@@ -190,7 +190,7 @@ class RollingModel(ActiveAttack):
             )
         return self.isolated(scene, 1, after, cells, after.change - before.change)
 
-    def _noise(self, scene: Scene) -> Tensor:
+    def _noise(self, scene: ServerKnowledge) -> Tensor:
         """(cells) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
         draw = torch_generator(scene.public.seed, "cover noise", scene.first)
         noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta) * 2 - 1

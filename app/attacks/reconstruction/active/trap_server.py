@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, Scene
+from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
 from app.federation.plan import Plan
@@ -40,16 +40,16 @@ class TrapServer(ActiveAttack):
         """Everybody."""
         return tuple(sorted(plan.participants))
 
-    def announces(self, scene: Scene, stage: int) -> Tensor:
+    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
         """The manipulated model: what it sends is what it says."""
         if self.name not in scene.models:
             scene.models[self.name] = scene.trapped(self.traps, torch.arange(scene.space.size))
         return scene.models[self.name]
 
-    def sends(self, scene: Scene, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """The client's cells of the manipulated model."""
         return self.announces(scene, stage)[index.cpu()]
 
-    def isolate(self, scene: Scene, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round, as it is."""
         return self.isolated(scene, 0, seen[0], seen[0].holders(seen[0].clients) > 0, seen[0].change)

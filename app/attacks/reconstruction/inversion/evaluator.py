@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
-from app.attacks.shadows.central import Job, train_centrally
+from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.federation.evaluation import evaluates_by_batch
 from app.federation.local_training import merge_short
 from app.metrics.membership import NotAvailable
@@ -36,7 +36,7 @@ class Evaluator:
         accuracy: share, 0 to 1, of samples kept back that it classifies correctly: what its verdicts are worth.
     """
 
-    public: Public
+    public: PublicKnowledge
     snapshot: Snapshot
     samples: Ids
     accuracy: float = float("nan")
@@ -49,7 +49,7 @@ class Evaluator:
             images: (n, channels, height, width) as networks see them.
         """
         public = self.public
-        net = Oracle(public).network(self.snapshot)
+        net = ModelQuery(public).network(self.snapshot)
         batches = images.to(public.device, public.dtype).split(max(1, public.batch_size))
         with posthoc_statistics(net, self._own_batches() if evaluates_by_batch(net) else ()), public.precision():
             return torch.cat([net(batch).argmax(dim=1).cpu() for batch in batches])
@@ -60,7 +60,7 @@ class Evaluator:
         return [self.public.store.batch(batch, self.public.dtype)[0] for batch in ids]
 
 
-def train_evaluator(public: Public, epochs: int = 30, most: int = 5000) -> Evaluator | NotAvailable:
+def train_evaluator(public: PublicKnowledge, epochs: int = 30, most: int = 5000) -> Evaluator | NotAvailable:
     """Train a network of the federation's architecture, from other initial values, on the attacker's own data.
 
     It is trained as a client would be, with the first round's learning rate, without any defense and label masks.
@@ -80,7 +80,7 @@ def train_evaluator(public: Public, epochs: int = 30, most: int = 5000) -> Evalu
     samples.sort()
     local = replace(public.local, epochs=epochs, steps=None, mask_labels=False, proximal=0.0)
     recipe = replace(public, local=local, learning_rates=public.learning_rates[:1])
-    ((snapshot,),) = train_centrally(recipe, [Job(0, 1.0, samples)], (1,), derive_key(public.seed, "evaluator"))
+    ((snapshot,),) = train_centrally(recipe, [ShadowJob(0, 1.0, samples)], (1,), derive_key(public.seed, "evaluator"))
     trained = Evaluator(public, snapshot, samples)
     images, labels = public.store.batch(torch.from_numpy(kept), public.dtype)
     return replace(trained, accuracy=float((trained.predict(images) == labels.cpu()).double().mean()))

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from app.attacks.model_query import Oracle
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import Snapshot
-from app.attacks.public_knowledge import Public
+from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import Candidates, pixel_bounds, to_pixels
 from app.attacks.reconstruction.inversion.dense_layer import Decay, DenseLayer, LinearTraining, first_dense, invert
@@ -21,7 +21,7 @@ from app.models.base import DataShape
 from app.seeding import torch_generator
 
 
-class Reading(ABC):
+class ImageExtraction(ABC):
     """Turns an update into images. One way of reading = one subclass."""
 
     baited: ClassVar[bool]
@@ -37,7 +37,9 @@ class Reading(ABC):
         return torch.arange(space.size) < space.trainable
 
     @abstractmethod
-    def candidates(self, update: IsolatedUpdate, public: Public, space: ParameterSpace, labels: Tensor) -> Candidates:
+    def candidates(
+        self, update: IsolatedUpdate, public: PublicKnowledge, space: ParameterSpace, labels: Tensor
+    ) -> Candidates:
         """Images that the update tells of.
 
         Args:
@@ -48,7 +50,7 @@ class Reading(ABC):
         """
 
 
-class DenseRatio(Reading):
+class DenseRatio(ImageExtraction):
     """Divides the change of a neuron's weights by that of its bias: exact where it fired for one image alone."""
 
     baited = True
@@ -75,7 +77,9 @@ class DenseRatio(Reading):
             cells[block.cells] = block.name.startswith(first)
         return cells
 
-    def candidates(self, update: IsolatedUpdate, public: Public, space: ParameterSpace, labels: Tensor) -> Candidates:
+    def candidates(
+        self, update: IsolatedUpdate, public: PublicKnowledge, space: ParameterSpace, labels: Tensor
+    ) -> Candidates:
         """One image per row that moved."""
         shape = public.store.shape
         layer = first_dense(space, shape.channels * shape.height * shape.width)
@@ -84,7 +88,7 @@ class DenseRatio(Reading):
         return invert(layer, update, public.store, training, self.decay, count)
 
 
-class Matching(Reading):
+class Matching(ImageExtraction):
     """Searches for a batch whose gradient points where the update does; for any network, and small batches."""
 
     baited = False
@@ -108,13 +112,15 @@ class Matching(Reading):
         """
         self.search = GradientMatching(steps, restarts, lr, tv, labels)
 
-    def candidates(self, update: IsolatedUpdate, public: Public, space: ParameterSpace, labels: Tensor) -> Candidates:
+    def candidates(
+        self, update: IsolatedUpdate, public: PublicKnowledge, space: ParameterSpace, labels: Tensor
+    ) -> Candidates:
         """As many images as the attacked clients have."""
         assert public.plan_of is not None
         plan = public.plan_of(update.round)
         count = _count(update, public)
         rate = max(plan.rate(client) for client in update.clients)
-        net = Oracle(public).network(Snapshot(update.round, rate, update.model))
+        net = ModelQuery(public).network(Snapshot(update.round, rate, update.model))
         gradient, known = _gradient(update, _training(update, public), int((update.own < space.trainable).sum()))
         low, high = pixel_bounds(public.store)
         draw = torch_generator(public.seed, "gradient matching", update.round, *update.clients)
@@ -123,7 +129,7 @@ class Matching(Reading):
         return Candidates(to_pixels(public.store, found.images.double()).cpu(), torch.zeros(count))
 
 
-def _count(update: IsolatedUpdate, public: Public) -> int:
+def _count(update: IsolatedUpdate, public: PublicKnowledge) -> int:
     """Images that the attacked clients go through in the round, together; sizes and recipe are public."""
     assert public.plan_of is not None
     sizes, local = public.plan_of(update.round).roster.sizes, public.local
@@ -131,7 +137,7 @@ def _count(update: IsolatedUpdate, public: Public) -> int:
     return sum(min(sizes[client], most) for client in update.clients)
 
 
-def _training(update: IsolatedUpdate, public: Public) -> LinearTraining:
+def _training(update: IsolatedUpdate, public: PublicKnowledge) -> LinearTraining:
     """How the attacked clients train; as if by plain SGD where an attacker insists on other optimisers."""
     assert public.plan_of is not None
     sizes, lr = public.plan_of(update.round).roster.sizes, public.learning_rates[update.round]

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from app.attacks.adaptive.base import Adaptation
 from app.attacks.adaptive.factor_choice import FactorChoice
-from app.attacks.audit_context import World
-from app.attacks.model_query import Oracle
+from app.attacks.audit_context import AuditContext
+from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot, TargetKind
 from app.attacks.protocols.base import few
 from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.public_knowledge import no_samples
 from app.attacks.reconstruction.base import (
     Candidates,
-    Conditions,
+    ReconstructionConditions,
     ReconstructionFinding,
     Truth,
     attempted,
@@ -46,7 +46,7 @@ TRUTH = (
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class InvertedModel:
     """One model under inversion.
 
     Attributes:
@@ -55,12 +55,12 @@ class Subject:
         members: ids that it was trained on: the truth, for the evaluator.
     """
 
-    conditions: Conditions
+    conditions: ReconstructionConditions
     model: Snapshot | NotAvailable
     members: Ids
 
 
-def subjects(world: World, attack: str, target: TargetKind, client: int | None) -> Iterator[Subject]:
+def subjects(world: AuditContext, attack: str, target: TargetKind, client: int | None) -> Iterator[InvertedModel]:
     """What an attack of that name inverts.
 
     Args:
@@ -77,27 +77,29 @@ def subjects(world: World, attack: str, target: TargetKind, client: int | None) 
         yield _upload(world, attack, client, FactorChoice())
 
 
-def _released(world: World, attack: str) -> Subject:
+def _released(world: AuditContext, attack: str) -> InvertedModel:
     rounds, members = world.public.rounds, np.sort(np.concatenate(world.truth.members))
     clients = world.clients
-    conditions = Conditions(attack, attack, "anybody outside", "the released model", rounds, clients, (TRUTH,))
+    conditions = ReconstructionConditions(
+        attack, attack, "anybody outside", "the released model", rounds, clients, (TRUTH,)
+    )
     if not world.final:
-        return Subject(conditions, NotAvailable("the model has not been released yet"), members)
-    return Subject(conditions, Snapshot(rounds, 1.0, world.transcript.external_view().released()), members)
+        return InvertedModel(conditions, NotAvailable("the model has not been released yet"), members)
+    return InvertedModel(conditions, Snapshot(rounds, 1.0, world.transcript.external_view().released()), members)
 
 
-def _upload(world: World, attack: str, client: int | None, *adaptations: Adaptation) -> Subject:
+def _upload(world: AuditContext, attack: str, client: int | None, *adaptations: Adaptation) -> InvertedModel:
     models = seen_models(world, Choice("uploads", world.public.rounds, False, adaptations), ())
     chosen = client if client is not None else _usual(world, models)
     model = _model(models, chosen)
     round_ = world.public.rounds if isinstance(model, NotAvailable) else model.round
     clients = () if chosen is None else (chosen,)
     label = "-".join([attack, "uploads" if chosen is None else f"client-{chosen}"])
-    conditions = Conditions(attack, label, "curious server", "one upload", round_, clients, (TRUTH,))
+    conditions = ReconstructionConditions(attack, label, "curious server", "one upload", round_, clients, (TRUTH,))
     for one in adaptations:
         conditions = conditions.adapted(one.name, one.what)
     members = [world.truth.members[one] for one in clients if one in world.clients]
-    return Subject(conditions, model, np.sort(np.concatenate([no_samples(), *members])))
+    return InvertedModel(conditions, model, np.sort(np.concatenate([no_samples(), *members])))
 
 
 def _model(models: Models, client: int | None) -> Snapshot | NotAvailable:
@@ -107,7 +109,7 @@ def _model(models: Models, client: int | None) -> Snapshot | NotAvailable:
     return found if isinstance(found, NotAvailable) else found.last
 
 
-def _usual(world: World, models: Models) -> int | None:
+def _usual(world: AuditContext, models: Models) -> int | None:
     """The client with the most samples of those whose last upload is the most recent; None without any upload."""
     heard = {client: model for client, model in models.items() if isinstance(model, AttackedModel)}
     return max(heard, key=lambda client: (heard[client].last.round, heard[client].size, -client), default=None)
@@ -151,13 +153,13 @@ class ModelInversion(PassiveAttack):
         raise_all(_aim_problems(target, client))
         self.target, self.client = target, client
 
-    def findings(self, world: World) -> Iterator[ReconstructionFinding]:
+    def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
         """An image per class, beside the mean of the class's training images: one result for every reading."""
-        oracle = Oracle(world.public)
+        oracle = ModelQuery(world.public)
         for subject in subjects(world, self.name, self.target, self.client):
             yield self._of(world, oracle, subject)
 
-    def _of(self, world: World, oracle: Oracle, subject: Subject) -> ReconstructionFinding:
+    def _of(self, world: AuditContext, oracle: ModelQuery, subject: InvertedModel) -> ReconstructionFinding:
         conditions, model = subject.conditions, subject.model
         if isinstance(model, NotAvailable):
             return ReconstructionFinding(conditions, model)
@@ -167,7 +169,7 @@ class ModelInversion(PassiveAttack):
         return attempted(conditions, lambda: self._inverted(world, conditions, net, subject.members))
 
     def _inverted(
-        self, world: World, conditions: Conditions, net: torch.nn.Module, members: np.ndarray
+        self, world: AuditContext, conditions: ReconstructionConditions, net: torch.nn.Module, members: np.ndarray
     ) -> ReconstructionFinding:
         labels = world.public.store.labels[torch.from_numpy(members)].unique().cpu()
         found = self._images(world, net, labels)
@@ -176,7 +178,7 @@ class ModelInversion(PassiveAttack):
         details = _details(world, members, found, pixels, labels)
         return ReconstructionFinding(conditions, *assess(candidates, truth, world.public), details)
 
-    def _images(self, world: World, net: torch.nn.Module, labels: Tensor) -> Matched:
+    def _images(self, world: AuditContext, net: torch.nn.Module, labels: Tensor) -> Matched:
         public = world.public
         low, high = pixel_bounds(public.store)
         own = public.store.batch(torch.from_numpy(public.auxiliary[:MOST_PER_SET]), public.dtype)[0]
@@ -225,7 +227,7 @@ def _aim_problems(target: TargetKind, client: int | None) -> Iterator[Problem]:
         yield Problem(cause, "the client would be ignored", "set target to uploads, or leave client out")
 
 
-def _class_means(world: World, members: np.ndarray, labels: Tensor) -> Truth:
+def _class_means(world: AuditContext, members: np.ndarray, labels: Tensor) -> Truth:
     """The mean training image of each class, keyed by its class instead of a sample."""
     images, classes = world.public.store.batch(torch.from_numpy(members), torch.float64)
     pixels, classes = to_pixels(world.public.store, images).cpu(), classes.cpu()
@@ -233,7 +235,9 @@ def _class_means(world: World, members: np.ndarray, labels: Tensor) -> Truth:
     return Truth(means, labels, torch.full_like(labels, NO_CLIENT), labels)
 
 
-def _details(world: World, members: np.ndarray, found: Matched, pixels: Tensor, labels: Tensor) -> dict[str, float]:
+def _details(
+    world: AuditContext, members: np.ndarray, found: Matched, pixels: Tensor, labels: Tensor
+) -> dict[str, float]:
     """How much nearer the reconstructions are to training images than to others, and whether they show their class."""
     evaluator = train_evaluator(world.public)
     predicted = evaluator.predict(found.images) if isinstance(evaluator, Evaluator) else None
@@ -246,7 +250,7 @@ def _details(world: World, members: np.ndarray, found: Matched, pixels: Tensor, 
     return _numbers(scores) if isinstance(scores, InversionScores) else {}
 
 
-def _pictured(world: World, ids: np.ndarray) -> LabelledImages:
+def _pictured(world: AuditContext, ids: np.ndarray) -> LabelledImages:
     images, labels = world.public.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
     return LabelledImages(to_pixels(world.public.store, images).cpu(), labels.cpu())
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from app.attacks.audit_context import World
+from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
-from app.attacks.reconstruction.base import Conditions, ReconstructionAttack, ReconstructionFinding
-from app.attacks.reconstruction.inversion.extraction import DenseRatio, Matching, Reading
+from app.attacks.reconstruction.base import ReconstructionAttack, ReconstructionConditions, ReconstructionFinding
+from app.attacks.reconstruction.inversion.extraction import DenseRatio, ImageExtraction, Matching
 from app.attacks.reconstruction.scoring import Judge
 from app.federation.parameters import ParameterSpace
 from app.federation.transcript import Upload
@@ -21,17 +21,17 @@ class PassiveAttack(ReconstructionAttack):
     """An attack on what was recorded. One file per attack."""
 
     @abstractmethod
-    def findings(self, world: World) -> Iterator[ReconstructionFinding]:
+    def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
         """Results, one after the other."""
 
 
 class UploadInversion(PassiveAttack):
     """Reads images from uploads of the last round, as a server does that keeps to the protocol."""
 
-    def __init__(self, reading: Reading, clients: Sequence[int] | None) -> None:
+    def __init__(self, reading: ImageExtraction, clients: Sequence[int] | None) -> None:
         self.reading, self.clients = reading, clients
 
-    def findings(self, world: World) -> Iterator[ReconstructionFinding]:
+    def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
         """One result per attacked client; a second one where the defenses call for a smarter reading."""
         round_ = world.kept_rounds[-1]
         view = world.transcript.server_view()
@@ -40,7 +40,7 @@ class UploadInversion(PassiveAttack):
         for client in self.clients if self.clients is not None else self._usual(world, round_):
             yield from self._of_client(world, round_, client, uploads.get(client))
 
-    def _usual(self, world: World, round_: int) -> list[int]:
+    def _usual(self, world: AuditContext, round_: int) -> list[int]:
         """The client with the fewest samples of each width: an update over few samples tells most."""
         assert world.public.plan_of is not None
         plan = world.public.plan_of(round_ - 1)
@@ -48,9 +48,9 @@ class UploadInversion(PassiveAttack):
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
     def _of_client(
-        self, world: World, round_: int, client: int, upload: Upload | None
+        self, world: AuditContext, round_: int, client: int, upload: Upload | None
     ) -> Iterator[ReconstructionFinding]:
-        conditions = Conditions(
+        conditions = ReconstructionConditions(
             self.name,
             f"{self.name}-{client}",
             "curious server",
@@ -68,7 +68,7 @@ class UploadInversion(PassiveAttack):
         yield from judge.findings(conditions, self._update(world, round_, upload, space), {})
 
     def _why_not(
-        self, world: World, round_: int, client: int, upload: Upload | None, space: ParameterSpace
+        self, world: AuditContext, round_: int, client: int, upload: Upload | None, space: ParameterSpace
     ) -> str | None:
         if client not in world.clients:
             return f"there is no client {client} in any round"
@@ -80,7 +80,7 @@ class UploadInversion(PassiveAttack):
             return "the server sees masked updates only; it would have to turn malicious (rolling-model, trap-weights)"
         return self.reading.obstacle(world.public.local, space, world.public.store.shape)
 
-    def _update(self, world: World, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
+    def _update(self, world: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
         assert upload.payload is not None
         assert world.public.plan_of is not None
         own = world.public.plan_of(round_ - 1).index(upload.client).cpu()
@@ -90,7 +90,7 @@ class UploadInversion(PassiveAttack):
         change, weight = upload.payload.double() - base, torch.ones_like(base)
         return IsolatedUpdate((upload.client,), round_ - 1, index, change, weight, base, own, sent[own])
 
-    def _notes(self, world: World, client: int) -> tuple[str, ...]:
+    def _notes(self, world: AuditContext, client: int) -> tuple[str, ...]:
         if client not in world.clients:
             return ()
         local, samples = world.public.local, len(world.truth.members[client])
