@@ -70,7 +70,7 @@ COMMANDS = {
     "attack": Command("attack a finished run from its transcript, without training it again", _attack),
     "report": Command("make tables, pictures and one HTML page of finished runs", _report),
     "compare": Command("run a matrix of methods, defenses, datasets and seeds, and tabulate what came out", _compare),
-    "plan": Command("show who trains which cells, before any training", _plan),
+    "plan": Command("show who trains which weights, before any training", _plan),
     "cost": Command("estimate what encryption and masks would take per round, before any training", _cost),
     "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
 }

@@ -27,7 +27,7 @@ from app.metrics.roc import roc_curve
 from app.seeding import numpy_generator
 
 Choices = Mapping[int, Tensor]
-"""Every client's choice cells, all layers in a row: the truth, which no attacker sees."""
+"""Every client's choice coordinates, all layers in a row: the truth, which no attacker sees."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def recover_factors(world: AuditContext, truth: Choices) -> FactorFinding | NotA
 
     Args:
         world: the run under attack.
-        truth: choice cells of every client that has any of its own.
+        truth: choice coordinates of every client that has any of its own.
     """
     layout = FactorLayout.of(world.public.prototype)
     seen = upload_sightings(world.transcript.server_view(), world.public, world.kept_rounds)
@@ -115,7 +115,7 @@ class RecoveryScoring:
         Args:
             world: the run under attack.
             layout: where factors lie.
-            truth: choice cells of every client that has any of its own.
+            truth: choice coordinates of every client that has any of its own.
             heard: uploads of every client that was heard, by round; at least one each.
         """
         self._world, self._layout, self._truth, self._heard = world, layout, truth, heard

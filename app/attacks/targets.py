@@ -63,7 +63,7 @@ def uploaded_models(
 
     Args:
         view: the server's.
-        public: the public plan says which cells an upload is about.
+        public: the public plan says which coordinates an upload is about.
         rounds: rounds to look at, ascending, counted from 1.
         prefix: of the models' keys.
         last: keep only each client's last upload among them; else all of them.
@@ -82,7 +82,7 @@ def upload_sightings(
 
     Args:
         view: the server's.
-        public: the public plan says which cells an upload is about.
+        public: the public plan says which coordinates an upload is about.
         rounds: ascending, counted from 1.
     """
     found: dict[int, list[Sighting] | NotAvailable] = {}
@@ -127,18 +127,18 @@ class _Heard:
     upload: Upload
 
     def sighting(self) -> Sighting | NotAvailable:
-        """The client's model; cells it did not send are those of the broadcast: all the server knows of them."""
+        """The client's model; coordinates it did not send are those of the broadcast: all the server knows of them."""
         scene, upload = self.scene, self.upload
         if upload.payload is None or scene.broadcast is None:
             what = "ciphertext" if upload.form == "ciphertext" else "masked sums"
             return NotAvailable(f"the server sees {what} only, no local model")
         if upload.payload.numel() == 0:
             return NotAvailable("clients send nothing")
-        cells = torch.arange(scene.broadcast.numel()) if upload.index is None else upload.index
+        coordinates = torch.arange(scene.broadcast.numel()) if upload.index is None else upload.index
         index, model = scene.plan.index(upload.client).cpu(), scene.broadcast.clone()
-        model[cells] = upload.payload.to(model.dtype)
+        model[coordinates] = upload.payload.to(model.dtype)
         arrived = torch.zeros(model.numel(), dtype=torch.bool)
-        arrived[cells] = True
+        arrived[coordinates] = True
         return Sighting(
             round=scene.round,
             rate=scene.plan.rate(upload.client),
@@ -189,8 +189,10 @@ def _silent(client: int, rounds: Sequence[int]) -> NotAvailable:
 
 def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> Sighting:
     """The server's model after a round."""
-    cells = torch.arange(aggregate.numel())
-    return Sighting(round_, 1.0, cells, received, aggregate, torch.ones_like(cells, dtype=torch.bool), trainable)
+    coordinates = torch.arange(aggregate.numel())
+    return Sighting(
+        round_, 1.0, coordinates, received, aggregate, torch.ones_like(coordinates, dtype=torch.bool), trainable
+    )
 
 
 def _read(prefix: str, reading: ReadingStrategy | None) -> str:
@@ -201,7 +203,7 @@ def _read(prefix: str, reading: ReadingStrategy | None) -> str:
 
 
 def _trainable(public: PublicKnowledge) -> int:
-    """Parameters of the server's network; they are the first cells of its vector."""
+    """Parameters of the server's network; they are the first coordinates of its vector."""
     return sum(parameter.numel() for parameter in public.prototype.parameters())
 
 

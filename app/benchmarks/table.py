@@ -57,10 +57,10 @@ class Table:
 
     def __str__(self) -> str:
         head = ("", self.unit, "least", "CPU s", f"x {self.reference}", "goal", "met", "")
-        lines = [head, *(_cells(row) for row in self.rows)]
+        lines = [head, *(_coordinates(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        text = ["  ".join(_pad(cell, width, i) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
-                for line in lines]  # fmt: skip
+        text = ["  ".join(_pad(coordinate, width, i) for i, (coordinate, width) in enumerate(zip(line, widths,
+                strict=True))) for line in lines]  # fmt: skip
         return "\n".join([self.title, *(line.rstrip() for line in text), *self.remarks])
 
     def as_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def seconds_row(
     return BenchmarkRow(name, value, min(seconds), spent, value / reference, goal)
 
 
-def _cells(row: BenchmarkRow) -> tuple[str, ...]:
+def _coordinates(row: BenchmarkRow) -> tuple[str, ...]:
     met = {None: "", True: "yes", False: "NO"}[row.met]
     cpu = "" if math.isnan(row.cpu) else f"{row.cpu:.3f}"
     goal = "" if row.goal is None else f"<= {row.goal:g}"
@@ -95,8 +95,8 @@ def _cells(row: BenchmarkRow) -> tuple[str, ...]:
     return (row.name, f"{row.value:.3f}", f"{row.least:.3f}", cpu, ratio, goal, met, row.remark)
 
 
-def _pad(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column in (0, 7) else cell.rjust(width)
+def _pad(coordinate: str, width: int, column: int) -> str:
+    return coordinate.ljust(width) if column in (0, 7) else coordinate.rjust(width)
 
 
 def _is_nan(value: object) -> bool:

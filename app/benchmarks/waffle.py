@@ -80,7 +80,7 @@ class _WaffleLoop:
         """One round; nothing is evaluated."""
         total = [torch.zeros_like(parameter) for parameter in self.net.parameters()]
         for client in range(self.work.clients):
-            for mine, shared, own, private in self._cells(client):
+            for mine, shared, own, private in self._coordinates(client):
                 mine.copy_(own if private else shared)
             self._train(self._local, number, client)
             self._own[client] = [parameter.detach().clone() for parameter in self._local.parameters()]
@@ -90,7 +90,7 @@ class _WaffleLoop:
                 parameter.copy_(value / self.work.clients)
         return 0
 
-    def _cells(self, client: int) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
+    def _coordinates(self, client: int) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
         shared, own = self.net.parameters(), self._own[client]
         return zip(self._local.parameters(), shared, own, self._private, strict=True)
 

@@ -76,7 +76,7 @@ def cost(arguments: Sequence[str]) -> int:
         )
     found = list(_costs(federation, number))
     clients = found[0].clients
-    print(f"{federation.method.title}: {federation.space.size:,} cells, {clients} clients in round {number}\n")
+    print(f"{federation.method.title}: {federation.space.size:,} weights, {clients} clients in round {number}\n")
     print(_table(found), "", *map(_item, _legend(_paillier(federation))), sep="\n")
     if command.settings.json is not None:
         _write(Path(command.settings.json), found)

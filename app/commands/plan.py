@@ -1,4 +1,4 @@
-"""`rampart plan`: show who trains which cells over the rounds, before any training."""
+"""`rampart plan`: show who trains which weights over the rounds, before any training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.commands.fit import quieten
 from app.errors import UserError
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
-from app.federation.private_coordinates import sent_cells, sent_rounds
+from app.federation.private_coordinates import sent_coordinates, sent_rounds
 from app.results.run.folder import finite, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
@@ -79,7 +79,7 @@ def plan(arguments: Sequence[str]) -> int:
     rounds = command.settings.rounds or federation.rounds
     maps = PlanMaps(federation.space, len(federation.roster.sizes), {*range(min(3, rounds)), rounds - 1})
     bar = tqdm(sent_rounds(federation, range(rounds)), total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
-    found = audit(maps.follow(bar), federation.space, sent_cells(federation), maps.watch)
+    found = audit(maps.follow(bar), federation.space, sent_coordinates(federation), maps.watch)
     print(header(federation, found), table(found), sep="\n\n")
     print("", *map(_item, findings(found, federation.uncovered_cells)), sep="\n")
     pictures = _keep(command.folder_of_plan, federation, found, maps.layers)

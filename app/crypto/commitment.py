@@ -1,10 +1,11 @@
-"""A server's commitment to one model for all clients of a round, although each of them receives other cells of it.
+"""A server's commitment to one model for all clients of a round, although each of them receives other weights of it.
 
-The server publishes a digest of every block of cells with the same holders, and a root over all digests. A client's
-cells are a union of whole blocks, so it can check its own; clients that saw the same root were shown the same digests,
-and so received the same values wherever their submodels overlap.
+The server publishes a digest of every block of coordinates with the same holders, and a root over all digests. A
+client's coordinates are a union of whole blocks, so it can check its own; clients that saw the same root were shown the
+same digests, and so received the same values wherever their submodels overlap.
 
-Nothing is hidden: a block of one cell can be guessed from its digest, and nothing says that the model is an honest one.
+Nothing is hidden: a block of one coordinate can be guessed from its digest, and nothing says that the model is an
+honest one.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Commitment:
 
         Args:
             round_: 0-based round.
-            holders: who receives which cells.
-            model: values of all cells.
+            holders: who receives which coordinates.
+            model: values of all coordinates.
         """
         found = block_digests(holders.block_of, model)
         digests = tuple(found[block] for block in range(holders.blocks))
@@ -61,9 +62,9 @@ class Commitment:
         """Whether a client has received values of the committed model.
 
         Args:
-            holders: who receives which cells, as everybody works it out from the plan.
+            holders: who receives which coordinates, as everybody works it out from the plan.
             client: client id.
-            values: what it has received of its cells.
+            values: what it has received of its coordinates.
         """
         index = holders.index(client)
         if len(index) != len(values) or len(self.digests) != holders.blocks:

@@ -1,4 +1,4 @@
-"""The cells of a round, sorted into blocks with the same contributors: what sums over unequal submodels are made of."""
+"""The coordinates of a round in blocks with equal contributors: the units of sums over unequal submodels."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 
 _WORD = 62
-"""Submodels per word of a cell's signature."""
+"""Submodels per word of a coordinate's signature."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contributors:
-    """Who contributes to which cells in one round. Public: it follows from the plan.
+    """Who contributes to which coordinates in one round. Public: it follows from the plan.
 
     Attributes:
-        cells: number of cells of the server's vector.
+        coordinates: number of coordinates of the server's vector.
         submodels: the distinct index sets (int64, ascending).
         submodel_of: position in `submodels` of every client that may contribute.
-        block_of: (cells) block of every cell; cells of one block have the same contributors.
+        block_of: (coordinates) block of every coordinate; coordinates of one block have the same contributors.
         holds: (submodels, blocks) bool, whether a submodel covers a block.
     """
 
-    cells: int
+    coordinates: int
     submodels: tuple[np.ndarray, ...]
     submodel_of: Mapping[int, int]
     block_of: np.ndarray
     holds: np.ndarray
 
     @classmethod
-    def of(cls, cells: int, indices: Mapping[int, np.ndarray]) -> Contributors:
-        """Sort the cells of a round.
+    def of(cls, coordinates: int, indices: Mapping[int, np.ndarray]) -> Contributors:
+        """Sort the coordinates of a round.
 
         Args:
-            cells: number of cells of the server's vector.
-            indices: cells of every client (int64, strictly ascending); clients may share one array.
+            coordinates: number of coordinates of the server's vector.
+            indices: coordinates of every client (int64, strictly ascending); clients may share one array.
         """
         submodels: list[np.ndarray] = []
         place: dict[int, int] = {}
@@ -45,11 +45,11 @@ class Contributors:
                 place[id(index)] = len(submodels)
                 submodels.append(index)
             submodel_of[client] = place[id(index)]
-        block_of = _blocks(cells, submodels)
+        block_of = _blocks(coordinates, submodels)
         holds = np.zeros((len(submodels), int(block_of.max(initial=-1)) + 1), dtype=bool)
         for row, index in zip(holds, submodels, strict=True):
             row[block_of[index]] = True
-        return cls(cells, tuple(submodels), submodel_of, block_of, holds)
+        return cls(coordinates, tuple(submodels), submodel_of, block_of, holds)
 
     @property
     def blocks(self) -> int:
@@ -62,7 +62,7 @@ class Contributors:
         return tuple(sorted(self.submodel_of))
 
     def index(self, client: int) -> np.ndarray:
-        """Cells of a client."""
+        """Coordinates of a client."""
         return self.submodels[self.submodel_of[client]]
 
     def blocks_of(self, client: int) -> np.ndarray:
@@ -86,11 +86,11 @@ class Contributors:
         return tuple(client for client in sorted(present) if (self.holds[self.submodel_of[client]] & small).any())
 
 
-def _blocks(cells: int, submodels: Sequence[np.ndarray]) -> np.ndarray:
-    """(cells) int64: cells get the same number where the same submodels cover them; numbers count from 0."""
-    block_of = np.zeros(cells, dtype=np.int64)
+def _blocks(coordinates: int, submodels: Sequence[np.ndarray]) -> np.ndarray:
+    """(weights) int64: weights get the same number where the same submodels cover them; numbers count from 0."""
+    block_of = np.zeros(coordinates, dtype=np.int64)
     for start in range(0, len(submodels), _WORD):
-        word = np.zeros(cells, dtype=np.int64)
+        word = np.zeros(coordinates, dtype=np.int64)
         for bit, index in enumerate(submodels[start : start + _WORD]):
             word[index] |= 1 << bit
         _, part = np.unique(word, return_inverse=True)

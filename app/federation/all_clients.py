@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
 Choice = Literal["own", "another", "mean", "none"]
-"""Private cells: the client's own, those of another client of its group, the mean over clients, or the server's."""
+"""Private weights: the client's own, those of another client of its group, the mean over clients, or the server's."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LocalScore:
     Attributes:
         client: client id.
         score: counts on its test set.
-        own: whether the client has private values of its own; always False for networks without private cells.
+        own: whether the client has private values of its own; always False for networks without private coordinates.
     """
 
     client: int
@@ -103,7 +103,7 @@ class AllClients:
         return tuple(sorted((one for part in gather(own) for one in part), key=lambda one: one.client))
 
     def _vector(self, client: int, values: Tensor | None) -> Tensor:
-        """The client's model; without values of its private cells, those of the server."""
+        """The client's model; without values of its private coordinates, those of the server."""
         index = self._plan.index(client)
         vector = self._theta[index]
         if values is not None:

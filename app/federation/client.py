@@ -33,7 +33,7 @@ class ClientModule(LightningModule):
         round: 0-based round.
         samples: its number of training samples.
         received: the flat vector of its submodel, as sent by the server.
-        index: cells of the server's vector that `received` holds (int64, ascending); None outside a federation.
+        index: coordinates of the server's vector that `received` holds (int64, ascending); None outside a federation.
         refusal: why the client does not train in this round; callbacks may set it in `on_client_start`.
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.

@@ -71,7 +71,7 @@ class FederatedCallback(Callback):
         return None
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
-        """The server is about to send `vector` (the client's cells) to one client; edit it in place."""
+        """The server is about to send `vector` (the client's coordinates) to one client; edit it in place."""
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         """Submodel loaded, local training about to start.

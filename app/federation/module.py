@@ -93,7 +93,7 @@ class FederatedModule(LightningModule):
             sampling: equally many clients in every round, or each by a coin of its own (`poisson`), which is what
                 client-level differential privacy is accounted for.
             weighting: clients count equally, or by their number of training samples.
-            uncovered_cells: cells no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
+            uncovered_cells: coordinates no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
             personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
                 baseline without federation, `*classifier*` a local head.
             evaluation: what is measured, and how often.
@@ -219,7 +219,7 @@ class FederatedModule(LightningModule):
 
     @property
     def plan(self) -> Plan:
-        """The current round: who trains which cells."""
+        """The current round: who trains which coordinates."""
         return self._round.plan
 
     @property
@@ -315,7 +315,7 @@ class FederatedModule(LightningModule):
 
     @cached_property
     def label_rows(self) -> LabelRows:
-        """Which class a cell of the classifier belongs to; made only where clients mask labels."""
+        """Which class a coordinate of the classifier belongs to; made only where clients mask labels."""
         return LabelRows(self.space, self.data.shape.classes)
 
     @property

@@ -28,7 +28,7 @@ class Block:
     Attributes:
         name: dotted name in the network, such as `features.0.weight`.
         shape: shape of the tensor.
-        start: its first cell.
+        start: its first coordinate.
         axes: axis name of each of the first dimensions (None: never cut).
         spread: consecutive inputs per channel along the second dimension.
     """
@@ -41,11 +41,11 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Number of cells."""
+        """Number of coordinates."""
         return math.prod(self.shape)
 
     @property
-    def cells(self) -> slice:
+    def coordinates(self) -> slice:
         """Where the block lies in the flat vector."""
         return slice(self.start, self.start + self.size)
 
@@ -73,8 +73,9 @@ class ParameterSpace:
 
     Attributes:
         blocks: the tensors in flat order.
-        trainable: number of cells that are parameters; the cells after them are buffers (running statistics).
-        size: number of cells.
+        trainable: number of coordinates that are parameters; the coordinates after them are buffers (running
+            statistics).
+        size: number of coordinates.
         axes: the channel axes by name, in the order of the layers.
     """
 
@@ -94,7 +95,7 @@ class ParameterSpace:
         FlatNet(self, net).write(vector)
 
     def index(self, outputs: ChannelChoice, inputs: ChannelChoice | None = None) -> Tensor:
-        """Cells (int64, ascending) of the submodel that keeps the chosen channels on every axis.
+        """Coordinates (int64, ascending) of the submodel that keeps the chosen channels on every axis.
 
         Args:
             outputs: channels that layers write.
@@ -104,7 +105,7 @@ class ParameterSpace:
         return torch.cat([_block_index(block, choices) for block in self.blocks])
 
     def matching(self, patterns: list[str]) -> Tensor:
-        """Mask (bool, size) of the cells whose block name matches one of the shell-style patterns."""
+        """Mask (bool, size) of the coordinates whose block name matches one of the shell-style patterns."""
         mask = torch.zeros(self.size, dtype=torch.bool)
         for pattern in patterns:
             found = [block for block in self.blocks if fnmatch(block.name, pattern)]
@@ -116,12 +117,12 @@ class ParameterSpace:
                     f"use a shell-style pattern over the parameter names ({names}, ...)",
                 )
             for block in found:
-                mask[block.cells] = True
+                mask[block.coordinates] = True
         return mask
 
     def names(self, mask: Tensor) -> frozenset[str]:
-        """Names of the blocks all of whose cells are in a mask (bool, size)."""
-        return frozenset(block.name for block in self.blocks if bool(mask[block.cells].all()))
+        """Names of the blocks all of whose coordinates are in a mask (bool, size)."""
+        return frozenset(block.name for block in self.blocks if bool(mask[block.coordinates].all()))
 
 
 class FlatNet:

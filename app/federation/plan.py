@@ -1,4 +1,4 @@
-"""Who trains which cells in a round, and in which order."""
+"""Who trains which coordinates in a round, and in which order."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Plan:
         return self._method.rate(self.seat(client))
 
     def index(self, client: int) -> Tensor:
-        """Cells of the client's submodel (int64, ascending)."""
+        """Coordinates of the client's submodel (int64, ascending)."""
         key = self.key(client)
         if key not in self._indices:
             if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory

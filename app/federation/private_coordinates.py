@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LabelRows:
-    """Which class a cell of the last layer belongs to (HeteroFL: a client averages only the rows of its classes)."""
+    """Which class a weight of the last layer belongs to (HeteroFL: a client averages only the rows of its classes)."""
 
     def __init__(self, space: ParameterSpace, classes: int) -> None:
         """Find the last layer.
@@ -32,13 +32,13 @@ class LabelRows:
         self._label = torch.full((space.size,), classes)  # one past the last class: belongs to none
         for block in uncut:
             if block.name.rpartition(".")[0] == last:
-                self._label[block.cells] = torch.arange(classes).repeat_interleave(block.size // classes)
+                self._label[block.coordinates] = torch.arange(classes).repeat_interleave(block.size // classes)
 
     def sent(self, index: Tensor, owned: Tensor) -> Tensor:
-        """Mask over a submodel's cells: False on rows of classes the client does not have.
+        """Mask over a submodel's coordinates: False on rows of classes the client does not have.
 
         Args:
-            index: cells of the submodel.
+            index: coordinates of the submodel.
             owned: (classes) bool, whether the client has samples of each class.
         """
         anyway = torch.cat([owned, owned.new_ones(1)]).to(index.device)
@@ -46,18 +46,18 @@ class LabelRows:
 
 
 class PersonalCoordinates:
-    """Each client's own values of the cells that are never sent. A client that has none yet starts from the initial.
+    """Each client's own values of the weights that are never sent. A client that has none yet starts from the initial.
 
     Attributes:
-        mask: (cells of the server's vector) bool, True where a cell stays on the client.
+        mask: (coordinates of the server's vector) bool, True where a coordinate stays on the client.
     """
 
     def __init__(self, mask: Tensor, initial: Tensor) -> None:
         """Nothing stored yet.
 
         Args:
-            mask: (cells of the server's vector) bool, True where a cell stays on the client.
-            initial: (cells of the server's vector) what clients start from.
+            mask: (coordinates of the server's vector) bool, True where a coordinate stays on the client.
+            initial: (coordinates of the server's vector) what clients start from.
         """
         self.mask = mask.cpu()
         self._any = bool(mask.any())
@@ -71,12 +71,12 @@ class PersonalCoordinates:
 
     @property
     def everything(self) -> bool:
-        """Whether no cell is shared, so that there is no federation and the server learns nothing."""
+        """Whether no coordinate is shared, so that there is no federation and the server learns nothing."""
         return bool(self.mask.all())
 
     @property
-    def cells(self) -> Tensor:
-        """Cells of the server's vector that stay on clients (int64, ascending)."""
+    def coordinates(self) -> Tensor:
+        """Coordinates of the server's vector that stay on clients (int64, ascending)."""
         return self.mask.nonzero().flatten()
 
     @property
@@ -86,19 +86,19 @@ class PersonalCoordinates:
 
     @property
     def initial(self) -> Tensor:
-        """What a client starts from, in the order of `cells`."""
+        """What a client starts from, in the order of `coordinates`."""
         return self._initial
 
     def of(self, client: int) -> Tensor:
-        """A client's values in the order of `cells`; the initial ones where it has none of its own yet."""
+        """A client's values in the order of `coordinates`; the initial ones where it has none of its own yet."""
         return self._values.get(client, self._initial)
 
     def shared(self, index: Tensor) -> Tensor:
-        """Mask over a submodel's cells: True where they travel."""
+        """Mask over a submodel's coordinates: True where they travel."""
         return ~self.mask.to(index.device)[index]
 
     def untouched(self, theta: Tensor, moved: Tensor) -> Tensor:
-        """The server's next vector with its own copy of personal cells as it was."""
+        """The server's next vector with its own copy of personal coordinates as it was."""
         return torch.where(self.mask.to(theta.device), theta, moved) if self else moved
 
     def restore(self, client: int, index: Tensor, vector: Tensor) -> None:
@@ -106,7 +106,7 @@ class PersonalCoordinates:
         self.put(self.of(client), index, vector)
 
     def put(self, values: Tensor, index: Tensor, vector: Tensor) -> None:
-        """Put values of all personal cells, in the order of `cells`, into a submodel's vector (in place)."""
+        """Put values of all personal weights, in the order of `weights`, into a submodel's vector (in place)."""
         if self:
             own = ~self.shared(index)
             vector[own] = values[self._place[index[own].cpu()]].to(vector)
@@ -116,7 +116,7 @@ class PersonalCoordinates:
 
         Args:
             client: client id.
-            index: cells of its submodel; personal cells outside it keep their values.
+            index: coordinates of its submodel; personal coordinates outside it keep their values.
             vector: their values.
         """
         values, own = self.of(client).clone(), ~self.shared(index)
@@ -139,7 +139,7 @@ class PersonalCoordinates:
 
 
 class SentRound:
-    """A round of the plan with the cells that clients send: rows of classes a client does not have may stay with it.
+    """A round of the plan with the weights that clients send: rows of classes a client does not have may stay with it.
 
     Attributes:
         plan: the round as planned.
@@ -150,7 +150,7 @@ class SentRound:
 
         Args:
             plan: the round.
-            rows: which class a cell of the classifier belongs to; None where all rows are sent.
+            rows: which class a coordinate of the classifier belongs to; None where all rows are sent.
             owned: (classes) bool for each client, whether it has samples of each class.
         """
         self.plan = plan
@@ -171,7 +171,7 @@ class SentRound:
         return self.plan.rate(client)
 
     def index(self, client: int) -> Tensor:
-        """Cells of the submodel that the client may send (int64, ascending); personal cells are still among them."""
+        """Coordinates of the submodel that the client may send (int64, ascending), personal ones included."""
         index = self.plan.index(client)
         if self._rows is None:
             return index
@@ -194,7 +194,7 @@ def sent_round(federation: FederatedModule, plan: Plan) -> SentRound:
 
 
 def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
-    """Cells that every participant sends (int64, ascending); clients with the same submodel share one array."""
+    """Coordinates that every participant sends (int64, ascending); clients with the same submodel share one array."""
     found, masked = sent_round(federation, plan), federation.local.mask_labels
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
@@ -209,12 +209,12 @@ def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarra
     return indices
 
 
-def received_cells(federation: FederatedModule, plan: Plan, client: int) -> np.ndarray:
-    """Cells of the server's model that a client gets (int64, ascending): all of its submodel that are not personal."""
+def received_coordinates(federation: FederatedModule, plan: Plan, client: int) -> np.ndarray:
+    """Coordinates that a client receives (int64, ascending): its submodel without the personal ones."""
     index = plan.index(client)
     return index[federation.personal.shared(index)].cpu().numpy()
 
 
-def sent_cells(federation: FederatedModule) -> Tensor:
-    """(cells of the server's vector) bool: False for personal cells, which no client ever sends."""
+def sent_coordinates(federation: FederatedModule) -> Tensor:
+    """(coordinates of the server's vector) bool: False for personal coordinates, which no client ever sends."""
     return federation.personal.shared(torch.arange(federation.space.size))

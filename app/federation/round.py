@@ -24,7 +24,7 @@ class Round:
     """The server's side of a round.
 
     Attributes:
-        plan: who trains which cells.
+        plan: who trains which coordinates.
         theta: the server's vector at the start.
         reports: what the clients trained so far report; all processes' clients once the round is over.
     """
@@ -34,7 +34,7 @@ class Round:
 
         Args:
             federation: whose round it is.
-            plan: who trains which cells.
+            plan: who trains which coordinates.
             theta: the server's vector.
             lr: the clients' learning rate.
             evaluate: whether clients are evaluated in this round.
@@ -130,7 +130,7 @@ class Round:
         return message.size
 
     def _update(self, trained: TrainedClient) -> Update:
-        """What the client sends: its cells without those that stay with it."""
+        """What the client sends: its coordinates without those that stay with it."""
         federation, task = self._federation, trained.task
         index, vector, received = self.plan.index(task.client), trained.vector, task.received
         if federation.personal:
@@ -152,7 +152,7 @@ class Round:
         )
 
     def _sent(self, task: ClientTask, index: Tensor) -> Tensor | None:
-        """Mask over the client's cells of those that travel; None: all of them."""
+        """Mask over the client's coordinates of those that travel; None: all of them."""
         federation = self._federation
         sent = federation.personal.shared(index) if federation.personal else None
         if task.owned is None:
@@ -162,5 +162,5 @@ class Round:
 
 
 def _is_finite(vector: Tensor) -> bool:
-    """Whether a vector holds no NaN or infinity; one sum is far faster than looking at every cell."""
+    """Whether a vector holds no NaN or infinity; one sum is far faster than looking at every coordinate."""
     return math.isfinite(float(vector.sum()))

@@ -45,7 +45,7 @@ class Upload:
 
     Attributes:
         client: sender.
-        index: cells the message is about (int64), None for the whole network.
+        index: coordinates the message is about (int64), None for the whole network.
         payload: the values, None where the server saw only masks or ciphertext.
         form: what travelled.
     """
@@ -67,8 +67,8 @@ class Transcript:
         """Rounds that were kept, counted from 1."""
         return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
 
-    def cells(self, round_: int) -> dict[int, Tensor | None]:
-        """Cells (int64) that every message of a round was about, by client; None for the whole network.
+    def coordinates(self, round_: int) -> dict[int, Tensor | None]:
+        """Coordinates (int64) that every message of a round was about, by client; None for the whole network.
 
         This is the public plan, which is no secret to anybody; what was sent is not read.
         """
@@ -94,11 +94,11 @@ class Transcript:
         """Keep the server's vector at the end of a round (counted from 1)."""
         _save(self._round(round_) / "aggregate.npz", theta=theta)
 
-    def record_message(self, message: Message, cells: int) -> None:
-        """Keep what the server saw of one update; `cells` is the size of the server's vector."""
+    def record_message(self, message: Message, coordinates: int) -> None:
+        """Keep what the server saw of one update; `coordinates` is the size of the server's vector."""
         arrays = {} if message.payload is None else {"payload": message.payload}
-        if message.index.numel() != cells:
-            arrays["index"] = message.index.to(torch.int32 if cells < 2**31 else torch.int64)
+        if message.index.numel() != coordinates:
+            arrays["index"] = message.index.to(torch.int32 if coordinates < 2**31 else torch.int64)
         _save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
 
     def record_released(self, theta: Tensor) -> None:

@@ -216,7 +216,7 @@ class Factorised(ScalableNet):
 
     def layer_axes(self) -> dict[str, LayerAxes]:
         """No axis at all: nothing is ever cut, since factors and channels are different things."""
-        return {name: LayerAxes() for name, layer in self.named_modules() if _has_cells(layer)}
+        return {name: LayerAxes() for name, layer in self.named_modules() if _has_coordinates(layer)}
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
@@ -273,7 +273,7 @@ def _put(net: nn.Module, name: str, layer: nn.Module) -> None:
     setattr(net.get_submodule(parent), leaf, layer)
 
 
-def _has_cells(layer: nn.Module) -> bool:
+def _has_coordinates(layer: nn.Module) -> bool:
     buffers = any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False))
     return buffers or any(True for _ in layer.parameters(recurse=False))
 

@@ -90,12 +90,12 @@ class Setting:
 
 
 def uplink_noise(setting: Setting) -> float:
-    """Standard deviation per cell of what a client adds: c L (2C/m) / epsilon."""
+    """Standard deviation per coordinate of what a client adds: c L (2C/m) / epsilon."""
     return setting.factor * setting.exposures * setting.sensitivity / setting.epsilon
 
 
 def downlink_noise(setting: Setting) -> float:
-    """Standard deviation per cell of what the server adds to the mean; 0 where the clients' noise is enough.
+    """Standard deviation per coordinate of what the server adds to the mean; 0 where the clients' noise is enough.
 
     With all clients: c (2C/m) sqrt(T^2 - L^2 N) / (N epsilon) for T > L sqrt(N). With K of N clients, T is divided by
     b = -(T/epsilon) ln(1 - N/K + (N/K) exp(-epsilon/T)), and N gives way to K.
@@ -129,7 +129,7 @@ def _amplified(setting: Setting) -> float:
 
 
 def weight_clip_noise(setting: Setting) -> float:
-    """Standard deviation per cell by the rule of the compared code: (2C/m) sqrt(2 q T ln(1/delta)) / epsilon.
+    """Standard deviation per coordinate by the rule of the compared code: (2C/m) sqrt(2 q T ln(1/delta)) / epsilon.
 
     It is the user-level scheme of Wei et al. 2021, on the up-link only; q is the share of clients per round.
     """

@@ -1,4 +1,4 @@
-"""Which cells of an update moved least."""
+"""Which coordinates of an update moved least."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def smallest(values: Tensor, count: int) -> Tensor:
         return torch.zeros_like(values, dtype=torch.bool)
     threshold = torch.kthvalue(values, count).values
     mask = values < threshold
-    # cells of silent units do not move at all, so ties are common and a bare threshold would take too many
+    # coordinates of silent units do not move at all, so ties are common and a bare threshold would take too many
     tied = torch.nonzero(values == threshold).flatten()
     mask[tied[: count - int(mask.sum())]] = True
     return mask
 
 
 def least_moved(change: Tensor, fraction: float, parts: Sequence[int]) -> Tensor:
-    """Mask (bool) of the given fraction of cells with the smallest absolute change, part by part.
+    """Mask (bool) of the given fraction of coordinates with the smallest absolute change, part by part.
 
     Args:
         change: (n,) values after training minus values before.
-        fraction: of the cells of each part, 0 to 1, rounded down.
+        fraction: of the coordinates of each part, 0 to 1, rounded down.
         parts: lengths of consecutive parts; they add up to n.
     """
     pieces = change.abs().split(list(parts))
-    # a fraction such as 0.7 of 10 cells is 6.999... in floating point, and means 7
+    # a fraction such as 0.7 of 10 coordinates is 6.999... in floating point, and means 7
     counts = [math.floor(round(fraction * piece.numel(), 6)) for piece in pieces]
     return torch.cat([smallest(piece, count) for piece, count in zip(pieces, counts, strict=True)])

@@ -13,11 +13,11 @@ Trait = Literal[
     "nominal-dp",  # noise with an epsilon whose proof needs assumptions that do not hold here
     # what defenses do
     "own-noise",  # adds noise of its own to what a client sends
-    "partial-noise",  # the same, but not to every cell
+    "partial-noise",  # the same, but not to every coordinate
     "server-noise",  # adds noise to the aggregate
-    "pruned-uploads",  # sets cells of an upload to zero, chosen by looking at the data
-    "kept-cells",  # resets cells of an upload to what was received, chosen by looking at the data
-    "chosen-cells",  # sends only some cells, chosen by looking at the data
+    "pruned-uploads",  # sets coordinates of an upload to zero, chosen by looking at the data
+    "kept-cells",  # resets coordinates of an upload to what was received, chosen by looking at the data
+    "chosen-cells",  # sends only some coordinates, chosen by looking at the data
     "trains-differently",  # changes local training, so that shadows must be trained that way, too
     "mixes-samples",  # one gradient depends on several samples
     "local-adversary",  # trains an attack on the client's private outputs

@@ -24,16 +24,16 @@ REASONS: Mapping[Check, str] = {
 """What a client says; the same words for all clients, so that their warnings can be put together."""
 
 LEAST_CELLS = 16
-"""Weight tensors with fewer cells are not judged: a handful of honest values can be alike by chance."""
+"""Weight tensors with fewer coordinates are not judged: a handful of honest values can be alike by chance."""
 
 
 def repeated_share(index_before: Tensor, before: Tensor, index: Tensor, now: Tensor) -> float:
-    """Share of the cells present both times that have exactly the value they had; NaN without a common cell.
+    """Share of the weights present both times that have exactly the value they had; NaN without a common weight.
 
     Args:
-        index_before: cells of the server's vector that the client had (int64, ascending).
+        index_before: coordinates of the server's vector that the client had (int64, ascending).
         before: their values.
-        index: cells that it has now.
+        index: coordinates that it has now.
         now: their values.
     """
     if torch.equal(index_before, index):

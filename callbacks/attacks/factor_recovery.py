@@ -61,11 +61,11 @@ class FactorRecovery(FederatedCallback):
 
 
 def true_choices(federation: FederatedModule) -> Choices:
-    """Choice cells of every client that has taken part: for the evaluator alone."""
-    cells, personal = FactorLayout.of(federation.net).choice_cells, federation.personal
+    """Choice coordinates of every client that has taken part: for the evaluator alone."""
+    coordinates, personal = FactorLayout.of(federation.net).choice_coordinates, federation.personal
     found = {}
     for client in personal.clients:
         vector = federation.space.read(federation.net).cpu()
-        vector[personal.cells] = personal.of(client).to(vector)
-        found[client] = vector[cells]
+        vector[personal.coordinates] = personal.of(client).to(vector)
+        found[client] = vector[coordinates]
     return found

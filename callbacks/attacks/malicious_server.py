@@ -191,7 +191,7 @@ class MaliciousServer(FederatedCallback):
         return None if stage is None or self._scene is None else self.attack.announces(self._scene, stage)
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
-        """Send what the attack wants the client to get; cells that clients keep to themselves stay theirs."""
+        """Send what the attack wants the client to get; coordinates that clients keep to themselves stay theirs."""
         stage = self._stage(federation.plan.round)
         if stage is not None and self._scene is not None:
             index = federation.plan.index(client)
@@ -250,10 +250,10 @@ class MaliciousServer(FederatedCallback):
 
     def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
         """What the server sent to those whose updates arrived, and how much they count."""
-        plan, cells = federation.plan, sent_indices(federation, federation.plan)
+        plan, coordinates = federation.plan, sent_indices(federation, federation.plan)
         weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
         for client in sorted({client for part in gather(self._arrived) for client in part}):
-            index, own = plan.index(client).cpu(), torch.from_numpy(cells[client])
+            index, own = plan.index(client).cpu(), torch.from_numpy(coordinates[client])
             if stage is None or self._scene is None:
                 vector = federation.theta.cpu()[index]
             else:

@@ -27,9 +27,9 @@ from app.privacy.traits import Trait
 class DPFedAvg(FederatedCallback):
     """Client-level differential privacy (McMahan et al. 2018): clip whole updates, noise their sum, fixed denominators.
 
-    The server is trusted: it sees every update. A client's change over all its cells is clipped together; noise goes to
-    every cell that any client may train; and a cell's sum is divided by the weight that is expected there, whoever
-    takes part, so that a cell which few clients train gets more noise relative to its change.
+    The server is trusted: it sees every update. A client's change over all its coordinates is clipped together; noise
+    goes to every coordinate that any client may train; and a coordinate's sum is divided by the weight that is expected
+    there, whoever takes part, so that a coordinate which few clients train gets more noise relative to its change.
     """
 
     may_stop = True
@@ -110,7 +110,7 @@ class DPFedAvg(FederatedCallback):
         self._clipped = []
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """Clip the client's change over all its cells."""
+        """Clip the client's change over all its coordinates."""
         received = update.received[: update.trainable]
         change = update.vector[: update.trainable] - received
         factor = clip_factor(change, self.clip)
@@ -137,11 +137,11 @@ class DPFedAvg(FederatedCallback):
 
     @property
     def _deviation(self) -> float:
-        """Standard deviation of the noise on a cell's sum."""
+        """Standard deviation of the noise on a coordinate's sum."""
         return self._multiplier * self.clip if self._multiplier > 0 else 0.0
 
     def _expected_weights(self, federation: FederatedModule) -> Tensor:
-        """What every cell's weights add up to on average over who takes part: public, the same whoever does."""
+        """What every coordinate's weights add up to on average over who takes part: public, the same whoever does."""
         plan, roster = federation.plan, federation.roster
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for client in roster.present:
@@ -173,7 +173,7 @@ class DPFedAvg(FederatedCallback):
         }
 
     def measurements(self) -> dict[str, float]:
-        """Epsilon so far, share of clipped clients, norm of the noise over that of the sum, largest noise of a cell."""
+        """Epsilon so far, share of clipped clients, norm of the noise over that of the sum, largest noise."""
         return self._numbers
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

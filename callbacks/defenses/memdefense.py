@@ -33,7 +33,7 @@ class MemDefense(FederatedCallback):
     """Zeroes the fraction of each client's weights that moved least in local training, then uploads (MemDefense).
 
     The paper's Algorithms 1 to 3 zero the weights themselves, and the zeros enter the mean: the server's model shrinks.
-    Buffers (running statistics) are never touched. Each client chooses among the cells of its own submodel.
+    Buffers (running statistics) are never touched. Each client chooses among the coordinates of its own submodel.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class MemDefense(FederatedCallback):
         """Set up the defense.
 
         Args:
-            gamma: fraction of the weights that are given up, 0 (no defense) to 1 (all), rounded down to whole cells;
-                the paper uses 0.9.
+            gamma: fraction of the weights that are given up, 0 (no defense) to 1 (all), rounded down to whole
+                coordinates; the paper uses 0.9.
             scope: choose among all weights of a client together (`global`, as the paper is written) or within each
                 tensor (`layer`).
             variant: `zero` uploads zeros (the paper); `keep-old` uploads the values received instead; `masked-mean`
@@ -80,12 +80,12 @@ class MemDefense(FederatedCallback):
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Nobody has kept anything yet."""
-        cells, device = federation.space.size, federation.theta.device
-        self._held, self._kept = (torch.zeros(cells, device=device) for _ in range(2))
+        coordinates, device = federation.space.size, federation.theta.device
+        self._held, self._kept = (torch.zeros(coordinates, device=device) for _ in range(2))
         self._spared = federation.space.matching(self.spare).to(device)
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """Give up the cells that moved least."""
+        """Give up the coordinates that moved least."""
         given_up = self._given_up(federation, update)
         parameters = update.index[: update.trainable]
         kept = parameters[~given_up[: update.trainable]]
@@ -100,7 +100,7 @@ class MemDefense(FederatedCallback):
         self._warn_of_collapse(update)
 
     def _given_up(self, federation: FederatedModule, update: Update) -> Tensor:
-        """Mask over the update's cells; buffers and spared parameters are never in it."""
+        """Mask over the update's coordinates; buffers and spared parameters are never in it."""
         mask = torch.zeros_like(update.vector, dtype=torch.bool)
         choosable = torch.nonzero(~self._spared[update.index[: update.trainable]]).flatten()
         change = update.vector[choosable] - update.received[choosable]
@@ -157,7 +157,7 @@ class MemDefense(FederatedCallback):
 
 
 def _leave_out(update: Update, given_up: Tensor) -> None:
-    """Send only the other cells."""
+    """Send only the other coordinates."""
     kept = ~given_up
     update.trainable = int(kept[: update.trainable].sum())
     update.index, update.vector, update.received = update.index[kept], update.vector[kept], update.received[kept]
@@ -166,5 +166,5 @@ def _leave_out(update: Update, given_up: Tensor) -> None:
 def _silent_units(federation: FederatedModule, mean: Tensor) -> float:
     """Share of the units (rows of weight tensors) without any incoming weight."""
     weights = [block for block in federation.space.blocks if len(block.shape) > 1]
-    rows = [mean[block.cells].view(block.shape[0], -1).abs().sum(dim=1) == 0 for block in weights]
+    rows = [mean[block.coordinates].view(block.shape[0], -1).abs().sum(dim=1) == 0 for block in weights]
     return float(torch.cat(rows).double().mean())

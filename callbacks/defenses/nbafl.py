@@ -104,7 +104,7 @@ class NbAFL(FederatedCallback):
         return Setting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
 
     def noise(self, federation: FederatedModule) -> tuple[float, float]:
-        """Standard deviations per cell on the way up and on the way down."""
+        """Standard deviations per coordinate on the way up and on the way down."""
         setting = self.setting(federation)
         if self.variant == "weight-clip":
             return weight_clip_noise(setting), 0.0
@@ -129,14 +129,14 @@ class NbAFL(FederatedCallback):
         weights += gaussian_like(weights, self._up, seed)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Add the server's noise to the cells that it has a mean of."""
+        """Add the server's noise to the coordinates that it has a mean of."""
         trainable = federation.space.trainable
         mean, sent = aggregate.mean[:trainable], aggregate.weight[:trainable] > 0
         seed = gather(self._source.seed(federation.seed, "nbafl-down", federation.plan.round))[0]
         mean += gaussian_like(mean, self._down, seed) * sent
 
     def measurements(self) -> dict[str, float]:
-        """Standard deviations of the noise per cell."""
+        """Standard deviations of the noise per coordinate."""
         return {"nbafl/noise_up": self._up, "nbafl/noise_down": self._down}
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:

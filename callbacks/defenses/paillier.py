@@ -154,7 +154,7 @@ class Paillier(FederatedCallback):
         notes = [
             "every client can read every sum, and so can the server with the help of one client",
             "the released model is as open to attack as without encryption",
-            "which cells a client trains, and its number of samples where they are weights, are public",
+            "which weights a client trains, and its number of samples where they are weights, are public",
         ]
         if self.exponent != "full":
             notes.append(f"noise from {self.exponent} exponents of a fixed element, not in constant time")

@@ -23,8 +23,8 @@ from app.privacy.traits import Trait
 class SecureAggregation(FederatedCallback):
     """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates, never one of them.
 
-    Unequal submodels are summed cell by cell, which gives clients away where few of them train a cell: the plan is
-    audited before the first round, and refused where that happens.
+    Unequal submodels are summed coordinate by coordinate, which gives clients away where few of them train a
+    coordinate: the plan is audited before the first round, and refused where that happens.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SecureAggregation(FederatedCallback):
         """Set up the defense.
 
         Args:
-            k: fewest clients behind every sum, and fewest by which the clients behind a cell may change from one
+            k: fewest clients behind every sum, and fewest by which the clients behind a coordinate may change from one
                 planned round to the next; at least 2. A sum of two is an open book for either of them.
             allow_singletons: train although the plan gives clients away; what it gives away is recorded.
             model_bound: masks cancel only among clients that received the same values, so that a server which sends

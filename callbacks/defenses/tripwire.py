@@ -56,8 +56,8 @@ class Probes:
         assert client.index is not None
         _, flat = self._of(federation, client)
         sent = federation.personal.shared(client.index)
-        blocks = [block for block in flat.space.blocks if len(block.shape) > 1 and bool(sent[block.cells].all())]
-        return [client.received[block.cells].view(block.shape) for block in blocks]
+        blocks = [block for block in flat.space.blocks if len(block.shape) > 1 and bool(sent[block.coordinates].all())]
+        return [client.received[block.coordinates].view(block.shape) for block in blocks]
 
     def gradient_ratio(self, federation: FederatedModule, client: ClientModule, samples: int) -> float:
         """Gradient of the first layer over that of the last on so many of the client's samples; see `gradient_ratio`.
@@ -84,15 +84,16 @@ class Probes:
         return self._nets[key]
 
 
-Cells = tuple[Tensor, Tensor]
-"""Cells of the server's vector (int64, ascending) and their values."""
+Coordinates = tuple[Tensor, Tensor]
+"""Coordinates of the server's vector (int64, ascending) and their values."""
 
 
 class Tripwire(FederatedCallback):
     """Clients check what the server sends, and refuse to train on a model that looks made to extract their data.
 
     A client uses only what it has: the model it received, the one of the last round in which it was heard (its vector,
-    kept with its cells for every client and saved with the run), its data, the public seed and the announced method.
+    kept with its coordinates for every client and saved with the run), its data, the public seed and the announced
+    method.
 
     What it does not notice: a manipulated model that the server sends to all and commits to, as long as it changes
     from round to round and its weights look like weights. Trap weights (Boenisch et al. 2023) do, unless their rows
@@ -125,16 +126,16 @@ class Tripwire(FederatedCallback):
                 than this many times that of the last, above 0: a constant in single precision has 1e-7. Trap weights
                 do not suppress gradients; small positive weights in many layers do, however honest.
             commitment: the server publishes digests of its model at the start of a round, by which clients notice
-                when they do not all receive cells of one model.
+                when they do not all receive coordinates of one model.
             probe_samples: samples for the gradients, at least 2, at most what the client has.
             action: a client that is alarmed does not train in this round, or trains and only warns.
         """
         self.repeated, self.plan, self.commitment = repeated, plan, commitment
         self.distinct_rows, self.variation, self.gradient_suppression = distinct_rows, variation, gradient_suppression
         self.probe_samples, self.action = probe_samples, action
-        self._memory: dict[int, Cells] = {}
-        self._seen: dict[int, Cells] = {}
-        self._heard: dict[int, Cells] = {}
+        self._memory: dict[int, Coordinates] = {}
+        self._seen: dict[int, Coordinates] = {}
+        self._heard: dict[int, Coordinates] = {}
         self._alarms: dict[int, tuple[Check, ...]] = {}
         self._expected: dict[Hashable, Tensor] = {}
         self._probes = Probes()
@@ -187,14 +188,14 @@ class Tripwire(FederatedCallback):
         """Look at the model; remember it, or refuse it."""
         assert client.received is not None
         assert client.index is not None
-        cells = _judged(federation, client.index.cpu(), client.received.cpu())
-        found = tuple(self._found(federation, client, cells))
+        coordinates = _judged(federation, client.index.cpu(), client.received.cpu())
+        found = tuple(self._found(federation, client, coordinates))
         if found:
             self._alarms[client.client] = found
             if self.action == "refuse":
                 client.refusal = "; ".join(filter(None, [client.refusal, *(REASONS[check] for check in found)]))
         if self.repeated is not None:
-            self._seen[client.client] = cells
+            self._seen[client.client] = coordinates
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         """The client was heard: from now on it expects another model."""
@@ -221,11 +222,11 @@ class Tripwire(FederatedCallback):
         states = (self.repeated is not None, self.plan, fill, self.gradient_suppression is not None, self.commitment)
         return [check for check, on in zip(get_args(Check), states, strict=True) if on]
 
-    def _found(self, federation: FederatedModule, client: ClientModule, cells: Cells) -> Iterator[Check]:
+    def _found(self, federation: FederatedModule, client: ClientModule, coordinates: Coordinates) -> Iterator[Check]:
         """What is wrong with the model of a client; what can be refused without a network comes first."""
         assert client.index is not None
         before = self._memory.get(client.client)
-        if self.repeated is not None and before is not None and repeated_share(*before, *cells) >= self.repeated:
+        if self.repeated is not None and before is not None and repeated_share(*before, *coordinates) >= self.repeated:
             yield "repeated"
         if self.plan and not torch.equal(client.index.cpu(), self._index(federation, federation.plan, client.client)):
             yield "plan"
@@ -237,7 +238,7 @@ class Tripwire(FederatedCallback):
             yield "commitment"
 
     def _index(self, federation: FederatedModule, plan: Plan, client: int) -> Tensor:
-        """The client's cells by the announced method; called by several workers, so nothing is ever taken out."""
+        """The client's coordinates by the announced method; called by several workers, so nothing is ever taken out."""
         seat = plan.seat(client)
         key = self._method.key(seat)
         index = self._expected.get(key)
@@ -260,7 +261,7 @@ class Tripwire(FederatedCallback):
         return self._probes.gradient_ratio(federation, client, self.probe_samples) < self.gradient_suppression
 
     def _received_indices(self, federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
-        """Cells that the server has to send to every participant; clients of one submodel share one array."""
+        """Coordinates that the server has to send to every participant; clients of one submodel share one array."""
         arrays: dict[Hashable, np.ndarray] = {}
         indices: dict[int, np.ndarray] = {}
         for client in plan.participants:
@@ -272,7 +273,7 @@ class Tripwire(FederatedCallback):
         return indices
 
     def _is_committed(self, federation: FederatedModule, client: ClientModule) -> bool:
-        """Whether the client's cells belong to the model of the digests that everybody has seen."""
+        """Whether the client's coordinates belong to the model of the digests that everybody has seen."""
         assert client.received is not None
         assert client.index is not None
         values = _plain(client.received[federation.personal.shared(client.index)])
@@ -291,15 +292,15 @@ class Tripwire(FederatedCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The model that every client had when it was last heard: as many values as its submodel has parameters."""
-        return {"clients": {str(client): list(cells) for client, cells in self._memory.items()}}
+        return {"clients": {str(client): list(coordinates) for client, coordinates in self._memory.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Give clients their memory back."""
         self._memory = {int(client): (index, values) for client, (index, values) in state_dict["clients"].items()}
 
 
-def _judged(federation: FederatedModule, index: Tensor, values: Tensor) -> Cells:
-    """Parameters that the server sends; buffers move by themselves, and personal cells never came from it."""
+def _judged(federation: FederatedModule, index: Tensor, values: Tensor) -> Coordinates:
+    """Parameters that the server sends; buffers move by themselves, and personal coordinates never came from it."""
     kept = (index < federation.space.trainable) & federation.personal.shared(index)
     return (index, values) if bool(kept.all()) else (index[kept], values[kept])
 

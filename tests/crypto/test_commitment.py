@@ -1,4 +1,4 @@
-"""A commitment to one model: clients with unequal submodels notice any cell of theirs that is not from it."""
+"""A commitment to one model: clients with unequal submodels notice any coordinate of theirs that is not from it."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ MODEL = np.random.default_rng(4).normal(size=CELLS).astype(np.float32)
 MADE = Commitment.to(6, HOLDERS, MODEL)
 
 
-def test_everybody_finds_own_cells_in_it():
+def test_everybody_finds_own_coordinates_in_it():
     """Whatever the submodel."""
     assert all(MADE.holds(HOLDERS, client, MODEL[index]) for client, index in INDICES.items())
     assert MADE.shown(MADE.root, 6)
@@ -23,15 +23,15 @@ def test_everybody_finds_own_cells_in_it():
 
 @pytest.mark.parametrize("client", INDICES)
 def test_any_other_value_is_noticed_by_its_holders_alone(client):
-    """One bit of any cell, for every client that has it."""
-    for cell in range(CELLS):
+    """One bit of any coordinate, for every client that has it."""
+    for coordinate in range(CELLS):
         bent = MODEL.copy()
-        bent.view(np.uint32)[cell] ^= 1
+        bent.view(np.uint32)[coordinate] ^= 1
         index = INDICES[client]
-        assert MADE.holds(HOLDERS, client, bent[index]) == (cell not in index)
+        assert MADE.holds(HOLDERS, client, bent[index]) == (coordinate not in index)
 
 
-def test_swapped_or_missing_cells_are_noticed():
+def test_swapped_or_missing_coordinates_are_noticed():
     """The same values at other places, and vectors of another length."""
     index = INDICES[7]
     assert not MADE.holds(HOLDERS, 7, MODEL[index[[1, 0, 2, 3, 4]]])
@@ -58,12 +58,12 @@ def test_a_root_is_of_one_round():
 
 def test_blocks_and_bytes():
     """One digest for each set of holders, and the root."""
-    sets = {tuple(client for client, index in INDICES.items() if cell in index) for cell in range(CELLS)}
+    sets = {tuple(client for client, index in INDICES.items() if coordinate in index) for coordinate in range(CELLS)}
     assert len(MADE.digests) == len(sets) == 4
     assert MADE.size == 32 * (len(sets) + 1)
 
 
-def test_clients_without_cells_find_nothing_wrong():
+def test_clients_without_coordinates_find_nothing_wrong():
     """Where everything is personal, there is nothing to commit to."""
     holders = Contributors.of(4, {0: np.array([], dtype=np.int64)})
     assert Commitment.to(0, holders, np.ones(4)).holds(holders, 0, np.array([]))

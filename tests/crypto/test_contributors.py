@@ -1,4 +1,4 @@
-"""Blocks of cells with the same contributors, and what is made of them: against sets written out cell by cell."""
+"""Blocks of weights with the same contributors, and what is made of them: against sets written out weight by weight."""
 
 import hashlib
 
@@ -16,23 +16,23 @@ CELLS = 17
 
 @st.composite
 def rounds(draw, most=9):
-    """Clients with random cells, some of whom share a submodel."""
+    """Clients with random coordinates, some of whom share a submodel."""
     sets = draw(st.lists(st.sets(st.integers(0, CELLS - 1)), min_size=1, max_size=5))
-    arrays = [np.array(sorted(cells), dtype=np.int64) for cells in sets]
+    arrays = [np.array(sorted(coordinates), dtype=np.int64) for coordinates in sets]
     chosen = draw(st.lists(st.integers(0, len(arrays) - 1), min_size=1, max_size=most))
     return {10 + 3 * client: arrays[which] for client, which in enumerate(chosen)}
 
 
-def clients_of(indices, cell):
-    """Who holds a cell."""
-    return frozenset(client for client, index in indices.items() if cell in index)
+def clients_of(indices, coordinate):
+    """Who holds a coordinate."""
+    return frozenset(client for client, index in indices.items() if coordinate in index)
 
 
 @given(rounds())
 def test_blocks_are_the_sets_of_contributors(indices):
-    """Two cells are in one block exactly where the same clients hold them."""
+    """Two coordinates are in one block exactly where the same clients hold them."""
     found = Contributors.of(CELLS, indices)
-    sets = [clients_of(indices, cell) for cell in range(CELLS)]
+    sets = [clients_of(indices, coordinate) for coordinate in range(CELLS)]
     for one in range(CELLS):
         for other in range(CELLS):
             assert (found.block_of[one] == found.block_of[other]) == (sets[one] == sets[other])
@@ -44,26 +44,29 @@ def test_blocks_are_the_sets_of_contributors(indices):
 
 
 @given(rounds(), st.data())
-def test_weights_add_up_cell_by_cell(indices, data):
+def test_weights_add_up_coordinate_by_coordinate(indices, data):
     """Also where clients are missing."""
     found = Contributors.of(CELLS, indices)
     present = {client: data.draw(st.integers(0, 50)) for client in indices if data.draw(st.booleans())}
     sums = found.sum_over(present)[found.block_of]
-    expected = [sum(weight for client, weight in present.items() if cell in indices[client]) for cell in range(CELLS)]
+    expected = [
+        sum(weight for client, weight in present.items() if coordinate in indices[client])
+        for coordinate in range(CELLS)
+    ]
     assert sums.tolist() == expected
 
 
 @given(rounds(), st.integers(1, 4), st.data())
-def test_clients_of_thin_cells(indices, k, data):
-    """Exactly those that share a cell with fewer than k - 1 others who are present."""
+def test_clients_of_thin_coordinates(indices, k, data):
+    """Exactly those that share a coordinate with fewer than k - 1 others who are present."""
     present = [client for client in indices if data.draw(st.booleans())]
-    thin = [clients_of(indices, cell) & set(present) for cell in range(CELLS)]
+    thin = [clients_of(indices, coordinate) & set(present) for coordinate in range(CELLS)]
     expected = sorted(set().union(*(clients for clients in thin if len(clients) < k)))
     assert list(Contributors.of(CELLS, indices).few(present, k)) == expected
 
 
 def test_more_submodels_than_a_word_has_bits():
-    """150 clients with a cell of their own and one in common."""
+    """150 clients with a coordinate of their own and one in common."""
     indices = {client: np.array([client, 150]) for client in range(150)}
     found = Contributors.of(152, indices)
     assert found.blocks == 152
@@ -72,7 +75,7 @@ def test_more_submodels_than_a_word_has_bits():
 
 @given(rounds(), st.integers(1, 6), st.data())
 def test_ciphertexts_can_be_added_place_by_place(indices, slots, data):
-    """What clients spread adds up to what would be added cell by cell; nobody sends a ciphertext without own cells."""
+    """What clients spread adds up to the sum of each weight; every ciphertext holds weights of its sender."""
     found = Contributors.of(CELLS, indices)
     arrangement = Arrangement.of(found.block_of, slots)
     total, expected = np.zeros(CELLS, dtype=np.int64), np.zeros(CELLS, dtype=np.int64)
@@ -88,7 +91,7 @@ def test_ciphertexts_can_be_added_place_by_place(indices, slots, data):
 
 
 def test_small_submodels_pay_for_small_submodels():
-    """Every other cell of 1000 fills half as many ciphertexts as all of them, not as many."""
+    """Every other coordinate of 1000 fills half as many ciphertexts as all of them, not as many."""
     half = np.arange(0, 1000, 2)
     arrangement = Arrangement.of(Contributors.of(1000, {0: half, 1: np.arange(1000)}).block_of, 50)
     assert len(arrangement.ciphertexts(half)) == 10
@@ -98,7 +101,7 @@ def test_small_submodels_pay_for_small_submodels():
 @settings(max_examples=50)
 @given(rounds(most=4), st.data())
 def test_bindings_agree_exactly_where_common_values_do(indices, data):
-    """Two clients derive the same binding if and only if they received the same values where both hold cells."""
+    """Two clients derive the same binding if and only if they received the same values where both hold coordinates."""
     found = Contributors.of(CELLS, indices)
     theta = np.arange(CELLS, dtype=np.float32)
     bent = theta.copy()

@@ -1,4 +1,4 @@
-"""Every cell is the weighted mean over the clients that sent it."""
+"""Every coordinate is the weighted mean over the clients that sent it."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from app.federation.submodels import ClientRound, SubmodelMethod
 
 
 def update_of(index: list[int], values: list[float], weight: float = 1.0, curvature: float = 0.0) -> Update:
-    """An update in single precision about the given cells."""
+    """An update in single precision about the given coordinates."""
     vector = torch.tensor(values, dtype=torch.float32)
     return Update(
         0, 0, torch.tensor(index, dtype=torch.int64), vector, vector, len(index), 1, 0.1, 0.0, 0.0, weight, curvature
@@ -31,8 +31,8 @@ def closed(theta: Tensor, updates: list[Update], uncovered: str = "keep") -> Agg
     return channel.close(uncovered, lambda tensor: tensor)
 
 
-def test_three_cells_by_hand():
-    """Cell 0 from both clients, cell 1 from the second, cell 2 from nobody."""
+def test_three_coordinates_by_hand():
+    """Coordinate 0 from both clients, coordinate 1 from the second, coordinate 2 from nobody."""
     theta = torch.tensor([9.0, 9.0, 9.0])
     updates = [update_of([0], [1.0], weight=1.0, curvature=0.5), update_of([0, 1], [4.0, 6.0], weight=2.0)]
     kept, zeroed = closed(theta, updates), closed(theta, updates, "zero")
@@ -44,7 +44,7 @@ def test_three_cells_by_hand():
 
 
 def test_nobody_sent_anything():
-    """Without updates the server's values stay, whatever becomes of uncovered cells."""
+    """Without updates the server's values stay, whatever becomes of uncovered coordinates."""
     theta = torch.tensor([1.5, -2.0])
     for uncovered in ("keep", "zero"):
         aggregate = closed(theta, [], uncovered)
@@ -53,7 +53,7 @@ def test_nobody_sent_anything():
 
 
 def test_the_server_reads_the_plain_vector():
-    """A plain message holds the values, their cells and their size in bytes."""
+    """A plain message holds the values, their coordinates and their size in bytes."""
     channel = PlainChannel()
     channel.open(None, torch.zeros(4))
     message = channel.send(update_of([1, 3], [2.0, 5.0]))
@@ -65,7 +65,7 @@ def test_the_server_reads_the_plain_vector():
 
 CELLS = 7
 an_update = st.builds(
-    lambda cells, values, weight: (sorted(cells), values[: len(cells)], weight),
+    lambda coordinates, values, weight: (sorted(coordinates), values[: len(coordinates)], weight),
     st.sets(st.integers(0, CELLS - 1), max_size=CELLS),
     st.lists(st.floats(-100, 100, width=32), min_size=CELLS, max_size=CELLS),
     st.floats(0.0009765625, 500, width=32),
@@ -75,17 +75,21 @@ an_update = st.builds(
 @given(parts=st.lists(an_update, max_size=6))
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_channel_equals_exact_fractions(parts):
-    """Any weights and index sets, full ones included, against rational arithmetic cell by cell."""
+    """Any weights and index sets, full ones included, against rational arithmetic coordinate by coordinate."""
     theta = torch.arange(float(CELLS))
     aggregate = closed(theta, [update_of(*part) for part in parts])
-    for cell in range(CELLS):
+    for coordinate in range(CELLS):
         terms = [
-            (Fraction(weight), Fraction(values[cells.index(cell)])) for cells, values, weight in parts if cell in cells
+            (Fraction(weight), Fraction(values[coordinates.index(coordinate)]))
+            for coordinates, values, weight in parts
+            if coordinate in coordinates
         ]
         weight = sum((weight for weight, _ in terms), Fraction(0))
         total = sum((weight * value for weight, value in terms), Fraction(0))
-        assert float(aggregate.weight[cell]) == pytest.approx(float(weight), rel=1e-12)
-        assert float(aggregate.mean[cell]) == pytest.approx(float(total / weight if weight else cell), abs=1e-9)
+        assert float(aggregate.weight[coordinate]) == pytest.approx(float(weight), rel=1e-12)
+        assert float(aggregate.mean[coordinate]) == pytest.approx(
+            float(total / weight if weight else coordinate), abs=1e-9
+        )
 
 
 @given(parts=st.lists(an_update, min_size=1, max_size=6), cut=st.integers(0, 6))
@@ -108,18 +112,18 @@ def test_two_processes_equal_one(parts, cut):
 
 
 def by_hand(recorder: Recorder, start: Tensor, weights: dict[int, float], fill: float | None) -> Tensor:
-    """Mean of every cell over the updates that hold it, one cell at a time."""
+    """Mean of every coordinate over the updates that hold it, one coordinate at a time."""
     result = start.clone()
-    for cell in range(len(start)):
+    for coordinate in range(len(start)):
         terms = [
-            (weights[client], float(vector[(index == cell).nonzero()]))
+            (weights[client], float(vector[(index == coordinate).nonzero()]))
             for client, vector, index in recorder.updates
-            if cell in index
+            if coordinate in index
         ]
         if terms:
-            result[cell] = sum(weight * value for weight, value in terms) / sum(weight for weight, _ in terms)
+            result[coordinate] = sum(weight * value for weight, value in terms) / sum(weight for weight, _ in terms)
         elif fill is not None:
-            result[cell] = fill
+            result[coordinate] = fill
     return result
 
 
@@ -127,7 +131,7 @@ def by_hand(recorder: Recorder, start: Tensor, weights: dict[int, float], fill: 
 @pytest.mark.parametrize("capacities", [[1.0, 0.5, 0.25], [0.5, 0.5, 0.5], [0.5, 0.25, 1.0]])
 @pytest.mark.parametrize("uncovered", ["keep", "zero"])
 def test_a_round_of_unequal_models(weighting, capacities, uncovered):
-    """The server's next model, cell by cell, from the recorded updates; counts as well."""
+    """The server's next model, coordinate by coordinate, from the recorded updates; counts as well."""
     sizes, recorder = (5, 8, 11), Recorder()
     start = initial(small_federation(TINY_MLP), Blobs(sizes))
     federation = small_federation(TINY_MLP, capacities=capacities, weighting=weighting, uncovered_cells=uncovered)
@@ -142,7 +146,7 @@ def test_a_round_of_unequal_models(weighting, capacities, uncovered):
 
 
 @pytest.mark.parametrize(("uncovered", "untouched"), [("keep", True), ("zero", False)])
-def test_cells_no_client_holds(uncovered, untouched):
+def test_coordinates_no_client_holds(uncovered, untouched):
     """With all clients at half width, the other channels keep their values for ever, or become zero."""
     federation = small_federation(TINY_MLP, capacities=[0.5], uncovered_cells=uncovered)
     start = initial(small_federation(TINY_MLP))

@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_classifier(name):
     expected = torch.ones(space.size, dtype=torch.bool)
     for parameter in (layer.weight, layer.bias):
         [block] = [block for block in space.blocks if net.get_parameter(block.name) is parameter]
-        expected[block.cells] = owned.repeat_interleave(parameter.numel() // 5)
+        expected[block.coordinates] = owned.repeat_interleave(parameter.numel() // 5)
     assert torch.equal(kept, expected)
 
 

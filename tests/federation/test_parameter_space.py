@@ -42,7 +42,7 @@ def widths(space: ParameterSpace) -> dict[str, int]:
 
 
 def prefix(space: ParameterSpace, rate: float) -> Tensor:
-    """Cells of HeteroFL's submodel."""
+    """Coordinates of HeteroFL's submodel."""
     return Prefix().index(space, ClientRound(0, 0, rate, 1, 0))
 
 
@@ -60,18 +60,18 @@ def sliced_index(net: ScalableNet, choice: dict[str, Tensor]) -> Tensor:
     start, parts = 0, []
     for name, tensor in [*net.named_parameters(), *buffers]:
         layer = axes[name.rpartition(".")[0]]
-        cells = torch.arange(start, start + tensor.numel()).view(tensor.shape)
-        cells = cells[kept_positions(layer.output, tensor.shape[0], 1, choice)]
+        coordinates = torch.arange(start, start + tensor.numel()).view(tensor.shape)
+        coordinates = coordinates[kept_positions(layer.output, tensor.shape[0], 1, choice)]
         if tensor.ndim > 1:
-            cells = cells[:, kept_positions(layer.input, tensor.shape[1], layer.spread, choice)]
-        parts.append(cells.reshape(-1))
+            coordinates = coordinates[:, kept_positions(layer.input, tensor.shape[1], layer.spread, choice)]
+        parts.append(coordinates.reshape(-1))
         start += tensor.numel()
     return torch.cat(parts)
 
 
 def enumerated_index(space: ParameterSpace, net: ScalableNet, choice: dict[str, Tensor]) -> list[int]:
-    """Counts through every cell of every tensor and asks whether its channels are kept."""
-    layers, found, cell = net.layer_axes(), [], 0
+    """Counts through every coordinate of every tensor and asks whether its channels are kept."""
+    layers, found, coordinate = net.layer_axes(), [], 0
     for block in space.blocks:
         layer = layers[block.name.rpartition(".")[0]]
         for position in itertools.product(*map(range, block.shape)):
@@ -79,8 +79,8 @@ def enumerated_index(space: ParameterSpace, net: ScalableNet, choice: dict[str, 
             inputs = len(position) > 1 and layer.input is not None
             in_kept = not inputs or position[1] // layer.spread in choice[layer.input]
             if out_kept and in_kept:
-                found.append(cell)
-            cell += 1
+                found.append(coordinate)
+            coordinate += 1
     return found
 
 
@@ -105,7 +105,7 @@ def test_read_follows_the_order_of_the_parameters(net):
 
 
 def test_channels_last_memory_does_not_reorder_the_vector():
-    """Cells are counted by position in the tensor, whatever its memory layout."""
+    """Coordinates are counted by position in the tensor, whatever its memory layout."""
     net = CNN(COLOUR, u=3)
     plain = ParameterSpace(net).read(net)
     turned = net.to(memory_format=torch.channels_last)
@@ -137,8 +137,8 @@ def test_read_is_a_copy(net):
     assert not vector.requires_grad
 
 
-def test_full_choice_is_every_cell(net):
-    """All channels, named or left out, are all cells in order."""
+def test_full_choice_is_every_coordinate(net):
+    """All channels, named or left out, are all coordinates in order."""
     space = ParameterSpace(net)
     whole = {axis: torch.arange(width) for axis, width in widths(space).items()}
     for choice in (whole, {}):
@@ -154,16 +154,16 @@ def test_prefix_equals_slicing(net, rate):
 
 @pytest.mark.parametrize("rate", [0.5, 0.25])
 @pytest.mark.parametrize("name", SMALL)
-def test_prefix_equals_counting_every_cell(name, rate):
-    """The same, asked cell by cell."""
+def test_prefix_equals_counting_every_coordinate(name, rate):
+    """The same, asked coordinate by coordinate."""
     net = NETS[name]()
     space = ParameterSpace(net)
     assert prefix(space, rate).tolist() == enumerated_index(space, net, prefix_choice(space, rate))
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.3, 0.25, 0.0625])
-def test_submodel_has_the_cells_of_the_scaled_net(net, rate):
-    """As many cells, tensor by tensor, as the network built at that rate."""
+def test_submodel_has_the_coordinates_of_the_scaled_net(net, rate):
+    """As many coordinates, tensor by tensor, as the network built at that rate."""
     space, narrow = ParameterSpace(net), ParameterSpace(net.scaled(rate))
     index = prefix(space, rate)
     assert len(index) == narrow.size
@@ -185,7 +185,7 @@ def test_flattened_map_keeps_whole_pixels_of_a_channel():
 
 
 def test_extracted_submodel_computes_what_the_masked_net_does():
-    """A submodel loaded with its cells gives the logits of the whole net with all other channels' outputs cut off."""
+    """A submodel loaded with its weights gives the logits of the whole net with all other channels' outputs cut off."""
     net = MLP(COLOUR, (7, 5)).eval()
     space, narrow = ParameterSpace(net), MLP(COLOUR, (7, 5), rate=0.5).eval()
     choice = {"hidden1": torch.tensor([0, 2, 3, 6]), "hidden2": torch.tensor([1, 2, 4])}
@@ -201,7 +201,7 @@ def test_extracted_submodel_computes_what_the_masked_net_does():
 
 
 def test_buffers_come_after_the_parameters():
-    """Running statistics are the last cells; counters are not among them."""
+    """Running statistics are the last coordinates; counters are not among them."""
     net = CNN(COLOUR, u=2, statistics="running")
     space = ParameterSpace(net)
     parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -230,7 +230,7 @@ SPACES = {name: (NETS[name](), ParameterSpace(NETS[name]())) for name in ("mlp",
 @given(name=st.sampled_from(sorted(SPACES)), rate=st.floats(0.05, 1.0), seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_random_choices_are_valid_index_sets(name, rate, seed):
-    """Unique, ascending, in bounds; and extract then scatter is the identity on covered cells."""
+    """Unique, ascending, in bounds; and extract then scatter is the identity on covered coordinates."""
     _, space = SPACES[name]
     index = RandomChannels(seed).index(space, ClientRound(0, 0, rate, 1, 0))
     assert index.dtype == torch.int64
@@ -288,7 +288,7 @@ def test_an_axis_of_two_widths_is_refused():
         ParameterSpace(Undeclared(PICTURES, clash=True))
 
 
-def test_matching_cells_by_name():
+def test_matching_coordinates_by_name():
     """Shell-style patterns select whole blocks; a pattern without a match is an error that lists names."""
     net = MLP(COLOUR, (4,))
     space = ParameterSpace(net)

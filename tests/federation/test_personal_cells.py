@@ -1,4 +1,4 @@
-"""Cells that stay on the client: the baseline without federation, and local heads."""
+"""Coordinates that stay on the client: the baseline without federation, and local heads."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_received_scores_of_local_clients_are_their_own():
 
 
 def test_a_local_head_stays_and_the_rest_travels():
-    """Messages hold exactly the other cells; the server's head never moves; clients' heads differ."""
+    """Messages hold exactly the other coordinates; the server's head never moves; clients' heads differ."""
     recorder = Recorder()
     federation = small_federation(TINY_MLP, personal=["layers.classifier.*"])
     start = initial(small_federation(TINY_MLP), Blobs(SIZES))
@@ -75,7 +75,7 @@ def test_a_local_head_is_put_back_into_what_the_client_receives():
         """Keeps what clients are sent."""
 
         def on_broadcast(self, trainer, federation, client, vector):
-            """After personal cells are in place."""
+            """After personal coordinates are in place."""
             self.started.append((federation.plan.round, client, vector.clone()))
 
         def on_round_start(self, trainer, federation, plan):
@@ -94,7 +94,7 @@ def test_a_local_head_is_put_back_into_what_the_client_receives():
 
 
 def test_narrow_clients_with_a_local_head():
-    """Submodels keep only their own cells; messages never hold a personal one."""
+    """Submodels keep only their own coordinates; messages never hold a personal one."""
     recorder = Recorder()
     federation = small_federation(TINY_MLP, personal=["layers.classifier.*"], capacities=[1.0, 0.5, 0.25])
     run(federation, Blobs(SIZES), 2, [recorder])
@@ -105,7 +105,7 @@ def test_narrow_clients_with_a_local_head():
         assert message.payload.numel() == message.index.numel()
 
 
-def test_personal_cells_survive_a_checkpoint(tmp_path):
+def test_personal_coordinates_survive_a_checkpoint(tmp_path):
     """Two rounds, saved, loaded and continued, end where four rounds in one go do."""
     whole = lonely()
     run(whole, Blobs(SIZES), 4)
@@ -123,13 +123,13 @@ def test_personal_cells_survive_a_checkpoint(tmp_path):
 def test_state_roundtrip():
     """What one store saved, another one gives back."""
     everything, theta = torch.arange(3), torch.tensor([1.0, 2.0, 3.0])
-    cells = PersonalCoordinates(torch.tensor([True, False, True]), theta)
-    cells.keep(4, everything, torch.tensor([10.0, 20.0, 30.0]))
-    cells.synchronise()
-    assert cells.clients == (4,)
-    assert cells.of(4).tolist() == [10.0, 30.0]
+    coordinates = PersonalCoordinates(torch.tensor([True, False, True]), theta)
+    coordinates.keep(4, everything, torch.tensor([10.0, 20.0, 30.0]))
+    coordinates.synchronise()
+    assert coordinates.clients == (4,)
+    assert coordinates.of(4).tolist() == [10.0, 30.0]
     other = PersonalCoordinates(torch.tensor([True, False, True]), theta)
-    other.load_state_dict(cells.state_dict())
+    other.load_state_dict(coordinates.state_dict())
     vector = theta.clone()
     other.restore(4, everything, vector)
     assert vector.tolist() == [10.0, 2.0, 30.0]
@@ -138,24 +138,24 @@ def test_state_roundtrip():
     assert newcomer.tolist() == [1.0, 0.0, 3.0]
 
 
-def test_cells_outside_a_submodel_are_remembered():
-    """A client that trains other cells in the next round still has the first ones."""
+def test_coordinates_outside_a_submodel_are_remembered():
+    """A client that trains other coordinates in the next round still has the first ones."""
     theta = torch.zeros(4)
-    cells = PersonalCoordinates(torch.ones(4, dtype=torch.bool), theta)
+    coordinates = PersonalCoordinates(torch.ones(4, dtype=torch.bool), theta)
     for index, values in (([0, 1], [1.0, 2.0]), ([1, 2], [5.0, 6.0])):
-        cells.keep(0, torch.tensor(index), torch.tensor(values))
-        cells.synchronise()
+        coordinates.keep(0, torch.tensor(index), torch.tensor(values))
+        coordinates.synchronise()
     vector = theta.clone()
-    cells.restore(0, torch.arange(4), vector)
+    coordinates.restore(0, torch.arange(4), vector)
     assert vector.tolist() == [1.0, 5.0, 6.0, 0.0]
 
 
 def test_values_of_a_round_count_from_the_next_one():
     """What a client kept shows only after the round, so that order does not matter."""
-    cells = PersonalCoordinates(torch.ones(2, dtype=torch.bool), torch.zeros(2))
-    cells.keep(0, torch.arange(2), torch.tensor([7.0, 7.0]))
+    coordinates = PersonalCoordinates(torch.ones(2, dtype=torch.bool), torch.zeros(2))
+    coordinates.keep(0, torch.arange(2), torch.tensor([7.0, 7.0]))
     vector = torch.zeros(2)
-    cells.restore(0, torch.arange(2), vector)
+    coordinates.restore(0, torch.arange(2), vector)
     assert vector.tolist() == [0.0, 0.0]
 
 
@@ -165,7 +165,7 @@ def test_an_unknown_name_is_refused():
         run(small_federation(TINY_MLP, personal=["head.*"]), Blobs(SIZES))
 
 
-def test_the_server_keeps_its_copy_of_personal_cells():
+def test_the_server_keeps_its_copy_of_personal_coordinates():
     """With `uncovered_cells: zero` a client that joins late must not start from a head of zeros."""
     federation = small_federation(TINY_MLP, personal=["*classifier*"], uncovered_cells="zero", participation=0.34)
     start = initial(small_federation(TINY_MLP), Blobs(SIZES))

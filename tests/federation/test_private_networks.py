@@ -57,7 +57,7 @@ def test_executors_agree_on_other_rules_of_evaluation(rule):
 
 
 def test_nothing_private_is_ever_sent():
-    """Messages hold exactly the shared cells; the server's private cells never move."""
+    """Messages hold exactly the shared coordinates; the server's private coordinates never move."""
     recorder, federation = Recorder(), waffle()
     end = run(federation, Blobs(SIZES), 2, [recorder])
     private = federation.space.matching(["*.pi", "*.c", "*.d"])
@@ -75,7 +75,7 @@ def test_clients_start_from_the_prior_and_go_on_from_their_own():
 
     class Starts(Recorder):
         def on_broadcast(self, trainer, federation, client, vector):
-            """After private cells are in place."""
+            """After private coordinates are in place."""
             self.started.append((federation.plan.round, client, vector.clone()))
 
         def on_round_start(self, trainer, federation, plan):

@@ -85,7 +85,7 @@ def test_when_all_refuse_the_server_stays(uncovered):
     assert torch.equal(end, recorder.started[1])
 
 
-def test_personal_cells_stay():
+def test_personal_coordinates_stay():
     """Who refuses keeps what it had."""
     federation = small_federation(personal=["*"], local=whole_batch())
     with pytest.warns(UserWarning, match="refuses"):

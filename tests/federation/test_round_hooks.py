@@ -230,7 +230,7 @@ def test_client_end_is_heard_even_if_training_fails(executor):
 
 
 def test_an_update_tells_all_that_a_defense_needs():
-    """Cells, parameters among them, samples, learning rate and round."""
+    """Coordinates, parameters among them, samples, learning rate and round."""
 
     class Facts(FederatedCallback):
         """Keeps the updates."""

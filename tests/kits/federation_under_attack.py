@@ -113,8 +113,8 @@ class Zeroing(FederatedCallback):
     def on_client_update(self, trainer, federation, update):
         """Give up what moved least."""
         moves = (update.vector - update.received)[: update.trainable].abs()
-        cells = moves.argsort()[: int(self.share * len(moves))]
-        update.vector[cells] = 0.0 if self.value == "zero" else update.received[cells]
+        coordinates = moves.argsort()[: int(self.share * len(moves))]
+        update.vector[coordinates] = 0.0 if self.value == "zero" else update.received[coordinates]
 
 
 class Noising(FederatedCallback):

@@ -50,7 +50,7 @@ def trained_upload(net, lr=0.3, steps=5, seed=0, round_=1):
     space, draw = ParameterSpace(net), torch.Generator().manual_seed(seed)
     private = torch.zeros(space.size, dtype=torch.bool)
     for block in space.blocks:
-        private[block.cells] = block.name in net.private_names()
+        private[block.coordinates] = block.name in net.private_names()
     hidden = built()
     hidden.conceal()
     concealed, received = space.read(hidden), space.read(net)
@@ -64,8 +64,8 @@ def trained_upload(net, lr=0.3, steps=5, seed=0, round_=1):
         optimizer.step()
     own = space.read(net)
     seen = [torch.where(private, concealed, vector) for vector in (received, own)]
-    cells = torch.arange(space.size)
-    return Sighting(round_, 1.0, cells, *seen, ~private, space.trainable), own
+    coordinates = torch.arange(space.size)
+    return Sighting(round_, 1.0, coordinates, *seen, ~private, space.trainable), own
 
 
 class Planting(FederatedCallback):

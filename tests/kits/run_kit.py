@@ -18,7 +18,7 @@ TINY = (
     *("--data.partition", "Iid", "--data.partition.clients", "4"),
     *("--model.net", "MLP", "--model.net.hidden", "[8]", "--model.workers", "2"),
 )
-"""Four clients with a net of 610 cells: a round takes a few hundredths of a second."""
+"""Four clients with a net of 610 coordinates: a round takes a few hundredths of a second."""
 
 UNEQUAL = (
     *("--config", "fedavgm", "--model.capacities", "[1.0, 0.5, 0.5, 0.5, 1.0, 0.5]"),
@@ -148,7 +148,7 @@ class Scale(FederatedCallback):
         self.factor = factor
 
     def on_client_update(self, trainer, federation, update):
-        """All cells."""
+        """All coordinates."""
         update.vector *= self.factor
 
 
@@ -160,7 +160,7 @@ class Shift(FederatedCallback):
         self.note = note
 
     def on_client_update(self, trainer, federation, update):
-        """All cells."""
+        """All coordinates."""
         update.vector += self.by
 
 

@@ -1,4 +1,4 @@
-"""Small networks, all submodel methods, and channel lists read off the cells of an index."""
+"""Small networks, all submodel methods, and channel lists read off the coordinates of an index."""
 
 import math
 from functools import cache
@@ -44,7 +44,7 @@ def space_of(name: str) -> ParameterSpace:
 
 @cache
 def block_sizes(name: str, rate: float) -> tuple[int, ...]:
-    """Cells of every tensor of the network built at a rate."""
+    """Coordinates of every tensor of the network built at a rate."""
     return tuple(block.size for block in ParameterSpace(net_of(name).scaled(rate)).blocks)
 
 
@@ -72,7 +72,7 @@ def fingerprint(method: SubmodelMethod, space: ParameterSpace, seat: ClientRound
 def read_off(space: ParameterSpace, index: Tensor) -> tuple[dict[str, set], dict[str, set]]:
     """Channel lists of every axis as its layers write and as they read it; one list each where all layers agree.
 
-    Holds on the way: the cells of a tensor are exactly some outputs x some inputs x the whole kernel, dimensions
+    Holds on the way: the coordinates of a tensor are exactly some outputs x some inputs x the whole kernel, dimensions
     without an axis are whole, and a flattened channel comes with all its pixels.
     """
     chosen = torch.zeros(space.size, dtype=torch.bool)
@@ -80,16 +80,16 @@ def read_off(space: ParameterSpace, index: Tensor) -> tuple[dict[str, set], dict
     written: dict[str, set] = {axis: set() for axis in space.axes}
     read: dict[str, set] = {axis: set() for axis in space.axes}
     for block in space.blocks:
-        cells = chosen[block.cells].view(*block.shape[:2], -1)
-        outputs = cells.flatten(1).any(1)
+        coordinates = chosen[block.coordinates].view(*block.shape[:2], -1)
+        outputs = coordinates.flatten(1).any(1)
         found = [(written, 0, outputs)]
         if len(block.shape) > 1:
-            positions = cells.transpose(0, 1).flatten(1).any(1).view(-1, block.spread)
+            positions = coordinates.transpose(0, 1).flatten(1).any(1).view(-1, block.spread)
             assert torch.equal(positions.any(1), positions.all(1)), block.name
             found.append((read, 1, positions.any(1)))
         kept = math.prod(int(channels.sum()) for _, _, channels in found)
-        kernel = cells.shape[2] if len(block.shape) > 1 else 1
-        assert int(cells.count_nonzero()) == kept * kernel * block.spread ** (len(found) - 1), block.name
+        kernel = coordinates.shape[2] if len(block.shape) > 1 else 1
+        assert int(coordinates.count_nonzero()) == kept * kernel * block.spread ** (len(found) - 1), block.name
         for lists, dimension, channels in found:
             axis = block.axes[dimension]
             if axis is None:

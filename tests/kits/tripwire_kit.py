@@ -37,7 +37,7 @@ class Server(FederatedCallback):
 
 
 class Freezing(Server):
-    """Sends the cells of its very first model again and again."""
+    """Sends the coordinates of its very first model again and again."""
 
     def on_round_start(self, trainer, federation, plan):
         """Keep the first model."""
@@ -45,7 +45,7 @@ class Freezing(Server):
             self.first = federation.theta.clone()
 
     def edit(self, federation, client, vector):
-        """Whatever cells the client has by now."""
+        """Whatever coordinates the client has by now."""
         vector.copy_(self.first[federation.plan.index(client)])
 
 
@@ -92,10 +92,10 @@ class Silencing(Server):
 
 
 class Singling(Server):
-    """Some clients get another model than the rest, off by a little in one cell."""
+    """Some clients get another model than the rest, off by a little in one coordinate."""
 
     def edit(self, federation, client, vector):
-        """The first cell."""
+        """The first coordinate."""
         vector[0] += 1e-6
 
 

@@ -26,7 +26,7 @@ def setting(epsilon=50.0, samples=1000, clip=30.0, **changes):
     ],
 )
 def test_noise_of_the_compared_settings(data, compared, often, once_up, once_down):
-    """Noise per cell for MemDefense's budgets, worked out by hand to two digits."""
+    """Noise per coordinate for MemDefense's budgets, worked out by hand to two digits."""
     values = setting(*data)
     once = replace(values, exposures=1)
     assert weight_clip_noise(values) == pytest.approx(compared, rel=0.04)

@@ -45,7 +45,7 @@ def first_channels(tensor):
 
 
 def sample_gradients(net, batch):
-    """(samples, cells): every sample's gradient, by torch.func."""
+    """(samples, coordinates): every sample's gradient, by torch.func."""
 
     def loss(parameters, image, label):
         return cross_entropy(functional_call(net, parameters, (image[None],)), label[None])

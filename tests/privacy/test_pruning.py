@@ -1,4 +1,4 @@
-"""Exactly so many cells are given up, the ones that moved least, ties by position."""
+"""Exactly so many coordinates are given up, the ones that moved least, ties by position."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_smallest_is_a_stable_sort(values, data):
 
 @pytest.mark.parametrize(("fraction", "given_up"), [(0.0, 0), (0.29, 2), (0.3, 3), (0.7, 7), (0.999, 9), (1.0, 10)])
 def test_fraction_is_rounded_down(fraction, given_up):
-    """floor(gamma n), without losing a cell to the rounding of 0.7 * 10."""
+    """floor(gamma n), without losing a coordinate to the rounding of 0.7 * 10."""
     change = torch.arange(10.0) * torch.tensor([1.0, -1.0]).repeat(5)
     mask = least_moved(change, fraction, [10])
     assert mask.tolist() == [place < given_up for place in range(10)]
@@ -33,7 +33,7 @@ def test_each_part_gives_up_its_own_share():
     assert least_moved(change, 0.5, [0, 8, 0]).tolist() == [True] * 4 + [False] * 4
 
 
-def test_cells_that_did_not_move_count_once_each():
+def test_coordinates_that_did_not_move_count_once_each():
     """Silent units do not move at all: a bare threshold would give up all of them."""
     change = torch.zeros(100)
     change[::10] = 1.0

@@ -23,18 +23,18 @@ from app.privacy.tripwires import (
 CELLS = st.sets(st.integers(0, 12))
 
 
-def cells(chosen):
-    """Ascending int64 cells."""
+def coordinates(chosen):
+    """Ascending int64 coordinates."""
     return torch.tensor(sorted(chosen), dtype=torch.long)
 
 
 @given(CELLS, CELLS, st.sets(st.integers(0, 12)))
-def test_common_cells_are_found_by_their_place_at_the_server(before, now, moved):
-    """Written out as dictionaries; submodels that roll have few cells in common."""
+def test_common_coordinates_are_found_by_their_place_at_the_server(before, now, moved):
+    """Written out as dictionaries; submodels that roll have few coordinates in common."""
     value = torch.arange(13.0)
     later = value.clone()
-    later[cells(moved)] += 0.5
-    share = repeated_share(cells(before), value[cells(before)], cells(now), later[cells(now)])
+    later[coordinates(moved)] += 0.5
+    share = repeated_share(coordinates(before), value[coordinates(before)], coordinates(now), later[coordinates(now)])
     common = before & now
     if not common:
         assert math.isnan(share)
@@ -77,7 +77,7 @@ def test_variation_of_known_distributions():
 
 
 def test_the_worst_layer_counts_and_small_ones_do_not():
-    """Biases and tensors of a handful of cells are not judged."""
+    """Biases and tensors of a handful of coordinates are not judged."""
     good, filled = torch.arange(32.0).view(4, 8) - 15.5, torch.ones(4, 4)
     assert least_variation([good, filled]) == 0
     assert least_distinct_rows([good, filled]) == 0.25

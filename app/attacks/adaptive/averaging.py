@@ -16,8 +16,8 @@ from app.privacy.traits import Trait
 class Averaging(Adaptation):
     """A model is taken for the mean of all its sightings so far, each counting once.
 
-    The mean is taken cell by cell of the server's vector, over the rounds in which the cell arrived, since a client's
-    submodel may change from round to round.
+    The mean is taken coordinate by coordinate of the server's vector, over the rounds in which the coordinate arrived,
+    since a client's submodel may change from round to round.
     """
 
     name = "averaged"
@@ -29,13 +29,13 @@ class Averaging(Adaptation):
     needs_rounds = 2
 
     def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
-        """The running mean, in the cells of the round it belongs to."""
+        """The running mean, in the coordinates of the round it belongs to."""
         return list(_running_means(sightings))
 
 
 def _running_means(sightings: Sequence[Sighting]) -> Iterator[Sighting]:
-    cells = 1 + max((int(sighting.index.max()) for sighting in sightings), default=0)
-    total, times = (torch.zeros(cells, dtype=torch.float64) for _ in range(2))
+    coordinates = 1 + max((int(sighting.index.max()) for sighting in sightings), default=0)
+    total, times = (torch.zeros(coordinates, dtype=torch.float64) for _ in range(2))
     for sighting in sightings:
         index, arrived = sighting.index, sighting.arrived
         total[index[arrived]] += sighting.sent[arrived].double()

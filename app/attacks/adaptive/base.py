@@ -16,16 +16,16 @@ from app.privacy.traits import Trait
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """One model as an adversary saw it in one round. All vectors hold the cells of `index`, in that order.
+    """One model as an adversary saw it in one round. All vectors hold the coordinates of `index`, in that order.
 
     Attributes:
         round: round in which it was seen, counted from 1.
         rate: width rate of the network it belongs to, in (0, 1].
-        index: cells of the server's vector that it consists of (int64, ascending).
+        index: coordinates of the server's vector that it consists of (int64, ascending).
         received: values at the start of the round, which the server has sent.
         sent: values at the end of the round; where nothing arrived, those received.
-        arrived: which cells were sent (bool).
-        trainable: how many leading cells are parameters; the rest are buffers.
+        arrived: which coordinates were sent (bool).
+        trainable: how many leading coordinates are parameters; the rest are buffers.
     """
 
     round: int

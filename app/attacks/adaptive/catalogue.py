@@ -26,7 +26,7 @@ READ_ANYWAY: Mapping[TargetKind, frozenset[Trait]] = {
     "uploads": frozenset({"kept-cells", "chosen-cells"}),
     "global": frozenset({"hidden-choice"}),
 }
-"""What adapting would add nothing to: cells that an upload lacks are those of the broadcast for every reader, and in
+"""What adapting would add nothing to: weights that an upload lacks are those of the broadcast for every reader, and in
 the model of the whole federation there is nobody's own choice."""
 
 

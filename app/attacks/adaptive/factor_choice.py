@@ -61,7 +61,7 @@ def _guessed(layout: FactorLayout, sightings: Sequence[Sighting]) -> Sighting:
 
 
 def guess(layer: FactorPlaces, moved: Tensor) -> Tensor:
-    """Choice cells of a layer, from how far each of its factors moved.
+    """Choice coordinates of a layer, from how far each of its factors moved.
 
     Args:
         layer: where it lies, and its prior.

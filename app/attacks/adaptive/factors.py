@@ -47,8 +47,8 @@ class FactorPlaces:
         return moved * self.prior / (1 - self.prior)
 
     def scores(self, change: Tensor) -> Tensor:
-        """How far an update (all cells of the server's vector) moves each factor: column of left plus row of right."""
-        left, right = (change[block.cells].view(block.shape) for block in (self.left, self.right))
+        """How far an update (the server's whole vector) moves each factor: its column of left plus its row of right."""
+        left, right = (change[block.coordinates].view(block.shape) for block in (self.left, self.right))
         return left.norm(dim=0) + right.norm(dim=1)
 
 
@@ -58,11 +58,11 @@ class FactorLayout:
 
     Attributes:
         layers: in the order of the network; empty for one without any.
-        cells: cells of its vector.
+        coordinates: coordinates of its vector.
     """
 
     layers: tuple[FactorPlaces, ...]
-    cells: int
+    coordinates: int
 
     @classmethod
     def of(cls, net: ScalableNet) -> FactorLayout:
@@ -103,29 +103,29 @@ class FactorLayout:
         return torch.cat([own / own.mean() if bool(own.any()) else own for own in self.split(values)])
 
     def probabilities(self, choice: Tensor) -> Tensor:
-        """Probability that each factor is used, from the choice cells of all layers in a row."""
+        """Probability that each factor is used, from the choice coordinates of all layers in a row."""
         parts = zip(self.layers, self.split(choice.double()), strict=True)
         return torch.cat([torch.sigmoid(LIMIT * own / layer.used) for layer, own in parts])
 
     def choosing(self, sighting: Sighting, choice: Tensor) -> Sighting:
-        """A model with other choice cells (all layers in a row)."""
+        """A model with other choice coordinates (all layers in a row)."""
         whole = self._spread(sighting, sighting.sent)
         for layer, own in zip(self.layers, self.split(choice), strict=True):
-            whole[layer.choice.cells] = own.double()
+            whole[layer.choice.coordinates] = own.double()
         return replace(sighting, sent=whole[sighting.index].to(sighting.sent.dtype))
 
     def chosen(self, sighting: Sighting) -> Tensor:
-        """The choice cells of a model, all layers in a row."""
+        """The choice coordinates of a model, all layers in a row."""
         whole = self._spread(sighting, sighting.sent)
-        return torch.cat([whole[layer.choice.cells] for layer in self.layers])
+        return torch.cat([whole[layer.choice.coordinates] for layer in self.layers])
 
     @property
-    def choice_cells(self) -> Tensor:
-        """Where the choice cells (all layers in a row) lie in the server's vector (int64)."""
-        return torch.cat([torch.arange(self.cells)[layer.choice.cells] for layer in self.layers])
+    def choice_coordinates(self) -> Tensor:
+        """Where the choice coordinates (all layers in a row) lie in the server's vector (int64)."""
+        return torch.cat([torch.arange(self.coordinates)[layer.choice.coordinates] for layer in self.layers])
 
     def _spread(self, sighting: Sighting, values: Tensor) -> Tensor:
-        """Values of a sighting's cells as those of the whole vector, 0 elsewhere; float64."""
-        whole = torch.zeros(self.cells, dtype=torch.float64)
+        """Values of a sighting's coordinates as those of the whole vector, 0 elsewhere; float64."""
+        whole = torch.zeros(self.coordinates, dtype=torch.float64)
         whole[sighting.index] = values.double()
         return whole

@@ -1,4 +1,4 @@
-"""Against uploads with zeroed cells: the server knows what the client was sent."""
+"""Against uploads with zeroed coordinates: the server knows what the client was sent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from app.privacy.traits import Trait
 
 
 class Refill(Adaptation):
-    """Cells that arrive as exactly zero take the value that the client had received.
+    """Coordinates that arrive as exactly zero take the value that the client had received.
 
-    Where a defense zeroes the cells that moved least, these are the cells whose received values come closest. Buffers
-    are left alone.
+    Where a defense zeroes the coordinates that moved least, these are the coordinates whose received values come
+    closest. Buffers are left alone.
     """
 
     name = "refilled"

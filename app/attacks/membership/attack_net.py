@@ -295,22 +295,22 @@ def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
 
 
 class Kept(Generic[T]):
-    """Results by key, the latest used ones, as many as fit into a number of cells.
+    """Results by key, the latest used ones, as many as fit into a number of coordinates.
 
     Args:
-        cells: size of a result in numbers; the latest result is kept however large it is.
+        coordinates: size of a result in numbers; the latest result is kept however large it is.
         most: numbers kept together.
     """
 
-    def __init__(self, cells: Callable[[T], int], most: int = KEPT_CELLS) -> None:
-        self._cells, self._most = cells, most
+    def __init__(self, coordinates: Callable[[T], int], most: int = KEPT_CELLS) -> None:
+        self._coordinates, self._most = coordinates, most
         self._results: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of a key, made where it is not there."""
         result = self._results.pop(key) if key in self._results else make()
         self._results[key] = result
-        while len(self._results) > 1 and sum(map(self._cells, self._results.values())) > self._most:
+        while len(self._results) > 1 and sum(map(self._coordinates, self._results.values())) > self._most:
             self._results.pop(next(iter(self._results)))
         return result
 

@@ -117,8 +117,8 @@ class WafflePaper(Protocol):
     """Membership inference as in WAFFLe's sec. 4.4 and Table 3: Shokri et al.'s attack with three shadow models.
 
     Every client's members are told from test samples, with the released model and with the client's intercepted update,
-    which is what the text of the paper is about. Cells that clients keep to themselves are those of the broadcast;
-    where they are a choice of factors, an interceptor who knows the method guesses it.
+    which is what the text of the paper is about. Coordinates that clients keep to themselves are those of the
+    broadcast; where they are a choice of factors, an interceptor who knows the method guesses it.
     """
 
     name = "waffle"

@@ -200,7 +200,7 @@ class Judge:
         conditions = replace(conditions, clients=update.clients)  # some of those that were attacked may have stayed out
         yield attempted(conditions, lambda: self._judged(conditions, update, details))
         if "pruned-uploads" in self.public.traits:
-            adapted = conditions.adapted("refilled", "zeroed cells taken for unmoved")
+            adapted = conditions.adapted("refilled", "zeroed weights taken for unmoved")
             yield attempted(adapted, lambda: self._judged(adapted, update.refilled(), details))
 
     def _judged(

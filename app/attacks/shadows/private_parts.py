@@ -84,7 +84,7 @@ class Concealing:
         self._rate, self._trainable, self._values = rate, space.trainable, space.read(net)
         self._private = torch.zeros(space.size, dtype=torch.bool)
         for block in space.blocks:
-            self._private[block.cells] = block.name in private
+            self._private[block.coordinates] = block.name in private
 
     def vector(self, vector: Tensor) -> Tensor:
         """The vector with what anybody may see in place of its private part."""

@@ -1,4 +1,4 @@
-"""Which value goes into which ciphertext: cells with the same contributors together, so that nobody pays for others."""
+"""Which value goes into which ciphertext: coordinates with the same contributors share ciphertexts."""
 
 from __future__ import annotations
 

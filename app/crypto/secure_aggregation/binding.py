@@ -1,7 +1,7 @@
 """Masks that are bound to the model: they cancel only among clients that received the same values.
 
 A server that sends different models to different clients, to tell their updates apart in the sum, gets noise where the
-clients' cells overlap (after Pasquini et al. 2022; here block by block, so that unequal submodels can overlap).
+clients' coordinates overlap (after Pasquini et al. 2022; here block by block, so that unequal submodels can overlap).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MANY = 20_000
 
 
 class BlockDigests:
-    """Digests of the values that somebody received, one for each block of cells with the same contributors."""
+    """Digests of the values that somebody received, one for each block of coordinates with the same contributors."""
 
     def __init__(self, contributors: Contributors, index: np.ndarray, values: np.ndarray) -> None:
         """Hash the values.
 
         Args:
             contributors: the blocks of the round.
-            index: cells that were received (int64, ascending).
+            index: coordinates that were received (int64, ascending).
             values: their values.
         """
         self._contributors, self._values = contributors, values
@@ -50,11 +50,11 @@ class BlockDigests:
 
 
 def block_digests(blocks: np.ndarray, values: np.ndarray) -> dict[int, bytes]:
-    """SHA-256 of the values of every block, in the order of the cells.
+    """SHA-256 of the values of every block, in the order of the coordinates.
 
     Args:
         blocks: block of every value (int64).
-        values: in the order of their cells.
+        values: in the order of their coordinates.
     """
     order = np.argsort(blocks, kind="stable")
     found, starts = np.unique(blocks[order], return_index=True)

@@ -27,11 +27,11 @@ class Update:
     Attributes:
         client: client id.
         round: 0-based round.
-        index: cells of the server's vector that `vector` holds (int64, ascending); cells that stay on the client are
-            not among them.
+        index: coordinates of the server's vector that `vector` holds (int64, ascending); coordinates that stay on the
+            client are not among them.
         vector: the client's values after local training, parameters first, then buffers.
-        received: the values the client was sent, same cells.
-        trainable: how many leading cells are parameters; the rest are buffers, which noise must not touch.
+        received: the values the client was sent, same coordinates.
+        trainable: how many leading coordinates are parameters; the rest are buffers, which noise must not touch.
         samples: training samples of the client.
         lr: learning rate of the round.
         loss: mean training loss over the local steps.
@@ -61,7 +61,7 @@ class Message:
     Attributes:
         client: sender.
         round: 0-based round.
-        index: cells the message is about (public).
+        index: coordinates the message is about (public).
         payload: the values where the server can read them, None where it sees only masks or ciphertext.
         form: what travelled.
         size: bytes on the wire.
@@ -80,8 +80,8 @@ class Aggregate:
     """What the server knows at the end of a round. Server-side defenses edit `mean` in place.
 
     Attributes:
-        mean: weighted mean of every cell (float64); cells nobody sent are filled as `uncovered_cells` says.
-        weight: total weight of every cell; 0 where nobody sent it.
+        mean: weighted mean of every coordinate (float64); coordinates nobody sent are filled as `uncovered_cells` says.
+        weight: total weight of every coordinate; 0 where nobody sent it.
         curvature: sum of the clients' curvature (q-FFL).
         updates: number of updates in it.
     """
@@ -147,7 +147,7 @@ class PlainChannel(Channel):
         return Message(update.client, update.round, update.index, update.vector, "plain", size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
-        """Divide the sums by the weights, cell by cell."""
+        """Divide the sums by the weights, coordinate by coordinate."""
         own = torch.tensor([self._curvature, self._updates], dtype=self._total.dtype, device=self._total.device)
         total, weight = reduce(self._total), reduce(self._weight + self._weight_everywhere)
         curvature, updates = reduce(own).tolist()

@@ -23,14 +23,14 @@ from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.encrypted import OVERHEAD
 from app.federation.channels.integer_code import IntegerCode, weight_code
 from app.federation.plan import Plan
-from app.federation.private_coordinates import received_cells, sent_indices
+from app.federation.private_coordinates import received_coordinates, sent_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
 
 _BLOCKS = 1 << 14
-"""Blocks of cells that are looked at together; bounds memory."""
+"""Blocks of coordinates that are looked at together; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RoundCosts:
         self._element = theta.element_size()
         keys = Counter(plan.key(client) for client in self._clients)
         one = {plan.key(client): client for client in self._clients}
-        self._received = [(received_cells(federation, plan, one[key]), times) for key, times in keys.items()]
+        self._received = [(received_coordinates(federation, plan, one[key]), times) for key, times in keys.items()]
 
     def plain(self) -> ChannelCost:
         """Values as they are."""
@@ -111,7 +111,7 @@ class RoundCosts:
                 numbers[submodel] = arrangement.ciphertexts(self._code.positions(client))
         sent = [len(numbers[self._code.contributors.submodel_of[client]]) for client in self._clients]
         summed = len(_union(list(numbers.values())))
-        got = sum(len(arrangement.ciphertexts(cells)) * times for cells, times in self._received)
+        got = sum(len(arrangement.ciphertexts(coordinates)) * times for coordinates, times in self._received)
         length = key_length // 4
         return ChannelCost(
             name=f"Paillier, {key_length} bits",
@@ -125,7 +125,7 @@ class RoundCosts:
         )
 
     def _words_of_masks(self) -> int:
-        """Words that all clients make: one mask of their own, and one for every other client with common cells."""
+        """Words that all clients make: one mask of their own, and one for every other client with common weights."""
         contributors = self._code.contributors
         sizes = np.bincount(contributors.block_of, minlength=contributors.blocks).astype(np.float64)
         common = np.zeros((len(contributors.submodels),) * 2)

@@ -1,6 +1,6 @@
 """Updates under encryption: coded as integers, many of them in a ciphertext, summed and divided.
 
-What real and simulated encryption have in common. Weights and the submodels' cells are public, as the plan is.
+What real and simulated encryption have in common. Weights and the submodels' coordinates are public, as the plan is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.federation.channels.base import Aggregate, Channel, Message, Reduce, Un
 from app.federation.channels.integer_code import IntegerCode, encoded, weight_code
 from app.federation.execution.distributed import gather
 from app.federation.plan import Plan
-from app.federation.private_coordinates import received_cells, sent_indices
+from app.federation.private_coordinates import received_coordinates, sent_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -144,11 +144,11 @@ class EncryptedChannel(Channel):
         return self._code.decode(sums, self._arrived, uncovered)
 
     def bytes_down(self, client: int, received: Tensor) -> int:
-        """The client gets its cells encrypted and decrypts them itself, the very first model included."""
+        """The client gets its coordinates encrypted and decrypts them itself, the very first model included."""
         key = self._plan.key(client)
         if key not in self._down:
-            cells = received_cells(self._federation, self._plan, client)
-            self._down[key] = len(self._arrangement.ciphertexts(cells))
+            coordinates = received_coordinates(self._federation, self._plan, client)
+            self._down[key] = len(self._arrangement.ciphertexts(coordinates))
         return self._down[key] * self._public.ciphertext_bytes
 
     @property

@@ -59,7 +59,7 @@ class IntegerCode:
     """The code of one round.
 
     Attributes:
-        contributors: who contributes to which cells.
+        contributors: who contributes to which coordinates.
         length: number of integers that are summed.
         clipped: values of this process's clients that were cut to the range.
         coded: all values of this process's clients.
@@ -71,7 +71,7 @@ class IntegerCode:
         """Code a round.
 
         Args:
-            contributors: who contributes to which cells.
+            contributors: who contributes to which coordinates.
             point: precision of a client's change.
             weights: how weights are coded.
             theta: the server's vector.
@@ -79,7 +79,7 @@ class IntegerCode:
         """
         self.contributors = contributors
         self._point, self._weights, self._theta, self._outside = point, weights, theta, outside
-        self.length = contributors.cells + (contributors.blocks + 1 if weights.secret else 0)
+        self.length = contributors.coordinates + (contributors.blocks + 1 if weights.secret else 0)
         self.clipped = self.coded = 0
         self._positions: dict[int, np.ndarray] = {}
 
@@ -99,9 +99,9 @@ class IntegerCode:
         """Where a client's integers belong (int64, ascending); one object for all clients with the same submodel."""
         submodel = self.contributors.submodel_of[client]
         if submodel not in self._positions:
-            index, cells = self.contributors.submodels[submodel], self.contributors.cells
-            last = [cells + self.contributors.blocks]
-            extra = [*(cells + self.contributors.blocks_of(client)), *last] if self._weights.secret else []
+            index, coordinates = self.contributors.submodels[submodel], self.contributors.coordinates
+            last = [coordinates + self.contributors.blocks]
+            extra = [*(coordinates + self.contributors.blocks_of(client)), *last] if self._weights.secret else []
             self._positions[submodel] = np.concatenate([index, np.array(extra, dtype=np.int64)]) if extra else index
         return self._positions[submodel]
 
@@ -122,12 +122,13 @@ class IntegerCode:
         """A client's integers (int64), one for each of its positions.
 
         Raises:
-            ValueError: where the update is not about the planned cells, or its weight or curvature is out of bounds.
+            ValueError: where the update is not about the planned coordinates, or its weight or curvature is out of
+                bounds.
             OutsideRangeError: where changes are outside the range.
         """
         index = self.contributors.index(update.client)
         if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
-            raise ValueError(f"client {update.client} sends other cells than planned")
+            raise ValueError(f"client {update.client} sends other weights than planned")
         change = (update.vector.cpu().double() - update.received.cpu().double()).numpy()
         weight = self.weight(update)
         values = self._point.quantise(change, self._outside, self._weights.inward)
@@ -148,18 +149,20 @@ class IntegerCode:
         return curvature
 
     def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
-        """The mean of every cell.
+        """The mean of every coordinate.
 
         Args:
             sums: (length) int64.
             arrived: weights in units of the clients in the sum; where weights are secret, only whose they are counts.
-            uncovered: what becomes of cells that nobody sent.
+            uncovered: what becomes of coordinates that nobody sent.
         """
-        cells, blocks = self.contributors.cells, self.contributors.blocks
-        per_block = sums[cells : cells + blocks] if self._weights.secret else self.contributors.sum_over(arrived)
+        coordinates, blocks = self.contributors.coordinates, self.contributors.blocks
+        per_block = (
+            sums[coordinates : coordinates + blocks] if self._weights.secret else self.contributors.sum_over(arrived)
+        )
         curvature = float(sums[-1]) * self._weights.unit if self._weights.secret and len(sums) else 0.0
         weight = self._tensor(per_block)[torch.from_numpy(self.contributors.block_of).to(self._theta.device)]
-        change = self._tensor(self._point.restore(sums[:cells])) / weight.clamp(min=1)
+        change = self._tensor(self._point.restore(sums[:coordinates])) / weight.clamp(min=1)
         theta = self._theta.to(weight.dtype)
         fill = theta if uncovered == "keep" or not arrived else torch.zeros_like(theta)
         mean = torch.where(weight > 0, theta + change, fill)
@@ -244,7 +247,7 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
             f"round {update.round + 1}: {error}",
             "sums would come out wrong",
             f"raise --defenses.{defense}.max_weight where weights depend on losses; elsewhere, take out the callback "
-            "that changes weights or cells of updates",
+            "that changes weights or weights of updates",
         ) from error
 
 
@@ -255,8 +258,8 @@ def tell_incidents(incidents: Iterable[Incident]) -> None:
 
 
 def _outside(error: OutsideRangeError, update: Update, space: ParameterSpace, defense: str) -> UserError:
-    cell = int(update.index[int(error.positions[0])])
-    layer = next(block.name for block in space.blocks if block.cells.start <= cell < block.cells.stop)
+    coordinate = int(update.index[int(error.positions[0])])
+    layer = next(block.name for block in space.blocks if block.coordinates.start <= coordinate < block.coordinates.stop)
     return UserError.of(
         f"round {update.round + 1}: {len(error.positions)} parameters of client {update.client} changed by up to "
         f"{error.largest:g}, the first of them in {layer}",

@@ -2,7 +2,7 @@
 
 Four steps a round: clients exchange keys, share the secrets that could undo their masks, send masked updates, and after
 that reveal just what is needed to remove the masks that are left over. Clients may drop out after any step. Masks of
-two clients cover the cells that both of them train, so unequal submodels cancel cell by cell.
+two clients cover the coordinates that both of them train, so unequal submodels cancel coordinate by coordinate.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class MaskedChannel(Channel):
         if few:
             who = ", ".join(map(str, few[:5])) + (" ..." if len(few) > 5 else "")
             raise AbortedError(
-                f"after {len(gone)} clients dropped out, some cells have fewer than {self._settings.least} "
+                f"after {len(gone)} clients dropped out, some weights have fewer than {self._settings.least} "
                 f"contributors, and the clients concerned ({who}) do not unmask them"
             )
         mine = [one for client, one in self._participants.items() if client in survivors]
@@ -236,7 +236,7 @@ class MaskedChannel(Channel):
         """What the server can work out of clients that dropped out: it knows what it sent."""
         if not self._settings.model_bound:
             return None
-        everything = np.arange(self._contributors.cells)
+        everything = np.arange(self._contributors.coordinates)
         return BlockDigests(self._contributors, everything, _plain(self._theta)).binding
 
     def _give_up(self, reason: str) -> None:

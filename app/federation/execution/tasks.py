@@ -25,7 +25,7 @@ class ClientTask:
         test: sample ids of the client's own test set.
         evaluate: whether to evaluate the received and the trained model.
         owned: whether the client has samples of each class (bool, classes), where logits are masked; else None.
-        index: cells of the server's vector that `received` holds; None for a model that belongs to no server.
+        index: coordinates of the server's vector that `received` holds; None for a model that belongs to no server.
     """
 
     client: int

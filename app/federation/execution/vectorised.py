@@ -87,7 +87,7 @@ class ClientStack:
         self._space = workshop.flat(tasks[0].capacity).space
         received = torch.stack([task.received for task in tasks])
         self._values = {
-            block.name: received[:, block.cells].reshape(-1, *block.shape).clone() for block in self._space.blocks
+            block.name: received[:, block.coordinates].reshape(-1, *block.shape).clone() for block in self._space.blocks
         }
         self._constants = {
             f"client.anchor_{position}": value.detach().clone()
@@ -130,7 +130,7 @@ class ClientStack:
             self._values[name].clamp_(low, high)
 
     def vectors(self) -> Tensor:
-        """Flat vectors (clients, cells) of the trained models."""
+        """Flat vectors (clients, coordinates) of the trained models."""
         return torch.cat([self._values[block.name].detach().flatten(1) for block in self._space.blocks], dim=1)
 
     def mean_losses(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""How many clients stand behind every cell of a plan, and how that changes: what secure aggregation can hide.
+"""How many clients stand behind every coordinate of a plan, and how that changes: what secure aggregation can hide.
 
 A pure function of the plan. A sum over a single client is that client's update; two sums over sets that differ by a
 single client narrow that client's update down.
@@ -19,24 +19,25 @@ from app.federation.plan_audit.contributor_sets import LayerTally, PlannedRound,
 
 @dataclass(frozen=True)
 class LayerAudit:
-    """Contributors of one layer's cells: weights, biases and buffers together.
+    """Contributors of one layer's coordinates: weights, biases and buffers together.
 
-    A pair is one cell in one round. The contributors of a pair are the clients that train the cell in that round.
+    A pair is one coordinate in one round. The contributors of a pair are the clients that train the coordinate in that
+    round.
 
     Attributes:
         name: dotted name of the layer; "total" for all layers together.
-        cells: cells that are sent to the server at all.
+        coordinates: coordinates that are sent to the server at all.
         rounds: number of rounds, at least 1.
         contributors: entry n is the number of pairs with n contributors; up to the largest n that occurs.
         differences: entry n is the number of pairs, from the second round on, whose contributors differ by n clients
             (joining plus leaving) from those of the round before; up to the largest n that occurs.
-        covered: cells that at least one client trains in at least one round.
+        covered: coordinates that at least one client trains in at least one round.
         alone: clients that are the only contributor of some pair, or one of fewer than `k`, ascending.
         exposed: clients whose joining or leaving is the only change of some pair, or one of fewer than `k`, ascending.
     """
 
     name: str
-    cells: int
+    coordinates: int
     rounds: int
     contributors: tuple[int, ...]
     differences: tuple[int, ...]
@@ -46,8 +47,8 @@ class LayerAudit:
 
     @property
     def pairs(self) -> int:
-        """Number of (cell, round) pairs."""
-        return self.cells * self.rounds
+        """Number of (coordinate, round) pairs."""
+        return self.coordinates * self.rounds
 
     @property
     def nobody(self) -> int:
@@ -76,27 +77,27 @@ class LayerAudit:
 
     @property
     def trained(self) -> float:
-        """Share of the cells that somebody trains in an average round, in [0, 1]; NaN without cells."""
+        """Share of the coordinates that somebody trains in an average round, in [0, 1]; NaN without coordinates."""
         return 1 - self.nobody / self.pairs if self.pairs else float("nan")
 
     @property
     def trained_once(self) -> float:
-        """Share of the cells that somebody trains in at least one round, in [0, 1]; NaN without cells."""
-        return self.covered / self.cells if self.cells else float("nan")
+        """Share of the coordinates that somebody trains in at least one round, in [0, 1]; NaN without coordinates."""
+        return self.covered / self.coordinates if self.coordinates else float("nan")
 
     @property
     def fewest(self) -> int:
-        """Fewest contributors of a pair; 0 without cells."""
+        """Fewest contributors of a pair; 0 without coordinates."""
         return self._contributors_at(0)
 
     @property
     def median(self) -> float:
-        """Median number of contributors of the pairs; 0 without cells."""
+        """Median number of contributors of the pairs; 0 without coordinates."""
         return (self._contributors_at((self.pairs - 1) // 2) + self._contributors_at(self.pairs // 2)) / 2
 
     @property
     def most(self) -> int:
-        """Most contributors of a pair; 0 without cells."""
+        """Most contributors of a pair; 0 without coordinates."""
         return max(0, len(self.contributors) - 1)
 
     def below(self, k: int) -> int:
@@ -115,7 +116,7 @@ class LayerAudit:
 
 @dataclass(frozen=True)
 class PlanAudit:
-    """Contributors of all cells over consecutive rounds.
+    """Contributors of all coordinates over consecutive rounds.
 
     Attributes:
         rounds: the rounds, 0-based.
@@ -130,7 +131,7 @@ class PlanAudit:
         """All layers together."""
         return LayerAudit(
             "total",
-            sum(layer.cells for layer in self.layers),
+            sum(layer.coordinates for layer in self.layers),
             len(self.rounds),
             _summed(layer.contributors for layer in self.layers),
             _summed(layer.differences for layer in self.layers),
@@ -147,13 +148,13 @@ def audit(
     watch: Watch | None = None,
     k: int = 2,
 ) -> PlanAudit:
-    """Count the contributors of every cell in every round. Memory does not grow with the number of rounds.
+    """Count the contributors of every coordinate in every round. Memory does not grow with the number of rounds.
 
     Args:
         plans: at least one round; consecutive rounds, in order.
         space: layout of the server's vector.
-        sent: (size) bool, True for cells that clients send; without it, all. Cells that stay on the clients are left
-            out of every number.
+        sent: (size) bool, True for coordinates that clients send; without it, all. Coordinates that stay on the clients
+            are left out of every number.
         watch: is told every round's counts, for those who want a picture.
         k: clients are named where there are fewer than so many of them, at least 2.
 
@@ -198,7 +199,7 @@ def layer_of(block: Block) -> str:
 def _layer(name: str, tally: LayerTally, rounds: int) -> LayerAudit:
     return LayerAudit(
         name,
-        tally.cells,
+        tally.coordinates,
         rounds,
         tally.contributors.histogram(less=tally.unsent * rounds),
         tally.differences.histogram(less=tally.unsent * (rounds - 1)),

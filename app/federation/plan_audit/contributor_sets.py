@@ -1,4 +1,4 @@
-"""The clients behind every cell as bit masks, and counts over them: the arithmetic of the plan's audit."""
+"""The clients behind every coordinate as bit masks, and counts over them: the arithmetic of the plan's audit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HELD = 16
 """Distinct submodels whose indices are held at once; bounds memory where every client has its own."""
 
 Watch = Callable[[int, Block, np.ndarray], None]
-"""Told the round (0-based), a block that is sent, and the number of contributors of its cells, in the block's shape."""
+"""Called with the 0-based round, a block that is sent, and its coordinates' numbers of contributors (block's shape)."""
 
 
 class PlannedRound(Protocol):
@@ -30,7 +30,7 @@ class PlannedRound(Protocol):
         """Ids of the clients that take part."""
 
     def index(self, client: int) -> Tensor:
-        """Cells of the client's submodel (int64, strictly ascending)."""
+        """Coordinates of the client's submodel (int64, strictly ascending)."""
 
 
 class Register:
@@ -85,7 +85,7 @@ class SetSizes:
         self.few: set[int] = set()
 
     def add(self, sets: np.ndarray, register: Register) -> np.ndarray:
-        """Count (words, cells) bit masks; returns their sizes (cells), uint16."""
+        """Count (words, coordinates) bit masks; returns their sizes (coordinates), uint16."""
         sizes: np.ndarray = np.bitwise_count(sets).sum(0, dtype=np.uint16)
         found = np.bincount(sizes, minlength=len(self._sets))
         if found[1 : self._k].any():
@@ -107,7 +107,7 @@ class LayerTally:
     """Running counts of one layer.
 
     Attributes:
-        cells: its cells that are sent.
+        coordinates: its coordinates that are sent.
         contributors: sizes of the contributor sets.
         differences: sizes of their changes from one round to the next.
     """
@@ -117,47 +117,47 @@ class LayerTally:
 
         Args:
             blocks: the layer's blocks.
-            sent: (cells of the server's vector) bool, True for cells that are sent.
+            sent: (coordinates of the server's vector) bool, True for coordinates that are sent.
             k: sets of fewer clients are small.
         """
-        self._blocks = [block for block in blocks if sent[block.cells].any()]
+        self._blocks = [block for block in blocks if sent[block.coordinates].any()]
         self._covered = [np.zeros(block.size, dtype=bool) for block in self._blocks]
-        self.cells = sum(int(sent[block.cells].sum()) for block in self._blocks)
+        self.coordinates = sum(int(sent[block.coordinates].sum()) for block in self._blocks)
         self.contributors, self.differences = SetSizes(k), SetSizes(k)
 
     @property
     def unsent(self) -> int:
-        """Cells that are counted as empty sets in every round although they are not sent."""
-        return sum(block.size for block in self._blocks) - self.cells
+        """Coordinates that are counted as empty sets in every round although they are not sent."""
+        return sum(block.size for block in self._blocks) - self.coordinates
 
     @property
     def covered(self) -> int:
-        """Cells that had a contributor in some round."""
+        """Coordinates that had a contributor in some round."""
         return sum(int(covered.sum()) for covered in self._covered)
 
     def add(self, now: np.ndarray, before: np.ndarray | None, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
-        """Count a round; gives every block with its cells' numbers of contributors. To be run to the end.
+        """Count a round; gives every block with its coordinates' numbers of contributors. To be run to the end.
 
         Args:
-            now: (words, cells of the server's vector) contributor sets of the round.
+            now: (words, coordinates of the server's vector) contributor sets of the round.
             before: those of the round before, of the same shape; None in the first round.
             register: whose bits they are.
         """
         for block, covered in zip(self._blocks, self._covered, strict=True):
-            sets = now[:, block.cells]
+            sets = now[:, block.coordinates]
             sizes = self.contributors.add(sets, register)
             covered |= sizes > 0
             if before is not None:
-                self.differences.add(sets ^ before[:, block.cells], register)
+                self.differences.add(sets ^ before[:, block.coordinates], register)
             yield block, sizes
 
 
 def contributor_sets(plan: PlannedRound, register: Register, sent: np.ndarray) -> np.ndarray:
-    """(words, cells) uint64: the clients of every cell as bits; none for cells that are not sent."""
+    """(words, coordinates) uint64: the clients of every coordinate as bits; none for coordinates that are not sent."""
     sets = np.zeros((register.words, len(sent)), dtype=np.uint64)
     for index, clients in _submodels(plan):
         if (index[1:] <= index[:-1]).any():
-            raise ValueError(f"the cells of client {clients[0]} in round {plan.round} are not strictly ascending")
+            raise ValueError(f"the weights of client {clients[0]} in round {plan.round} are not strictly ascending")
         for word, bits in zip(sets, register.mask(clients), strict=True):
             if bits:
                 np.add.at(word, index, bits)  # no bit is set twice, so this is `or`, and several times faster

@@ -17,7 +17,7 @@ from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.checks import weighs_by_loss
 from app.federation.plan_audit.audit import PlanAudit, audit
-from app.federation.private_coordinates import SentRound, sent_cells, sent_indices, sent_rounds
+from app.federation.private_coordinates import SentRound, sent_coordinates, sent_indices, sent_rounds
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -29,7 +29,7 @@ _TEXTS: dict[Kind, tuple[str, str, str]] = {
     "few": (
         "sums over few clients",
         "secure aggregation would reveal what {whom} sent there",
-        "give every cell more contributors (more clients per width under --model.capacities, or another method: "
+        "give every weight more contributors (more clients per width under --model.capacities, or another method: "
         "`rampart plan` shows who trains what); or {accept}",
     ),
     "change": (
@@ -58,8 +58,8 @@ class GuardFinding:
         kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
             secret `weights` in one round whose contributors differ by few.
         layer: dotted name; empty for weights.
-        cells: number of such sums, over all cells and rounds, of which equal ones in a row count once; of pairs of sums
-            for weights.
+        coordinates: number of such sums, over all coordinates and rounds, of which equal ones in a row count once; of
+            pairs of sums for weights.
         of: number of all sums that could have been.
         k: what counts as few: less than that.
         clients: whom they would give away, ascending.
@@ -67,7 +67,7 @@ class GuardFinding:
 
     kind: Kind
     layer: str
-    cells: int
+    coordinates: int
     of: int
     k: int
     clients: tuple[int, ...]
@@ -76,11 +76,11 @@ class GuardFinding:
         who = f"client{'s' if len(self.clients) > 1 else ''} {_listed(self.clients)}"
         if self.kind == "few":
             fewer = "a single contributor" if self.k == 2 else f"fewer than {self.k} contributors"
-            return f"{self.cells} of {self.of} sums of layer {self.layer} have {fewer}: {who}"
+            return f"{self.coordinates} of {self.of} sums of layer {self.layer} have {fewer}: {who}"
         by = "a single client" if self.k == 2 else f"fewer than {self.k} clients"
         if self.kind == "weights":
-            return f"{self.cells} of {self.of} pairs of sums of weights differ by {by}: {who}"
-        what = f"the contributors of {self.cells} sums of layer {self.layer}"
+            return f"{self.coordinates} of {self.of} pairs of sums of weights differ by {by}: {who}"
+        what = f"the contributors of {self.coordinates} sums of layer {self.layer}"
         return f"{what} change by {by} from one round to the next: {who}"
 
 
@@ -93,7 +93,7 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
     """
     rounds = sent_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
-    found = audit(_changing(bar), federation.space, sent_cells(federation), k=k)
+    found = audit(_changing(bar), federation.space, sent_coordinates(federation), k=k)
     weights = _weights(federation, k) if weighs_by_loss(federation) else ()
     return [*_few(found, k), *_changes(found, k), *weights]
 
@@ -109,7 +109,7 @@ def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
-    """Blocks of cells of one round whose contributors differ by few: each block has a sum of weights of its own."""
+    """Blocks of weights of one round whose contributors differ by few: each block has a sum of weights of its own."""
     seen = pairs = 0
     clients: set[int] = set()
     for sent in _changing(sent_rounds(federation, range(federation.rounds))):
@@ -165,14 +165,14 @@ def _changing(rounds: Iterable[SentRound]) -> Iterator[_Renumbered]:
 
 def _few(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
     for layer in found.layers:
-        if cells := layer.below(k):
-            yield GuardFinding("few", layer.name, cells, layer.pairs, k, layer.alone)
+        if coordinates := layer.below(k):
+            yield GuardFinding("few", layer.name, coordinates, layer.pairs, k, layer.alone)
 
 
 def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
     for layer in found.layers:
-        if cells := layer.changes_below(k):
-            yield GuardFinding("change", layer.name, cells, layer.pairs, k, layer.exposed)
+        if coordinates := layer.changes_below(k):
+            yield GuardFinding("change", layer.name, coordinates, layer.pairs, k, layer.exposed)
 
 
 def _whom(findings: list[GuardFinding]) -> str:

@@ -89,7 +89,7 @@ class SubmodelMethod(ABC):
         yield from ()
 
     def index(self, space: ParameterSpace, seat: ClientRound) -> Tensor:
-        """Cells of the seat's submodel, ascending."""
+        """Coordinates of the seat's submodel, ascending."""
         kept = [(axis, scaled_width(axis.width, self.rate(seat))) for axis in space.axes.values()]
         outputs = {axis.name: self.channels(axis, keep, seat) for axis, keep in kept}
         read = {axis.name: self.inputs(axis, keep, seat) for axis, keep in kept}

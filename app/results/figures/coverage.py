@@ -78,20 +78,21 @@ def contributors_of(method: str, folder: Path) -> dict[str, Coverage]:
         plan = json.loads((folder / "plan.json").read_text())
         transcript = Transcript(folder / "transcript")
         last = transcript.rounds[-1]
-        cells = transcript.cells(last)
-        return {layer["name"]: _map(method, last, layer, cells, plan["capacities"]) for layer in plan.get("layers", [])}
+        indices = transcript.coordinates(last)
+        layers, rates = plan.get("layers", []), plan["capacities"]
+        return {layer["name"]: _map(method, last, layer, indices, rates) for layer in layers}
     except (OSError, ValueError, KeyError, IndexError, TypeError, BadZipFile):
         return {}
 
 
 def _map(
-    method: str, round_: int, layer: Mapping[str, Any], cells: Mapping[int, Tensor | None], rates: Sequence[float]
+    method: str, round_: int, layer: Mapping[str, Any], indices: Mapping[int, Tensor | None], rates: Sequence[float]
 ) -> Coverage:
     start, shape = int(layer["start"]), tuple(layer["shape"])
     size, kernel = int(np.prod(shape)), int(np.prod(shape[2:]))
     counts = np.zeros(shape[:2], dtype=np.int64)
-    outputs = np.zeros((len(cells), shape[0]))
-    for row, (client, index) in enumerate(cells.items()):
+    outputs = np.zeros((len(indices), shape[0]))
+    for row, (client, index) in enumerate(indices.items()):
         trained = np.ones(size, dtype=bool)
         if index is not None:
             inside = index[(index >= start) & (index < start + size)].numpy() - start
@@ -100,7 +101,7 @@ def _map(
         matrix = trained.reshape(*shape[:2], kernel)[:, :, 0]
         counts += matrix
         outputs[row] = rates[client] * matrix.any(axis=1)
-    return Coverage(method, str(layer["name"]), round_, counts, outputs, tuple(cells))
+    return Coverage(method, str(layer["name"]), round_, counts, outputs, tuple(indices))
 
 
 def _same_layer(found: Sequence[Mapping[str, Coverage]]) -> list[Coverage]:

@@ -28,7 +28,7 @@ ABSENT = -1.0
 
 @dataclass(eq=False)
 class LayerMap:
-    """Contributors of one weight matrix (outputs x inputs; the cells of a kernel have the same contributors).
+    """Contributors of one weight matrix (outputs x inputs; the weights of a kernel have the same contributors).
 
     Attributes:
         name: dotted name of the layer.

@@ -35,22 +35,22 @@ class PlanColumn:
     def text(self, layer: LayerAudit) -> str:
         """The number as the terminal shows it."""
         value = getattr(layer, self.key)
-        unknown = value is None or (self.key != "cells" and not layer.cells)
+        unknown = value is None or (self.key != "coordinates" and not layer.coordinates)
         return "-" if unknown else format(value, self.form)
 
 
 COLUMNS = (
-    PlanColumn("cells", "cells", ",", "weights, biases and buffers that clients send"),
-    PlanColumn("trained", "trained", ".2%", "share of the cells that somebody trains in an average round"),
-    PlanColumn("trained_once", "ever", ".2%", "share of the cells that somebody trains in at least one round"),
-    PlanColumn("fewest", "min", "d", "fewest clients that train a cell in a round"),
-    PlanColumn("median", "med", "g", "median of the clients that train a cell in a round"),
-    PlanColumn("most", "max", "d", "most clients that train a cell in a round"),
-    PlanColumn("nobody", "nobody", ",", "(cell, round) pairs that no client trains"),
-    PlanColumn("single", "one", ",", "(cell, round) pairs that a single client trains"),
-    PlanColumn("changed", "changed", ",", "(cell, round) pairs whose clients are not those of the round before"),
+    PlanColumn("coordinates", "weights", ",", "weights, biases and buffers that clients send"),
+    PlanColumn("trained", "trained", ".2%", "share of the weights that somebody trains in an average round"),
+    PlanColumn("trained_once", "ever", ".2%", "share of the weights that somebody trains in at least one round"),
+    PlanColumn("fewest", "min", "d", "fewest clients that train a weight in a round"),
+    PlanColumn("median", "med", "g", "median of the clients that train a weight in a round"),
+    PlanColumn("most", "max", "d", "most clients that train a weight in a round"),
+    PlanColumn("nobody", "nobody", ",", "(weight, round) pairs that no client trains"),
+    PlanColumn("single", "one", ",", "(weight, round) pairs that a single client trains"),
+    PlanColumn("changed", "changed", ",", "(weight, round) pairs whose clients are not those of the round before"),
     PlanColumn("changed_by_one", "by one", ",", "... by a single client that joins or leaves"),
-    PlanColumn("smallest_change", "least", "d", "fewest clients by which a cell's clients change, where they change"),
+    PlanColumn("smallest_change", "least", "d", "fewest clients by which a weight's clients change, where they change"),
 )
 
 
@@ -86,16 +86,16 @@ def findings(audit: PlanAudit, uncovered: str) -> list[str]:
 
     Args:
         audit: the audit.
-        uncovered: what becomes of cells that nobody sends, `keep` or `zero`.
+        uncovered: what becomes of weights that nobody sends, `keep` or `zero`.
     """
     total = audit.total
-    if not total.cells:
-        return ["nothing is sent: all cells stay on the clients, and there is nothing to aggregate"]
+    if not total.coordinates:
+        return ["nothing is sent: all weights stay on the clients, and there is nothing to aggregate"]
     return [*_personal(audit), _alone(audit), _changes(audit), _uncovered(total, uncovered)]
 
 
 def _personal(audit: PlanAudit) -> list[str]:
-    kept = [layer.name for layer in audit.layers if not layer.cells]
+    kept = [layer.name for layer in audit.layers if not layer.coordinates]
     return [f"layers that stay on the clients and are never sent: {', '.join(kept)}"] if kept else []
 
 
@@ -105,7 +105,7 @@ def _alone(audit: PlanAudit) -> str:
         return "cells with a single contributor: none; no sum consists of one client's update"
     return (
         f"cells with a single contributor: {_share(total.single, total.pairs)}, in {_where(audit, 'single')}; "
-        f"only {_clients(total.alone)} ever {'trains' if len(total.alone) == 1 else 'train'} cells alone: secure "
+        f"only {_clients(total.alone)} ever {'trains' if len(total.alone) == 1 else 'train'} weights alone: secure "
         f"aggregation would reveal {'its' if len(total.alone) == 1 else 'their'} update there"
     )
 
@@ -113,7 +113,7 @@ def _alone(audit: PlanAudit) -> str:
 def _changes(audit: PlanAudit) -> str:
     total = audit.total
     if not total.changed:
-        return "changes between rounds: none; every cell keeps its contributors"
+        return "changes between rounds: none; every weight keeps its contributors"
     if not total.changed_by_one:
         changed = _share(total.changed, _moves(total))
         return f"changes between rounds: {changed}, by {total.smallest_change} clients or more"
@@ -126,10 +126,10 @@ def _changes(audit: PlanAudit) -> str:
 
 def _uncovered(total: LayerAudit, uncovered: str) -> str:
     if not total.nobody:
-        return "uncovered cells: none; somebody trains every cell in every round"
+        return "uncovered weights: none; somebody trains every weight in every round"
     becomes = {"keep": "keep their value", "zero": "become zero"}[uncovered]
     return (
-        f"uncovered cells: {1 - total.trained:.2%} of the cells are trained by nobody in an average round, "
+        f"uncovered weights: {1 - total.trained:.2%} of the weights are trained by nobody in an average round, "
         f"{1 - total.trained_once:.2%} in no round at all; without an update they {becomes} "
         f"(uncovered_cells: {uncovered})"
     )
@@ -174,15 +174,15 @@ def _plain(layer: LayerAudit) -> dict[str, Any]:
 
 
 def _moves(layer: LayerAudit) -> int:
-    return layer.cells * (layer.rounds - 1)
+    return layer.coordinates * (layer.rounds - 1)
 
 
 def _share(pairs: int, of: int) -> str:
-    return f"{pairs:,} of {of:,} (cell, round) pairs ({pairs / of:.2%})"
+    return f"{pairs:,} of {of:,} (weight, round) pairs ({pairs / of:.2%})"
 
 
 def _where(audit: PlanAudit, key: str) -> str:
-    sent = [layer for layer in audit.layers if layer.cells]
+    sent = [layer for layer in audit.layers if layer.coordinates]
     places = [layer.name for layer in sent if getattr(layer, key)]
     if len(places) == len(sent):
         return "all layers"

@@ -44,8 +44,8 @@ class Played:
 
     Attributes:
         public: what everybody knows.
-        local: what each client had before it sent anything, by client and round, in the cells of `index`.
-        index: cells by client and round.
+        local: what each client had before it sent anything, by client and round, in the coordinates of `index`.
+        index: coordinates by client and round.
     """
 
     def __init__(self, folder, method=METHODS[0]):
@@ -54,7 +54,7 @@ class Played:
         self.theta = {}
 
     def round(self, number, send, theta=None):
-        """Broadcast, then let `send` (client, local model, received) say what each client sends: cells and values."""
+        """Broadcast, then let `send` (client, local model, received) say what each client sends: weights and values."""
         theta = noise(SPACE.size, seed=number) if theta is None else theta
         theta[::7] = 0
         self.theta[number] = theta
@@ -74,12 +74,12 @@ class Played:
         return uploaded_models(self.transcript.server_view(), self.public, rounds, "test", last, reading)
 
     def trainable(self, client, number):
-        """Parameters among a client's cells."""
+        """Parameters among a client's coordinates."""
         return int((self.index[client, number] < SPACE.trainable).sum())
 
 
 def everything(values):
-    """All cells are sent."""
+    """All coordinates are sent."""
     return torch.ones(len(values), dtype=torch.bool), values
 
 
@@ -101,8 +101,8 @@ def zeroed(request, tmp_path):
     return played
 
 
-def test_refilled_cells_are_as_close_as_they_have_moved(zeroed):
-    """Kept cells are exact, zeroed ones off by no more than the quantile of the moves, buffers as they were sent."""
+def test_refilled_coordinates_are_as_close_as_they_have_moved(zeroed):
+    """Kept weights are exact, zeroed ones off by no more than the quantile of the moves, buffers as they were sent."""
     for client, model in zeroed.models((Refill(),), (1, 2, 3)).items():
         assert model.rounds == (1, 2, 3)
         assert model.last.rate == (1.0, 0.5)[client]
@@ -111,14 +111,14 @@ def test_refilled_cells_are_as_close_as_they_have_moved(zeroed):
             local, received = zeroed.local[place], zeroed.theta[snapshot.round][zeroed.index[place]]
             parameters = zeroed.trainable(*place)
             moves = (local - received)[:parameters].abs()
-            zeroed_cells = moves.argsort()[: int(SHARE * parameters)]
+            zeroed_coordinates = moves.argsort()[: int(SHARE * parameters)]
             error = (snapshot.vector - local).abs()
-            assert error[:parameters].max() <= moves.sort().values[len(zeroed_cells)]
-            assert torch.equal(error[zeroed_cells], moves[zeroed_cells])
-            error[zeroed_cells] = 0
-            assert not error.any(), "kept cells and buffers are those of the client"
-            assert torch.equal(snapshot.vector[zeroed_cells], received[zeroed_cells])
-            assert (received[zeroed_cells] == 0).any(), "a cell that is zero in the broadcast stays zero"
+            assert error[:parameters].max() <= moves.sort().values[len(zeroed_coordinates)]
+            assert torch.equal(error[zeroed_coordinates], moves[zeroed_coordinates])
+            error[zeroed_coordinates] = 0
+            assert not error.any(), "kept weights and buffers are those of the client"
+            assert torch.equal(snapshot.vector[zeroed_coordinates], received[zeroed_coordinates])
+            assert (received[zeroed_coordinates] == 0).any(), "a weight that is zero in the broadcast stays zero"
             assert (received[parameters::2] != 0).any(), "buffers would show"
 
 
@@ -136,8 +136,8 @@ def test_without_adaptation_uploads_are_what_was_sent(zeroed):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_averages_are_means_over_the_rounds_of_a_cell(method, tmp_path):
-    """Cell by cell over the rounds in which it arrived, cut to the cells of each round; never sent: the broadcast."""
+def test_averages_are_means_over_the_rounds_of_a_coordinate(method, tmp_path):
+    """Each coordinate over the rounds in which it arrived, cut to each round's; never sent: the broadcast."""
     played, sent = Played(tmp_path, method), {}
 
     def send(client, number, local, received):
@@ -154,13 +154,16 @@ def test_averages_are_means_over_the_rounds_of_a_cell(method, tmp_path):
         for snapshot in model.snapshots:
             place = (client, snapshot.round)
             index, local = played.index[place].tolist(), played.local[place]
-            for cell, value, arrived in zip(index, local.tolist(), sent[place].tolist(), strict=True):
+            for coordinate, value, arrived in zip(index, local.tolist(), sent[place].tolist(), strict=True):
                 if arrived:
-                    seen.setdefault(cell, []).append(value)
+                    seen.setdefault(coordinate, []).append(value)
             received = played.theta[snapshot.round].tolist()
-            expected = [sum(seen[cell]) / len(seen[cell]) if cell in seen else received[cell] for cell in index]
+            expected = [
+                sum(seen[coordinate]) / len(seen[coordinate]) if coordinate in seen else received[coordinate]
+                for coordinate in index
+            ]
             assert torch.equal(snapshot.vector, torch.tensor(expected, dtype=torch.float64).float())
-            assert any(cell not in seen for cell in index)
+            assert any(coordinate not in seen for coordinate in index)
     last = played.models((Averaging(),), (4,), last=True, drawn=(1, 2, 4))
     for client in (0, 1):
         assert torch.equal(last[client].last.vector, models[client].last.vector)
@@ -169,7 +172,7 @@ def test_averages_are_means_over_the_rounds_of_a_cell(method, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_averaging_divides_the_noise(method, tmp_path):
-    """Over 8 rounds of the same truth, the squared error falls by 8 where a cell was always sent."""
+    """Over 8 rounds of the same truth, the squared error falls by 8 where a coordinate was always sent."""
     played, rounds = Played(tmp_path, method), tuple(range(1, 9))
     truth = noise(SPACE.size, seed=99)
 

@@ -88,9 +88,9 @@ def test_movement_by_hand():
     change[f"{LAYER}.left"][:2, 3] = torch.tensor([3.0, 4.0])
     change[f"{LAYER}.right"][3, 5], change[f"{LAYER}.right"][7, 1:3] = 2.0, torch.tensor([-6.0, 8.0])
     change[f"{LAYER}.strength"][1] = change["inner.layers.classifier.weight"][0, 2] = 9.0
-    flat, cells = torch.cat([part.reshape(-1) for part in change.values()]), torch.arange(space.size)
+    flat, coordinates = torch.cat([part.reshape(-1) for part in change.values()]), torch.arange(space.size)
     everything = torch.ones(space.size, dtype=torch.bool)
-    sighting = Sighting(1, 1.0, cells, torch.ones(space.size), 1 + flat, everything, space.trainable)
+    sighting = Sighting(1, 1.0, coordinates, torch.ones(space.size), 1 + flat, everything, space.trainable)
     expected = torch.zeros(FACTORS, dtype=torch.float64)
     expected[3], expected[7] = 7, 10
     assert torch.allclose(layout.moved([sighting]), expected)
@@ -150,7 +150,7 @@ def test_other_networks_are_left_alone():
 
 
 def test_a_recovered_choice_survives_averaging():
-    """Choice cells never arrive, so that there is nothing to average."""
+    """Choice coordinates never arrive, so that there is nothing to average."""
     net = planted(support(2))
     seen = [trained_upload(net, seed=seed, round_=seed)[0] for seed in (1, 2)]
     recovered = FactorChoice().fitted(net).applied(seen)

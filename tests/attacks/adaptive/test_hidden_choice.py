@@ -48,20 +48,20 @@ def uploads(world, *adaptations):
     return seen_models(world, Choice("uploads", world.public.rounds, False, adaptations), ())
 
 
-def private_cells(federation):
-    """Which cells of the server's vector never leave clients (bool)."""
+def private_coordinates(federation):
+    """Which coordinates of the server's vector never leave clients (bool)."""
     mask = torch.zeros(federation.space.size, dtype=torch.bool)
-    mask[federation.personal.cells] = True
+    mask[federation.personal.coordinates] = True
     return mask
 
 
 def test_uploads_are_read_without_and_with_a_guess(run, world):
-    """Plain: what the server's own model says of all factors. Recovered: only choice cells differ from that."""
+    """Plain: what the server's own model says of all factors. Recovered: only choice coordinates differ from that."""
     federation, _ = run
     plain, recovered = uploads(world), uploads(world, FactorChoice())
-    mask, server = private_cells(federation), federation.space.read(federation.net)
+    mask, server = private_coordinates(federation), federation.space.read(federation.net)
     choice = torch.zeros_like(mask)
-    choice[FactorLayout.of(federation.net).choice_cells] = True
+    choice[FactorLayout.of(federation.net).choice_coordinates] = True
     for client in range(3):
         seen, guessed = plain[client].last.vector, recovered[client].last.vector
         assert torch.equal(seen[mask], server[mask])
@@ -76,14 +76,14 @@ def test_planted_choices_are_recovered_through_the_federation(tmp_path):
     models = uploads(world_of(federation, transcript), FactorChoice())
     layout, truth = FactorLayout.of(federation.net), true_choices(federation)
     for client, model in models.items():
-        assert torch.equal(model.last.vector[layout.choice_cells] > 0, support(client))
+        assert torch.equal(model.last.vector[layout.choice_coordinates] > 0, support(client))
         assert torch.equal(truth[client] > 0, support(client))
 
 
 def test_nothing_private_is_in_the_transcript(run):
-    """No message is about a private cell, and no file holds a value that a client keeps to itself."""
+    """No message is about a private coordinate, and no file holds a value that a client keeps to itself."""
     federation, transcript = run
-    server = federation.space.read(federation.net)[private_cells(federation)]
+    server = federation.space.read(federation.net)[private_coordinates(federation)]
     initial, kept = federation.personal.initial, np.concatenate([federation.personal.of(one) for one in range(3)])
     secret = np.setdiff1d(kept, torch.cat([server, initial]).numpy())
     assert secret.size > 60, "clients have learnt something"
@@ -94,7 +94,7 @@ def test_nothing_private_is_in_the_transcript(run):
             for array in arrays.values():
                 assert not np.isin(array, secret).any(), path
             if path.name.startswith("client"):
-                assert not np.isin(arrays["index"], federation.personal.cells.numpy()).any()
+                assert not np.isin(arrays["index"], federation.personal.coordinates.numpy()).any()
 
 
 def test_audits_adapt_by_themselves(world):
@@ -154,7 +154,7 @@ def shadows_of(world, rounds, reading=None, seed=5):
 @pytest.mark.parametrize("rounds", [(1,), (1, 2)])
 def test_shadows_are_read_like_their_target(run, world, rounds):
     """Their own choice is concealed, and guessed from their own last round where the target's was."""
-    mask, server = private_cells(run[0]), run[0].space.read(run[0].net)
+    mask, server = private_coordinates(run[0]), run[0].space.read(run[0].net)
     reading = uploads(world, FactorChoice())[0].reading
     jobs, plain = shadows_of(world, rounds)
     _, guessed = shadows_of(world, rounds, reading)
@@ -172,7 +172,7 @@ def test_shadows_are_read_like_their_target(run, world, rounds):
         steps = pairwise([start, *(snapshot.vector for snapshot in snapshots)])
         (layer,) = layout.layers
         expected = guess(layer, sum(layer.scores((after - before).double()) for before, after in steps))
-        assert torch.allclose(other.last.vector[layout.choice_cells].double(), expected)
+        assert torch.allclose(other.last.vector[layout.choice_coordinates].double(), expected)
         assert len({one.key, other.key}) == 2
 
 
@@ -233,8 +233,8 @@ def test_masked_uploads_show_no_factors(tmp_path):
 
 
 def test_the_released_model_uses_every_factor(run, world):
-    """Nobody's choice: choice cells are at the bound that means b = 1."""
+    """Nobody's choice: choice coordinates are at the bound that means b = 1."""
     model = seen_models(world, Choice("global", world.public.rounds, False), ())[NO_CLIENT]
     layout = FactorLayout.of(run[0].net)
-    assert layout.probabilities(model.last.vector[layout.choice_cells]).min() > 0.998
+    assert layout.probabilities(model.last.vector[layout.choice_coordinates]).min() > 0.998
     assert ParameterSpace(run[0].net).size == len(model.last.vector)

@@ -59,10 +59,10 @@ def test_bias_gradient_is_the_slope_of_the_loss():
     world = learning()
     seen = world.oracle.activations(world.target, np.arange(5))
     step = 1e-5
-    for cell in range(10):
-        moved = replace(seen.responses, logits=seen.responses.logits + step * np.eye(10)[cell])
+    for coordinate in range(10):
+        moved = replace(seen.responses, logits=seen.responses.logits + step * np.eye(10)[coordinate])
         slopes = (moved.losses - seen.responses.losses) / step
-        assert np.allclose(slopes, seen.bias_gradients[:, cell], atol=1e-4)
+        assert np.allclose(slopes, seen.bias_gradients[:, coordinate], atol=1e-4)
 
 
 def test_more_rounds_tell_no_less():

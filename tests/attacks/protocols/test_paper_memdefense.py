@@ -129,7 +129,7 @@ def test_attack_network_is_the_papers(memorised, trained, monkeypatch):
 
 
 def test_wide_layers_get_fewer_kernels(memorised, monkeypatch):
-    """64 inputs and 640 cells leave 10 kernels."""
+    """64 inputs and 640 coordinates leave 10 kernels."""
     monkeypatch.setattr(memdefense, "GRADIENT_CELLS", 640)
     model = released_model(memorised.transcript.external_view(), memorised.public, "test")
     assert paper_settings(memorised.oracle, model).kernels == 10

@@ -118,12 +118,12 @@ def test_traps_fill_the_clients_rows_only(net):
     vector = trapped(layer, space, TrapWeights(), index, theta, torch.Generator().manual_seed(1))
     full = theta.clone()
     full[index] = vector
-    weights = full[layer.weight.cells].view(100, 64)
-    assert torch.equal(weights[:20], theta[layer.weight.cells].view(100, 64)[:20])
+    weights = full[layer.weight.coordinates].view(100, 64)
+    assert torch.equal(weights[:20], theta[layer.weight.coordinates].view(100, 64)[:20])
     assert ((weights[20:50] < 0).sum(dim=1) == 32).all()
-    assert not full[layer.bias.cells][20:50].any()
-    behind = torch.cat([full[block.cells] for block in space.blocks[2:]])
-    assert torch.equal(behind, torch.cat([theta[block.cells] for block in space.blocks[2:]]))
+    assert not full[layer.bias.coordinates][20:50].any()
+    behind = torch.cat([full[block.coordinates] for block in space.blocks[2:]])
+    assert torch.equal(behind, torch.cat([theta[block.coordinates] for block in space.blocks[2:]]))
 
 
 @pytest.mark.parametrize("output", ["trap", "loud"])
@@ -139,7 +139,7 @@ def test_traps_replace_what_is_behind(net, output):
     assert (vector[inside] != theta[index][inside]).all()
 
 
-def test_rows_need_all_of_their_cells(net):
+def test_rows_need_all_of_their_coordinates(net):
     """One weight or the bias missing, and the row cannot be read."""
     space, layer = ParameterSpace(net), layer_of(net)
     index = space.index({"hidden1": torch.tensor([3, 7, 9])})
@@ -177,8 +177,8 @@ def test_rows_that_never_fire_tell_nothing(net, images):
     """All-negative rows on images without negative values give no candidate at all."""
     space, layer = ParameterSpace(net), layer_of(net)
     vector = space.read(net)
-    vector[layer.weight.cells] = -vector[layer.weight.cells].abs() - 0.1
-    vector[layer.bias.cells] = 0.0
+    vector[layer.weight.coordinates] = -vector[layer.weight.coordinates].abs() - 0.1
+    vector[layer.bias.coordinates] = 0.0
     space.write(net, vector)
     everything = torch.arange(space.size)
     grads = torch.autograd.grad(cross_entropy(net(images), torch.arange(10)), list(net.parameters()))

@@ -1,4 +1,4 @@
-"""Gradient inversion by optimisation: one image comes back, noise does not, and unread cells do not count."""
+"""Gradient inversion by optimisation: one image comes back, noise does not, and unread coordinates do not count."""
 
 import math
 from copy import deepcopy
@@ -181,7 +181,7 @@ def test_a_random_gradient_gives_nothing():
     assert found.losses[0] > 0.5
 
 
-def test_unread_cells_do_not_count():
+def test_unread_coordinates_do_not_count():
     """Whatever they hold: bit for bit the same result, also where they hold no numbers."""
     net, image = conv_net(), picture()
     seen = gradient(net, image, torch.tensor([2]))
@@ -196,7 +196,7 @@ def test_unread_cells_do_not_count():
     assert torch.equal(everything.images, run(net, seen, known=torch.ones_like(known), steps=40).images)
 
 
-def test_half_of_the_cells_are_enough():
+def test_half_of_the_coordinates_are_enough():
     """A narrow submodel tells less, but this one image all the same."""
     net, image = conv_net(), picture()
     seen = gradient(net, image, torch.tensor([2]))

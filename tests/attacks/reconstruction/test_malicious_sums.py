@@ -25,10 +25,14 @@ def space():
 def test_changes_are_added_up_by_weight(space, carries):
     """The same observation, whether the channel averages values or changes; hand-written sum."""
     draw = torch.Generator().manual_seed(0)
-    plan, cells = Plan(0, ROSTER, Prefix(), space), space.size
-    theta = torch.randn(cells, generator=draw, dtype=torch.float64)
-    weights, total, weight = {0: 1.0, 1: 3.0, 2: 2.0}, torch.zeros(cells).double(), torch.zeros(cells).double()
-    sums, sent = torch.zeros(cells).double(), []
+    plan, coordinates = Plan(0, ROSTER, Prefix(), space), space.size
+    theta = torch.randn(coordinates, generator=draw, dtype=torch.float64)
+    weights, total, weight = (
+        {0: 1.0, 1: 3.0, 2: 2.0},
+        torch.zeros(coordinates).double(),
+        torch.zeros(coordinates).double(),
+    )
+    sums, sent = torch.zeros(coordinates).double(), []
     for client, amount in weights.items():
         index = plan.index(client)
         got = torch.randn(len(index), generator=draw, dtype=torch.float64)
@@ -40,13 +44,13 @@ def test_changes_are_added_up_by_weight(space, carries):
     aggregate = Aggregate(sums / weight, weight, 0.0, 3)
     seen = observe(plan, aggregate, theta, sent, carries)
     torch.testing.assert_close(seen.change, total, rtol=1e-12, atol=1e-12)
-    held = torch.zeros(cells, dtype=torch.long)
+    held = torch.zeros(coordinates, dtype=torch.long)
     held[plan.index(1)] += 1
     held[plan.index(2)] += 1
     assert torch.equal(seen.holders([1, 2]), held)
 
 
-def test_cells_that_nobody_sent_did_not_move(space):
+def test_coordinates_that_nobody_sent_did_not_move(space):
     """Whatever the mean was filled with."""
     plan = Plan(0, ROSTER, Prefix(), space)
     index = plan.index(2)

@@ -151,7 +151,7 @@ def _specific(run, place, population):
     for upload in view.uploads(1):
         change = torch.zeros(federation.space.size, dtype=torch.float64)
         change[upload.index] = (upload.payload - view.broadcast(1)[upload.index]).double()
-        left, right = (change[blocks[name].cells].view(blocks[name].shape) for name in ("left", "right"))
+        left, right = (change[blocks[name].coordinates].view(blocks[name].shape) for name in ("left", "right"))
         moved.append((left.norm(dim=0) + right.norm(dim=1)).numpy())
     more = attack.found.chosen[place] > population
     return area(moved[place] / np.mean(moved, axis=0), more)

@@ -11,7 +11,7 @@ COHORT = tuple(client for client, rate in enumerate(MIXED) if rate == 0.5)
 
 
 class TwoModels(FederatedCallback):
-    """One cohort gets another model than the rest, off by a constant in one of its cells."""
+    """One cohort gets another model than the rest, off by a constant in one of its coordinates."""
 
     kind = "observer"
 
@@ -19,34 +19,34 @@ class TwoModels(FederatedCallback):
         self.cohort, self.by = cohort, by
 
     def on_broadcast(self, trainer, federation, client, vector):
-        """The first cell is one that every client holds."""
+        """The first coordinate is one that every client holds."""
         if client in self.cohort:
             vector[0] += self.by
 
 
 class Indices(FederatedCallback):
-    """Keeps which cells every client trains in the first round."""
+    """Keeps which coordinates every client trains in the first round."""
 
     kind = "observer"
 
     def on_round_start(self, trainer, federation, plan):
         """The public plan."""
-        self.cells = {client: set(plan.index(client).tolist()) for client in plan.participants}
+        self.coordinates = {client: set(plan.index(client).tolist()) for client in plan.participants}
 
 
 def sums(*callbacks):
-    """Means of the round, per cell, and the cells of every client."""
+    """Means of the round, per coordinate, and the coordinates of every client."""
     recorder, indices = Recorder(), Indices()
     trained(*callbacks, recorder, indices)
-    return recorder.aggregates[0][0], indices.cells
+    return recorder.aggregates[0][0], indices.coordinates
 
 
 def test_bound_masks_leave_noise_where_cohorts_overlap():
-    """Every cell of the cohort is also held by somebody else; whoever got the same model still adds up exactly."""
-    garbled, cells = sums(TwoModels(), MASKED())
+    """Every weight of the cohort is also held by somebody else; whoever got the same model still adds up exactly."""
+    garbled, coordinates = sums(TwoModels(), MASKED())
     honest, _ = sums(TwoModels(), MASKED(model_bound=False))
-    inside = set().union(*(cells[client] for client in COHORT))
-    outside = set().union(*(own for client, own in cells.items() if client not in COHORT))
+    inside = set().union(*(coordinates[client] for client in COHORT))
+    outside = set().union(*(own for client, own in coordinates.items() if client not in COHORT))
     shared = torch.tensor(sorted(inside & outside))
     apart = torch.tensor(sorted(outside - inside))
     assert shared.numel() > 20
@@ -73,9 +73,9 @@ def test_ordinary_masks_hand_the_sum_over():
 
 def test_one_client_apart_is_one_client_lost():
     """The least that a server could try: a model of its own for a single client."""
-    garbled, cells = sums(TwoModels([0]), MASKED())
+    garbled, coordinates = sums(TwoModels([0]), MASKED())
     honest, _ = sums(MASKED())
-    shared = torch.tensor(sorted(cells[0] & set().union(*(own for client, own in cells.items() if client))))
+    shared = torch.tensor(sorted(coordinates[0] & set().union(*(own for client, own in coordinates.items() if client))))
     assert ((garbled - honest)[shared].abs() > 0.01).float().mean() > 0.9
 
 

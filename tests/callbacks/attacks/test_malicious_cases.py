@@ -147,7 +147,7 @@ def test_weight_decay_is_corrected_for_every_sgd(extra):
 
 
 def test_sent_values_are_added_up_over_unequal_submodels():
-    """Random submodels of less than full width: no client holds all cells of the sum."""
+    """Random submodels of less than full width: no client holds all coordinates of the sum."""
     server, _, _ = attacked(
         TrapServer(KEPT), (2, 2, 2), [0.5, 0.25, 0.25], method=ChannelSubset.preset("USR"), rounds=1
     )
@@ -164,7 +164,7 @@ def test_what_clients_keep_to_themselves_stays_theirs():
         """What a client starts from."""
 
         def on_client_start(self, trainer, federation, client):
-            """The last cells of its vector are the classifier's biases."""
+            """The last coordinates of its vector are the classifier's biases."""
             seen.setdefault(client.client, []).append(client.received[-10:].clone())
 
     server, _, _ = attacked(RollingModel(), personal=["*classifier*"], callbacks=(Watching(),))
@@ -197,7 +197,7 @@ def test_weights_by_losses_are_not_public():
 
 
 def test_isolated_updates_can_be_searched():
-    """Without traps, a search finds a client's image from the cells that were isolated, in a network of any kind."""
+    """Without traps, a search finds a client's image from the weights that were isolated, in a network of any kind."""
     attack = RollingModel(others="frozen")
     server = MaliciousServer(attack, reading=Matching(steps=300, tv=1e-4))
     _, found, _ = attacked(attack, (1, 1, 1), server=server, method=Prefix(), hidden=64)

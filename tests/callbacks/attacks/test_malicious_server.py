@@ -102,7 +102,7 @@ def test_noise_that_the_server_remembers_costs_nothing_in_the_first_layer():
 
 
 def test_convergence_error_is_what_richer_clients_still_do():
-    """The estimate is off by exactly the sum of the richer clients' changes on the cells that are read."""
+    """The estimate is off by exactly the sum of the richer clients' changes on the coordinates that are read."""
     recorder = Recorder()
     server, found, federation = attacked(
         ConvergenceRate(), (4, 4, 4, 4), [1.0, 0.5, 0.25, 0.25], rounds=4, callbacks=(recorder,)
@@ -110,10 +110,10 @@ def test_convergence_error_is_what_richer_clients_still_do():
     index = server._isolated.index
     assert len(index) == HIDDEN // 4 * (64 + 1 + 10)
     changes = {}
-    for client, vector, cells in recorder.updates[-4:]:
+    for client, vector, coordinates in recorder.updates[-4:]:
         full = torch.zeros(federation.space.size, dtype=torch.float64)
-        sent = server.attack.sends(server._scene, 0, client, cells)
-        full[cells] = vector.double() - sent.double()
+        sent = server.attack.sends(server._scene, 0, client, coordinates)
+        full[coordinates] = vector.double() - sent.double()
         changes[client] = full[index]
     off = server._isolated.change - changes[1]
     assert (off - changes[0]).abs().max() <= 1e-9 * changes[1].abs().max()
@@ -253,17 +253,17 @@ def test_convolutions_can_be_searched():
 
 
 def test_isolated_update_can_be_refilled():
-    """Zeroed cells count as unmoved for an attacker who knows the defense; others stay."""
+    """Zeroed coordinates count as unmoved for an attacker who knows the defense; others stay."""
     sent = torch.tensor([2.0, -3.0, 4.0], dtype=torch.float64)
     change = torch.tensor([-2.0, 0.5, -4.0], dtype=torch.float64)
-    cells = torch.arange(3)
-    update = IsolatedUpdate((0,), 0, cells, change, torch.ones(3, dtype=torch.float64), sent, cells, sent)
+    coordinates = torch.arange(3)
+    update = IsolatedUpdate((0,), 0, coordinates, change, torch.ones(3, dtype=torch.float64), sent, coordinates, sent)
     assert update.refilled().change.tolist() == [0.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("settings", [{"weighting": "samples"}, {"uncovered_cells": "zero"}])
 def test_weights_and_gaps_do_not_matter(settings):
-    """Clients that count by their samples, and cells that nobody trains."""
+    """Clients that count by their samples, and coordinates that nobody trains."""
     server, found, _ = attacked(RollingModel(), (3, 5, 4), **settings)
     assert server._error <= 1e-11
     assert only(found).oracle.recovered == 4
@@ -302,7 +302,7 @@ def test_sums_that_do_not_add_up_are_noticed():
 
 
 def test_partial_participation():
-    """Cells of clients that come or go are left alone; the rest is exact."""
+    """Coordinates of clients that come or go are left alone; the rest is exact."""
     sizes, capacities = (4,) * 8, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
     for seed in range(3):
         server, found, _ = attacked(RollingModel(), sizes, capacities, participation=0.75, seed=seed)

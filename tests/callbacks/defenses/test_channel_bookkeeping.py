@@ -20,21 +20,25 @@ from callbacks.defenses.secure_aggregation import SecureAggregation
 
 
 class Bending(FederatedCallback):
-    """Changes chosen cells of chosen clients by as much as it is told."""
+    """Changes chosen coordinates of chosen clients by as much as it is told."""
 
-    def __init__(self, by, cells=slice(None), clients=None):
-        self.by, self.cells, self.clients = by, cells, set(range(len(SIZES)) if clients is None else clients)
+    def __init__(self, by, coordinates=slice(None), clients=None):
+        self.by, self.coordinates, self.clients = (
+            by,
+            coordinates,
+            set(range(len(SIZES)) if clients is None else clients),
+        )
 
     def on_client_update(self, trainer, federation, update):
         """In place."""
         if update.client in self.clients:
-            update.vector[self.cells] = update.received[self.cells] + self.by
+            update.vector[self.coordinates] = update.received[self.coordinates] + self.by
 
 
 @pytest.mark.parametrize("make", [ENCRYPTED, SIMULATED, MASKED])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_do_not_overflow(make, sign):
-    """Everybody changes every cell by as much as the range holds, with weights by samples and 31 bits a value."""
+    """Everybody changes every coordinate by as much as the range holds, with weights by samples and 31 bits a value."""
     most = sign * 2.0 * (1 - 2.0**-29)
     settings = {"weighting": "samples", "capacities": [1.0]}
     plain = trained(Bending(most), **settings)
@@ -42,7 +46,7 @@ def test_the_largest_sums_do_not_overflow(make, sign):
 
 
 def test_the_layer_of_a_change_outside_the_range_is_that_of_the_server():
-    """A narrow client's last cell is the classifier's, wherever it lies in the client's own vector."""
+    """A narrow client's last coordinate is the classifier's, wherever it lies in the client's own vector."""
     narrow = MIXED.index(0.25)
     with pytest.raises(UserError, match=rf"1 parameters of client {narrow} .* in layers\.classifier\.bias"):
         trained(Bending(50.0, -1, [narrow]), SIMULATED())

@@ -73,7 +73,7 @@ def test_too_many_die(step):
 
 
 def test_survivors_do_not_unmask_a_single_one():
-    """One of the two clients behind the outer cells dies: the other one would be in the open."""
+    """One of the two clients behind the outer coordinates dies: the other one would be in the open."""
     settings = {"capacities": [1.0, 1.0, *[0.5] * 6]}
     with pytest.warns(UserWarning, match=r"fewer than 2 contributors.*\(1\) do not unmask"):
         hidden = trained(over(Dying([0], "masked"), SecureAggregation), **settings)

@@ -65,7 +65,7 @@ def test_a_client_changes_the_sum_by_at_most_the_norm(capacities):
 
 
 def test_noise_on_the_sum_and_fixed_denominators():
-    """Every cell's sum gets noise of z S, and is divided by the expected weight, whoever takes part."""
+    """Every coordinate's sum gets noise of z S, and is divided by the expected weight, whoever takes part."""
     settings = {"capacities": [1.0, 0.5, 0.5, 0.5], "participation": 0.5, "sampling": "poisson", "net": WIDE}
     data = Blobs((5, 8, 11, 6))
     _, before, after, federation = trained(DPFedAvg(noise=2.0, clip=0.3), data=data, rounds=3, **settings)
@@ -87,7 +87,7 @@ def test_noise_on_the_sum_and_fixed_denominators():
 
 
 def test_noise_moves_the_model_even_if_nobody_takes_part():
-    """Else an empty round would show, whatever the server does with a mean; cells that no client can train stay."""
+    """Else an empty round would show, whatever the server does with a mean; weights that no client can train stay."""
     settings = {"participation": 1e-6, "sampling": "poisson", "capacities": [0.5, 0.5, 0.5]}
     vector, _, after, federation = trained(DPFedAvg(noise=1.0), **settings)
     half, *_ = trained(DPFedAvg(noise=1.0), server=partial(FedAvg, lr=0.5), **settings)
@@ -195,7 +195,7 @@ def test_a_fixed_number_of_clients_is_warned_of_and_labelled():
 
 
 def test_under_every_kind_of_submodel_the_expected_weights_are_those_of_the_plan():
-    """Federated Dropout: each client has its own cells in every round."""
+    """Federated Dropout: each client has its own coordinates in every round."""
     settings = {"capacities": [1.0, 0.5, 0.5], "method": ChannelSubset.preset("fdropout")}
     _, _, after, federation = trained(DPFedAvg(noise=0.1), rounds=2, **settings)
     for number, (_, weight, _) in enumerate(after.aggregates):

@@ -35,7 +35,7 @@ SETTINGS = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("channel", ["paillier", "masked"])
 def test_every_method_up_to_rounding(channel, method):
-    """Half a step per cell after one round, whatever submodels clients train; and it is not the plain sum by chance."""
+    """Half a step per weight after one round, whatever submodels clients train; not the plain sum by chance."""
     plain = trained(method=METHODS[method])
     hidden = trained(CHANNELS[channel](), method=METHODS[method])
     difference = (hidden - plain).abs().max()
@@ -45,7 +45,7 @@ def test_every_method_up_to_rounding(channel, method):
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("channel", ["paillier", "masked"])
 def test_every_kind_of_federation_up_to_rounding(channel, name):
-    """Weights by samples, server momentum, few or no shared cells, cells that nobody sends."""
+    """Weights by samples, server momentum, few or no shared coordinates, coordinates that nobody sends."""
     plain = trained(**SETTINGS[name])
     hidden = trained(CHANNELS[channel](), **SETTINGS[name])
     assert (hidden - plain).abs().max() <= HALF_STEP[channel] * (1 + 1e-9)
@@ -53,7 +53,7 @@ def test_every_kind_of_federation_up_to_rounding(channel, name):
 
 @pytest.mark.parametrize("channel", ["paillier", "masked"])
 def test_fair_weights_stay_secret_and_right(channel):
-    """q-FFL divides by sums of losses that nobody sees: rounded to 2^-16, one sum for every block of cells."""
+    """q-FFL divides by sums of losses that nobody sees: rounded to 2^-16, one sum for every block of coordinates."""
     plain, start = trained(server=lambda p: QFFL(p, q=1.0)), initial(small_federation())
     hidden = trained(CHANNELS[channel](), server=lambda p: QFFL(p, q=1.0))
     assert (hidden - plain).abs().max() < 2e-4
@@ -82,7 +82,7 @@ def test_simulation_is_the_real_thing_bit_for_bit(settings):
 
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_server_sees_no_payload(channel):
-    """Messages say who and which cells, and hold no values."""
+    """Messages say who and which coordinates, and hold no values."""
     recorder = Recorder()
     trained(CHANNELS[channel](), recorder)
     assert len(recorder.messages) == len(SIZES)
@@ -95,10 +95,10 @@ def test_packing_makes_updates_small():
     recorder = Recorder()
     trained(ENCRYPTED(), recorder)
     sizes = {message.client: message.size for message in recorder.messages}
-    cells = {message.client: message.index.numel() for message in recorder.messages}
+    coordinates = {message.client: message.index.numel() for message in recorder.messages}
     whole, narrow = MIXED.index(1.0), MIXED.index(0.25)
     assert (sizes[whole] - 121) % 256 == 0
-    assert sizes[whole] <= 121 + 256 * (cells[whole] // 43 + 1)
+    assert sizes[whole] <= 121 + 256 * (coordinates[whole] // 43 + 1)
     assert sizes[narrow] < sizes[whole]
 
 
@@ -181,8 +181,8 @@ def test_two_channels_are_one_too_many():
         trained(ENCRYPTED(), MASKED())
 
 
-def test_cells_chosen_by_the_data_cannot_be_summed():
-    """MemDefense's variant without zeros tells which cells it sends."""
+def test_coordinates_chosen_by_the_data_cannot_be_summed():
+    """MemDefense's variant without zeros tells which coordinates it sends."""
     with pytest.raises(UserError, match="depends on its data"):
         trained(MemDefense(0.5, variant="masked-mean"), MASKED())
 

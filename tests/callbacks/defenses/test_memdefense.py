@@ -1,4 +1,4 @@
-"""MemDefense: which cells are given up, what becomes of them, and what is said about it."""
+"""MemDefense: which coordinates are given up, what becomes of them, and what is said about it."""
 
 import warnings
 from functools import partial
@@ -50,7 +50,7 @@ def test_gamma_one_zeroes_everything():
 
 @pytest.mark.parametrize("gamma", [0.3, 0.5, 0.9, 0.99])
 def test_the_least_moved_are_zeroed_exactly(gamma):
-    """floor(gamma d) zeros; no given-up cell moved further than a kept one; kept cells are as trained."""
+    """floor(gamma d) zeros; no given-up coordinate moved further than a kept one; kept coordinates are as trained."""
     start = initial(small_federation(TINY_MLP, local=LOCAL))
     _, before, after, federation = trained(MemDefense(gamma))
     for place, (_, sent, _) in enumerate(after.updates):
@@ -62,7 +62,7 @@ def test_the_least_moved_are_zeroed_exactly(gamma):
 
 
 def test_refilling_the_zeros_restores_the_update_up_to_the_quantile():
-    """Adaptive server: the error per cell is at most the gamma-quantile of the client's moves."""
+    """Adaptive server: the error per coordinate is at most the gamma-quantile of the client's moves."""
     start = initial(small_federation(TINY_MLP, local=LOCAL))
     _, before, after, _ = trained(MemDefense(0.8))
     for place, (_, sent, index) in enumerate(after.updates):
@@ -78,9 +78,11 @@ def test_scope_layer_gives_up_the_same_share_of_every_tensor():
     _, _, after, federation = trained(MemDefense(0.5, "layer"))
     for _, sent, _ in after.updates:
         for block in federation.space.blocks:
-            assert int((sent[block.cells] == 0).sum()) == block.size // 2
+            assert int((sent[block.coordinates] == 0).sum()) == block.size // 2
     _, _, together, _ = trained(MemDefense(0.5, "global"))
-    shares = [float((together.updates[0][1][block.cells] == 0).double().mean()) for block in federation.space.blocks]
+    shares = [
+        float((together.updates[0][1][block.coordinates] == 0).double().mean()) for block in federation.space.blocks
+    ]
     assert max(shares) - min(shares) > 0.2
 
 
@@ -91,7 +93,7 @@ def test_zeros_enter_the_mean():
 
 
 def test_keep_old_sends_what_was_received():
-    """The least moved cells of the upload are those of the broadcast."""
+    """The least moved coordinates of the upload are those of the broadcast."""
     start = initial(small_federation(TINY_MLP, local=LOCAL))
     _, before, after, federation = trained(MemDefense(0.6, variant="keep-old"))
     for place, (_, sent, _) in enumerate(after.updates):
@@ -99,8 +101,8 @@ def test_keep_old_sends_what_was_received():
         assert torch.equal(sent, torch.where(given_up, start, before.updates[place][1]))
 
 
-def test_masked_mean_is_over_the_clients_that_kept_a_cell():
-    """And a cell nobody kept stays as it was."""
+def test_masked_mean_is_over_the_clients_that_kept_a_coordinate():
+    """And a coordinate nobody kept stays as it was."""
     start = initial(small_federation(TINY_MLP, local=LOCAL))
     vector, before, after, federation = trained(MemDefense(0.6, variant="masked-mean"))
     total, count = torch.zeros_like(start), torch.zeros_like(start)
@@ -109,7 +111,7 @@ def test_masked_mean_is_over_the_clients_that_kept_a_cell():
         assert torch.equal(sent, before.updates[place][1][index])
         total[index] += sent
         count[index] += 1
-    assert (count == 0).any(), "some cell must be given up by all clients for the test to mean something"
+    assert (count == 0).any(), "some weight must be given up by all clients for the test to mean something"
     torch.testing.assert_close(vector, torch.where(count > 0, total / count.clamp(min=1), start))
 
 
@@ -130,12 +132,12 @@ def test_spared_parameters_are_kept():
     _, before, after, federation = trained(MemDefense(1.0, spare=["*bias"]))
     for block in federation.space.blocks:
         for place, (_, sent, _) in enumerate(after.updates):
-            own = before.updates[place][1][block.cells]
-            assert torch.equal(sent[block.cells], own if block.name.endswith("bias") else torch.zeros_like(own))
+            own = before.updates[place][1][block.coordinates]
+            assert torch.equal(sent[block.coordinates], own if block.name.endswith("bias") else torch.zeros_like(own))
 
 
-def test_each_client_chooses_among_its_own_cells():
-    """Under submodels the count is of the client's own cells, not the server's."""
+def test_each_client_chooses_among_its_own_coordinates():
+    """Under submodels the count is of the client's own coordinates, not the server's."""
     capacities = [1.0, 0.5, 0.5]
     _, before, after, _ = trained(MemDefense(0.9), capacities=capacities, method=ChannelSubset.preset("fdropout"))
     sizes = {len(index) for _, _, index in after.updates}
@@ -146,7 +148,7 @@ def test_each_client_chooses_among_its_own_cells():
 
 
 def test_measurements():
-    """Zeros, silent units and norm are those of the mean; agreement is 1 where all clients keep the same cells."""
+    """Zeros, silent units and norm are those of the mean; agreement is 1 where all clients keep the same weights."""
     defense = MemDefense(0.9)
     vector, *_ = trained(defense)
     numbers = defense.measurements()
@@ -161,8 +163,8 @@ def test_measurements():
     assert nothing.measurements()["memdefense/silent_units"] == 1.0
 
 
-def test_agreement_counts_clients_per_kept_cell():
-    """By hand: cells kept by k of 3 clients weigh k * k/3."""
+def test_agreement_counts_clients_per_kept_coordinate():
+    """By hand: coordinates kept by k of 3 clients weigh k * k/3."""
     defense = MemDefense(0.6)
     _, _, after, _ = trained(defense)
     kept = torch.stack([sent != 0 for _, sent, _ in after.updates]).sum(dim=0).double()

@@ -97,7 +97,7 @@ def test_buffers_are_not_noised():
     assert torch.equal(before.aggregates[0][0][start:], after.aggregates[0][0][start:])
 
 
-def test_cells_that_nobody_sent_get_no_noise():
+def test_coordinates_that_nobody_sent_get_no_noise():
     """The server has no mean to noise there."""
     defense = NbAFL(epsilon=5.0, delta=1e-3, exposures=1)
     _, before, after, _ = trained(defense, capacities=[0.5, 0.5, 0.5], rounds=4)

@@ -76,7 +76,7 @@ def test_all_other_checks_miss_what_they_are_not_for(attack):
 @pytest.mark.filterwarnings("ignore:round")
 @pytest.mark.parametrize("method", [FedRolex(), ChannelSubset.preset("fdropout"), ChannelSubset.preset("mapp-fl")])
 def test_a_frozen_model_is_found_though_submodels_move(method):
-    """Cells are compared by their place at the server; every other check is off."""
+    """Coordinates are compared by their place at the server; every other check is off."""
     outcome = Outcome(Freezing(CLIENTS), method=method, **{**OFF, "repeated": 1.0})
     assert [outcome.refusing(round_) for round_ in range(3)] == [(), CLIENTS, CLIENTS]
 
@@ -96,13 +96,13 @@ def test_a_client_compares_with_the_last_round_it_was_heard_in():
 
 @pytest.mark.filterwarnings("ignore:round")
 def test_a_part_of_the_model_that_repeats_is_a_matter_of_the_threshold():
-    """One cell that moves is enough for the strictest setting to keep quiet, not for a looser one."""
+    """One coordinate that moves is enough for the strictest setting to keep quiet, not for a looser one."""
 
     class AlmostFreezing(Freezing):
-        """All cells but one."""
+        """All coordinates but one."""
 
         def edit(self, federation, client, vector):
-            """The first cell keeps what the server has."""
+            """The first coordinate keeps what the server has."""
             moved = vector[0].clone()
             super().edit(federation, client, vector)
             vector[0] = moved
@@ -179,7 +179,7 @@ def test_a_round_that_the_channel_gave_up_is_no_repetition():
 
 @pytest.mark.filterwarnings("ignore:round")
 def test_a_lost_update_is_no_repetition():
-    """A client alone on its cells whose update never arrived gets the same values again."""
+    """A client alone on its coordinates whose update never arrived gets the same values again."""
     dying = over(Dying([1], "ciphertext", round_=1), ENCRYPTED)
     apart = {"capacities": [0.5, 0.5], "method": Moved(Prefix(), (1,)), "personal": ["*classifier*", "*hidden2.weight"]}
     outcome = Outcome(rounds=2, extra=[dying], data=Blobs((6, 7)), **apart)

@@ -95,7 +95,7 @@ def test_controls_of_local_heads():
 
     def with_head(values):
         vector = theta.clone()
-        vector[personal.cells] = values.to(vector)
+        vector[personal.coordinates] = values.to(vector)
         return vector
 
     mean = torch.stack([personal.of(client) for client in range(5)]).mean(0)

@@ -85,14 +85,14 @@ def test_full_clients_receive_what_the_server_was_scored_on(run):
         assert all(row["received_common"] == record["server/accuracy"] for row in full)
 
 
-def test_bytes_are_cells(run):
+def test_bytes_are_coordinates(run):
     """Every value travels as four bytes, down and up."""
     plan = load(run, "plan.json")
     width = 8
-    cells = {1.0: 64 * width + width + width * 10 + 10, 0.5: 64 * 4 + 4 + 4 * 10 + 10}
-    assert plan["cells"] == cells[1.0]
+    coordinates = {1.0: 64 * width + width + width * 10 + 10, 0.5: 64 * 4 + 4 + 4 * 10 + 10}
+    assert plan["cells"] == coordinates[1.0]
     for row in rows(run):
-        assert row["bytes_up"] == row["bytes_down"] == 4 * cells[row["capacity"]]
+        assert row["bytes_up"] == row["bytes_down"] == 4 * coordinates[row["capacity"]]
     for record in records(run, "cost.jsonl"):
         present = [row for row in rows(run) if row["round"] == record["round"]]
         assert record["bytes/up"] == sum(row["bytes_up"] for row in present)

@@ -34,7 +34,7 @@ def test_the_last_two_rounds_by_default(watched):
 
 
 def test_uploads_are_what_was_sent(watched):
-    """Every client of the round, its cells and its exact values."""
+    """Every client of the round, its coordinates and its exact values."""
     folder, messages = watched
     server = views(folder)[1]
     for round_ in (3, 4):
@@ -50,7 +50,7 @@ def test_uploads_are_what_was_sent(watched):
 
 
 def test_mean_of_the_uploads_is_the_released_model(watched):
-    """FedAvg, cell by cell over the clients that hold the cell; cells nobody sent keep the broadcast's value."""
+    """FedAvg, each weight over the clients that hold it; weights that were not sent keep the broadcast's value."""
     server = views(watched[0])[1]
     theta = server.broadcast(4).double()
     total, count = torch.zeros_like(theta), torch.zeros_like(theta)
@@ -104,7 +104,7 @@ def test_early_stopping_keeps_the_rounds_that_were_last(further, tmp_path):
 
 @pytest.mark.parametrize("form", ["masked", "ciphertext"])
 def test_hidden_payload_is_not_recorded(form, tmp_path):
-    """Under masks or encryption the server's view holds who and which cells, and no values."""
+    """Under masks or encryption the server's view holds who and which coordinates, and no values."""
     options = ("--defenses.seal", "run_kit.Seal", "--defenses.seal.form", form)
     folder = train(tmp_path, "a", *UNEQUAL, *options, rounds=1)
     uploads = views(folder)[1].uploads(1)

@@ -11,10 +11,10 @@ from app.federation.transcript import ClientView, ExternalView, ServerView, Tran
 
 @pytest.fixture
 def transcript(tmp_path):
-    """One round with one plain message about cells 1 and 3 of five."""
+    """One round with one plain message about coordinates 1 and 3 of five."""
     transcript = Transcript(tmp_path)
     transcript.record_broadcast(1, torch.arange(5.0))
-    transcript.record_message(Message(7, 0, torch.tensor([1, 3]), torch.tensor([0.5, -1.0]), "plain", 8), cells=5)
+    transcript.record_message(Message(7, 0, torch.tensor([1, 3]), torch.tensor([0.5, -1.0]), "plain", 8), coordinates=5)
     transcript.record_aggregate(1, torch.full((5,), 2.0))
     transcript.record_released(torch.ones(5))
     return transcript
@@ -36,7 +36,7 @@ def test_views_offer_exactly_what_the_adversary_sees(transcript):
 
 
 def test_values_come_back_exactly(transcript):
-    """Arrays, cells and sender."""
+    """Arrays, coordinates and sender."""
     server = transcript.server_view()
     assert server.rounds == [1]
     assert server.broadcast(1).tolist() == [0, 1, 2, 3, 4]
@@ -50,7 +50,7 @@ def test_values_come_back_exactly(transcript):
 
 def test_message_without_payload(transcript):
     """Ciphertext leaves no values on disk."""
-    transcript.record_message(Message(8, 0, torch.arange(5), None, "ciphertext", 640), cells=5)
+    transcript.record_message(Message(8, 0, torch.arange(5), None, "ciphertext", 640), coordinates=5)
     upload = transcript.server_view().uploads(1)[-1]
     assert upload.payload is None
     assert upload.index is None

@@ -51,8 +51,8 @@ def test_honest_sum_over_unequal_submodels_is_exact(dies):
     assert total.tolist() == expected.tolist()
 
 
-def test_inconsistent_model_makes_the_shared_cells_garbage():
-    """One cohort got other values: nothing is learned where it overlaps with others, the other cells are exact."""
+def test_inconsistent_model_makes_the_shared_coordinates_garbage():
+    """One cohort got other values: nothing is learned where it overlaps with others, the other weights are exact."""
     total, expected = run(digests({2: TRAP, 3: TRAP}), digests({}))
     wrong = total != expected
     assert wrong[50:150].all()
@@ -61,7 +61,7 @@ def test_inconsistent_model_makes_the_shared_cells_garbage():
 
 
 def test_one_deceived_client_of_a_cohort():
-    """Its cohort shares all its cells with it: all of them are lost, the other cohort's own cells are not."""
+    """Its cohort shares all its weights with it: all of them are lost, the other cohort's own weights are not."""
     total, expected = run(digests({0: TRAP}), digests({}))
     wrong = total != expected
     assert wrong[:200].all()
@@ -84,7 +84,7 @@ def test_recovery_needs_the_right_digest():
         assert not wrong[200:].any()
 
 
-def test_only_clients_with_common_cells_are_asked():
+def test_only_clients_with_common_coordinates_are_asked():
     """A digest of nothing is never needed."""
     asked = set()
 

@@ -39,8 +39,8 @@ def uniform(words):
 def layouts(draw):
     """Submodels that may be the same, nested, overlapping, disjoint or empty."""
     length = draw(st.integers(1, 12))
-    cells = st.sets(st.integers(0, length - 1)).map(sorted)
-    submodels = [np.array(draw(cells), dtype=np.int64) for _ in range(draw(st.integers(1, 3)))]
+    coordinates = st.sets(st.integers(0, length - 1)).map(sorted)
+    submodels = [np.array(draw(coordinates), dtype=np.int64) for _ in range(draw(st.integers(1, 3)))]
     clients = draw(st.lists(st.sampled_from(CLIENTS), min_size=1, unique=True))
     threshold = draw(st.integers(1, len(clients)))
     positions = {client: draw(st.sampled_from(submodels)) for client in clients}
@@ -141,7 +141,7 @@ def test_missing_clients_are_named():
 
 
 def test_masked_vector_is_uniform():
-    """A client with nobody to share cells with is hidden by its own mask alone; its zeros look like noise."""
+    """A client with nobody to share coordinates with is hidden by its own mask alone; its zeros look like noise."""
     length = 100_000
     positions = {2: np.arange(length), 3: np.arange(length, length + 5)}
     layout = Layout(length + 5, NARROW, positions, 2)

@@ -126,7 +126,7 @@ def test_a_dropped_client_comes_back():
 
 
 def test_a_dropped_client_keeps_what_it_had():
-    """Personal cells of a diverged round are thrown away with it."""
+    """Personal coordinates of a diverged round are thrown away with it."""
     federation = small_federation(personal=["*"], local=whole_batch())
     with pytest.warns(UserWarning, match="client 1 diverged"):
         run(federation, Blobs(SIZES), 1, [Poison((STARVED,))])

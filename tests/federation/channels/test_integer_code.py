@@ -1,4 +1,4 @@
-"""The code of a round: what fits exactly, what is refused, and what becomes of cells that nobody sent."""
+"""The code of a round: what fits exactly, what is refused, and what becomes of coordinates that nobody sent."""
 
 import numpy as np
 import pytest
@@ -11,21 +11,21 @@ from app.federation.channels.integer_code import IntegerCode, WeightCode
 
 THETA = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
 INDICES = {0: np.array([0, 1]), 3: np.array([1, 2])}
-"""Cell 3 belongs to nobody."""
+"""Coordinate 3 belongs to nobody."""
 
 
 def code(secret=False, largest=5, unit=1.0, outside="refuse"):
-    """Eight bits over (-1, 1), two clients that share cell 1."""
+    """Eight bits over (-1, 1), two clients that share coordinate 1."""
     weights = WeightCode(unit, dict.fromkeys(INDICES, largest), secret)
     return IntegerCode(Contributors.of(4, INDICES), FixedPoint(8, 1.0), weights, THETA, outside)
 
 
 def update(client, change, weight=1.0, curvature=0.0, index=None):
     """What a client is about to send."""
-    cells = torch.from_numpy(INDICES[client] if index is None else index)
-    received = THETA[cells]
+    coordinates = torch.from_numpy(INDICES[client] if index is None else index)
+    received = THETA[coordinates]
     vector = received + torch.tensor(change, dtype=torch.float64)
-    return Update(client, 0, cells, vector, received, len(cells), 1, 0.1, 0.0, 0.0, weight, curvature)
+    return Update(client, 0, coordinates, vector, received, len(coordinates), 1, 0.1, 0.0, 0.0, weight, curvature)
 
 
 def sums(coded, *updates):
@@ -37,7 +37,7 @@ def sums(coded, *updates):
 
 
 def test_largest_sum_is_reached_and_not_passed():
-    """Everybody changes a cell by as much as the range holds, with the largest weight."""
+    """Everybody changes a coordinate by as much as the range holds, with the largest weight."""
     coded = code()
     most = coded._point.largest * coded._point.step
     total = sums(coded, update(0, [most, most], 5.0), update(3, [most, most], 5.0))
@@ -53,9 +53,9 @@ def test_weights_out_of_bounds_are_refused(weight):
 
 
 @pytest.mark.parametrize("index", [np.array([0, 2]), np.array([0, 1, 2])])
-def test_other_cells_than_planned_are_refused(index):
-    """As many cells, or more of them."""
-    with pytest.raises(ValueError, match="client 0 sends other cells than planned"):
+def test_other_coordinates_than_planned_are_refused(index):
+    """As many coordinates, or more of them."""
+    with pytest.raises(ValueError, match="client 0 sends other weights than planned"):
         code().encode(update(0, [0.1] * len(index), index=index))
 
 
@@ -76,7 +76,7 @@ def test_values_and_clipped_values_are_counted():
 
 @pytest.mark.parametrize("secret", [False, True])
 def test_means_weights_and_curvature(secret):
-    """Cell by cell; the curvature and the weights come back in their unit."""
+    """Coordinate by coordinate; the curvature and the weights come back in their unit."""
     coded = code(secret, unit=0.5)
     total = sums(coded, update(0, [0.5, 0.5], 1.0, 2.0), update(3, [-0.25, 0.5], 0.5, 1.5))
     found = coded.decode(total, {0: 2, 3: 1}, "zero")
@@ -87,7 +87,7 @@ def test_means_weights_and_curvature(secret):
 
 @pytest.mark.parametrize("uncovered", ["keep", "zero"])
 def test_nobody_arrived(uncovered):
-    """The model stays, even where cells that nobody sends become zero."""
+    """The model stays, even where coordinates that nobody sends become zero."""
     coded = code()
     found = coded.decode(np.zeros(coded.length, dtype=np.int64), {}, uncovered)
     assert torch.equal(found.mean, THETA)

@@ -46,7 +46,7 @@ def test_every_parameter_is_trained():
     start = initial(small_federation(NETS["cnn"], local=LOCAL), Blobs((9, 12, 15), ROOMY), precision="32-true")
     federation = small_federation(NETS["cnn"], local=LOCAL, evaluation=Evaluation())
     end = run(federation, Blobs((9, 12, 15), ROOMY), 1, precision="bf16-mixed")
-    assert all(not torch.equal(end[block.cells], start[block.cells]) for block in federation.space.blocks)
+    assert all(not torch.equal(end[block.coordinates], start[block.coordinates]) for block in federation.space.blocks)
 
 
 class Batches(FederatedCallback):

@@ -1,4 +1,4 @@
-"""Two processes end where one does: models, personal cells and every client's report."""
+"""Two processes end where one does: models, personal coordinates and every client's report."""
 
 import json
 

@@ -30,19 +30,20 @@ def prepared(rounds=3, **settings):
     return federation
 
 
-def clients_of(plan: Plan, cell):
-    """Who trains a cell."""
-    return {client for client in plan.participants if cell in plan.index(client).tolist()}
+def clients_of(plan: Plan, coordinate):
+    """Who trains a coordinate."""
+    return {client for client in plan.participants if coordinate in plan.index(client).tolist()}
 
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("method", [*PRESETS, "FedRolex"])
 def test_findings_are_the_small_sets(method, k):
-    """Against the sets of clients, written out for every cell and round."""
+    """Against the sets of clients, written out for every coordinate and round."""
     chosen = FedRolex() if method == "FedRolex" else ChannelSubset.preset(method)
     federation = prepared(method=chosen)
     sets = [
-        [clients_of(federation.plan_of(round_), cell) for cell in range(federation.space.size)] for round_ in range(3)
+        [clients_of(federation.plan_of(round_), coordinate) for coordinate in range(federation.space.size)]
+        for round_ in range(3)
     ]
     few = [clients for row in sets for clients in row if 0 < len(clients) < k]
     changes = [one ^ other for before, after in pairwise(sets) for one, other in zip(before, after, strict=True)]
@@ -52,9 +53,9 @@ def test_findings_are_the_small_sets(method, k):
     # rounds that repeat the one before are looked at once, and have the same small sets
     distinct = len({tuple(map(frozenset, row)) for row in sets})
     if distinct == 3:
-        assert sum(finding.cells for finding in told["few"]) == len(few)
+        assert sum(finding.coordinates for finding in told["few"]) == len(few)
     assert bool(told["few"]) == bool(few)
-    assert sum(finding.cells for finding in told["change"]) == len(small)
+    assert sum(finding.coordinates for finding in told["change"]) == len(small)
     assert set().union(*(finding.clients for finding in told["few"])) == set().union(*few)
     assert set().union(*(finding.clients for finding in told["change"])) == set().union(*small)
 
@@ -64,7 +65,7 @@ def test_one_wide_client_is_named():
     federation = prepared(capacities=[1.0, *[0.5] * 7])
     found = examine(federation, 2)
     hidden = next(finding for finding in found if finding.layer == "layers.hidden1")
-    assert (hidden.clients, hidden.cells, hidden.of) == ((0,), 20, 40)
+    assert (hidden.clients, hidden.coordinates, hidden.of) == ((0,), 20, 40)
     assert str(hidden) == "20 of 40 sums of layer layers.hidden1 have a single contributor: client 0"
     [problem] = guard_problems(found, model_bound=True)
     assert "would reveal what client 0 sent" in problem.consequence

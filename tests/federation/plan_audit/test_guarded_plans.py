@@ -26,7 +26,7 @@ def test_other_clients_with_the_same_submodel_are_a_change():
     assert swapped
     found = examine(federation, 3)
     assert {finding.kind for finding in found} == {"change"}
-    assert sum(finding.cells for finding in found) == len(swapped) * federation.space.size
+    assert sum(finding.coordinates for finding in found) == len(swapped) * federation.space.size
     assert set().union(*(finding.clients for finding in found)) == set().union(*swapped)
     assert examine(federation, 2) == []
 

@@ -1,4 +1,4 @@
-"""The audit of a plan: against sets of clients written out cell by cell, and against answers worked out by hand."""
+"""The audit of a plan: against sets of clients written out weight by weight, and against answers worked out by hand."""
 
 import statistics
 from collections import Counter
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import ClientPool, Plan
 from app.federation.plan_audit.audit import LayerAudit, audit, layers
-from app.federation.private_coordinates import sent_cells, sent_rounds
+from app.federation.private_coordinates import sent_coordinates, sent_rounds
 from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix
 from app.models import CNN, MLP
 
@@ -37,10 +37,13 @@ def rounds_of(method, space, roster, rounds):
     return [Plan(round_, roster, method, space) for round_ in range(rounds)]
 
 
-def clients_of_cells(plan, space):
-    """The clients of every cell, as Python sets."""
+def clients_of_coordinates(plan, space):
+    """The clients of every coordinate, as Python sets."""
     owned = {client: set(plan.index(client).tolist()) for client in plan.participants}
-    return [{client for client, cells in owned.items() if cell in cells} for cell in range(space.size)]
+    return [
+        {client for client, coordinates in owned.items() if coordinate in coordinates}
+        for coordinate in range(space.size)
+    ]
 
 
 def histogram(sizes):
@@ -49,26 +52,28 @@ def histogram(sizes):
     return tuple(counted[size] for size in range(max(counted) + 1)) if counted else ()
 
 
-def brute_force(name, cells, sets):
-    """The audit of a layer, one cell and one round after the other."""
-    everything = [sets[round_][cell] for round_ in range(len(sets)) for cell in cells]
-    changes = [before[cell] ^ after[cell] for before, after in pairwise(sets) for cell in cells]
+def brute_force(name, coordinates, sets):
+    """The audit of a layer, one coordinate and one round after the other."""
+    everything = [sets[round_][coordinate] for round_ in range(len(sets)) for coordinate in coordinates]
+    changes = [before[coordinate] ^ after[coordinate] for before, after in pairwise(sets) for coordinate in coordinates]
     return LayerAudit(
         name=name,
-        cells=len(cells),
+        coordinates=len(coordinates),
         rounds=len(sets),
         contributors=histogram(map(len, everything)),
         differences=histogram(map(len, changes)),
-        covered=sum(any(of_round[cell] for of_round in sets) for cell in cells),
+        covered=sum(any(of_round[coordinate] for of_round in sets) for coordinate in coordinates),
         alone=tuple(sorted({client for clients in everything if len(clients) == 1 for client in clients})),
         exposed=tuple(sorted({client for change in changes if len(change) == 1 for client in change})),
     )
 
 
-def assert_properties(layer, cells, sets):
+def assert_properties(layer, coordinates, sets):
     """Everything that is derived from the counts."""
-    sizes = [len(of_round[cell]) for of_round in sets for cell in cells]
-    changes = [len(before[cell] ^ after[cell]) for before, after in pairwise(sets) for cell in cells]
+    sizes = [len(of_round[coordinate]) for of_round in sets for coordinate in coordinates]
+    changes = [
+        len(before[coordinate] ^ after[coordinate]) for before, after in pairwise(sets) for coordinate in coordinates
+    ]
     assert (layer.pairs, layer.nobody, layer.single) == (len(sizes), sizes.count(0), sizes.count(1))
     assert (layer.changed, layer.changed_by_one) == (sum(map(bool, changes)), changes.count(1))
     assert layer.smallest_change == min(filter(None, changes), default=None)
@@ -78,7 +83,7 @@ def assert_properties(layer, cells, sets):
     if sizes:
         assert (layer.fewest, layer.median, layer.most) == (min(sizes), statistics.median(sizes), max(sizes))
         assert layer.trained == pytest.approx(sum(map(bool, sizes)) / len(sizes))
-        assert layer.trained_once == layer.covered / len(cells)
+        assert layer.trained_once == layer.covered / len(coordinates)
     else:
         assert (layer.fewest, layer.median, layer.most) == (0, 0, 0)
         assert np.isnan([layer.trained, layer.trained_once]).all()
@@ -88,21 +93,21 @@ def assert_equals_brute_force(plans, space, sent=None):
     """Every field of every layer and of the total, and the counts that a watcher is told."""
     seen = {}
     found = audit(plans, space, sent, lambda round_, block, counts: seen.update({(round_, block.name): counts}))
-    sets = [clients_of_cells(plan, space) for plan in plans]
+    sets = [clients_of_coordinates(plan, space) for plan in plans]
     kept = set(range(space.size)) if sent is None else set(sent.nonzero().flatten().tolist())
     expected = {}
     for block in space.blocks:
-        cells = [cell for cell in range(space.size)[block.cells] if cell in kept]
-        expected.setdefault(block.name.rpartition(".")[0], []).extend(cells)
+        coordinates = [coordinate for coordinate in range(space.size)[block.coordinates] if coordinate in kept]
+        expected.setdefault(block.name.rpartition(".")[0], []).extend(coordinates)
     assert [layer.name for layer in found.layers] == list(expected)
-    for layer, cells in zip((*found.layers, found.total), [*expected.values(), sorted(kept)], strict=True):
-        assert layer == brute_force(layer.name, cells, sets)
-        assert_properties(layer, cells, sets)
+    for layer, coordinates in zip((*found.layers, found.total), [*expected.values(), sorted(kept)], strict=True):
+        assert layer == brute_force(layer.name, coordinates, sets)
+        assert_properties(layer, coordinates, sets)
     for block in space.blocks:
-        cells = range(space.size)[block.cells]
+        coordinates = range(space.size)[block.coordinates]
         for plan, of_round in zip(plans, sets, strict=True):
-            counts = [len(of_round[cell]) if cell in kept else 0 for cell in cells]
-            if kept.intersection(cells):
+            counts = [len(of_round[coordinate]) if coordinate in kept else 0 for coordinate in coordinates]
+            if kept.intersection(coordinates):
                 assert seen[plan.round, block.name].ravel().tolist() == counts
                 assert seen[plan.round, block.name].shape == block.shape
             else:
@@ -126,7 +131,7 @@ def test_equals_brute_force_with_kernels_and_buffers(name):
 
 
 @pytest.mark.parametrize("patterns", [["*classifier*"], ["*hidden1.bias"], ["*"]], ids=["layer", "block", "all"])
-def test_personal_cells_are_left_out(patterns):
+def test_personal_coordinates_are_left_out(patterns):
     """A local head, half a layer, no federation at all."""
     plans = rounds_of(METHODS["GFR"], MLP_SPACE, ClientPool((10,) * 8, MIXED, 1.0, 1), 3)
     assert_equals_brute_force(plans, MLP_SPACE, ~MLP_SPACE.matching(patterns))
@@ -134,7 +139,7 @@ def test_personal_cells_are_left_out(patterns):
 
 @dataclass(frozen=True)
 class Written:
-    """A round written out by hand: cells by client."""
+    """A round written out by hand: coordinates by client."""
 
     round: int
     owned: dict
@@ -145,17 +150,17 @@ class Written:
         return tuple(self.owned)
 
     def index(self, client):
-        """Its cells, in order."""
+        """Its coordinates, in order."""
         return torch.tensor(sorted(self.owned[client]), dtype=torch.int64)
 
 
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_any_sets_of_cells(data):
-    """Sets that follow no channels, clients without cells, rounds without clients, any cells unsent."""
+def test_any_sets_of_coordinates(data):
+    """Sets that follow no channels, clients without coordinates, rounds without clients, any coordinates unsent."""
     space = ParameterSpace(MLP(FOUR_PIXELS, (2,)))
-    cells = st.sets(st.integers(0, space.size - 1))
-    rounds = data.draw(st.lists(st.dictionaries(st.integers(0, 300), cells, max_size=4), min_size=1, max_size=4))
+    coordinates = st.sets(st.integers(0, space.size - 1))
+    rounds = data.draw(st.lists(st.dictionaries(st.integers(0, 300), coordinates, max_size=4), min_size=1, max_size=4))
     mask = data.draw(st.lists(st.booleans(), min_size=space.size, max_size=space.size))
     assert_equals_brute_force([Written(5 + n, owned) for n, owned in enumerate(rounds)], space, torch.tensor(mask))
 
@@ -170,7 +175,7 @@ def test_more_clients_than_a_word_has_bits(participation):
 
 
 def test_a_client_beyond_the_first_word_is_named():
-    """Client 99 is alone on cell 3, and joins cell 7 alone in the second round."""
+    """Client 99 is alone on coordinate 3, and joins coordinate 7 alone in the second round."""
     everybody = {client: {0, 7} for client in range(99)}
     plans = [Written(0, {**everybody, 99: {3}}), Written(1, {**everybody, 99: {3, 7}})]
     total = audit(plans, MLP_SPACE).total
@@ -191,7 +196,7 @@ def test_prefixes_leave_the_wide_client_alone():
     """Of 40 rows, 10 have three contributors, 10 two, and half of them client 0 alone; nothing ever changes."""
     hidden = layer(audit(rounds_of(Prefix(), ONE_HIDDEN, THREE_WIDTHS, 6), ONE_HIDDEN), "layers.hidden1")
     row = 4 + 1
-    assert hidden.cells == 40 * row
+    assert hidden.coordinates == 40 * row
     assert hidden.contributors == (0, 6 * 20 * row, 6 * 10 * row, 6 * 10 * row)
     assert hidden.single == hidden.pairs / 2
     assert hidden.alone == (0,)
@@ -208,7 +213,7 @@ def test_rolling_windows_change_by_one_client_mostly():
     assert hidden.changed_by_one * 3 == hidden.changed * 2
     assert (hidden.exposed, hidden.smallest_change) == ((1, 2), 1)
     bias = torch.zeros(ONE_HIDDEN.size, dtype=torch.bool)
-    bias[next(block for block in ONE_HIDDEN.blocks if block.name == "layers.hidden1.bias").cells] = True
+    bias[next(block for block in ONE_HIDDEN.blocks if block.name == "layers.hidden1.bias").coordinates] = True
     alone = audit(plans, ONE_HIDDEN, bias).total
     assert (alone.changed, alone.changed_by_one) == (49 * 3, 49 * 2)
 
@@ -252,7 +257,7 @@ def test_only_consecutive_rounds_can_be_compared():
 
 
 @pytest.mark.parametrize("mask_labels", [False, True])
-def test_the_audited_cells_are_those_that_clients_send(mask_labels):
+def test_the_audited_coordinates_are_those_that_clients_send(mask_labels):
     """A run with a personal bias, clients without some classes and absent clients sends exactly what was planned."""
     seen = Recorder()
     federation = small_federation(
@@ -264,9 +269,9 @@ def test_the_audited_cells_are_those_that_clients_send(mask_labels):
         local=whole_batch(mask_labels=mask_labels),
     )
     run(federation, Blobs((1, 2, 9, 4)), rounds=3, callbacks=[seen])
-    sent = sent_cells(federation)
+    sent = sent_coordinates(federation)
     planned = {
-        (plan.round, client): [cell for cell in plan.index(client).tolist() if sent[cell]]
+        (plan.round, client): [coordinate for coordinate in plan.index(client).tolist() if sent[coordinate]]
         for plan in sent_rounds(federation, range(3))
         for client in plan.participants
     }

@@ -12,7 +12,7 @@ from app.federation.submodels import ChannelSubset, ClientRound, Prefix
 
 
 def coverage(space: ParameterSpace, rate: float, **settings) -> Tensor:
-    """How many of GFM's groups hold each cell."""
+    """How many of GFM's groups hold each coordinate."""
     method = ChannelSubset.preset("GFM", **settings)
     groups = method.group_count(rate)
     count = torch.zeros(space.size, dtype=torch.long)
@@ -42,30 +42,30 @@ TILED = {
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("case", TILED)
 def test_groups_tile_the_network(case, scheme):
-    """The k^2 groups hold matrices between cut layers once, cells with one cut dimension k times, others k^2 times."""
+    """The k^2 groups hold matrices between cut layers once, with one cut dimension k times, others k^2 times."""
     make, k = TILED[case]
     space = make()
     count = coverage(space, 1 / k, index_scheme=scheme)
     found = {cut_dimensions(block) for block in space.blocks}
     assert found == {0, 1, 2}
     for block in space.blocks:
-        assert set(count[block.cells].tolist()) == {{0: k * k, 1: k, 2: 1}[cut_dimensions(block)]}, block.name
+        assert set(count[block.coordinates].tolist()) == {{0: k * k, 1: k, 2: 1}[cut_dimensions(block)]}, block.name
 
 
 @pytest.mark.parametrize(("name", "k"), [("lenet", 3), ("lenet", 4), ("mlp", 3), ("cnn", 3)])
 def test_groups_cover_networks_that_do_not_divide(name, k):
-    """Blocks overlap where k does not divide a width: cells are held more than once, but none is left out."""
+    """Blocks overlap where k does not divide a width: coordinates are held more than once, but none is left out."""
     space = space_of(name)
     assert any(axis.width % k for axis in space.axes.values())
     count = coverage(space, 1 / k)
     assert int(count.min()) == 1
-    assert any(int(count[block.cells].max()) > 1 for block in space.blocks if cut_dimensions(block) == 2)
+    assert any(int(count[block.coordinates].max()) > 1 for block in space.blocks if cut_dimensions(block) == 2)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("clients", "k"), [(10, 4), (5, 3), (3, 2)])
-def test_fewer_clients_than_groups_still_reach_every_cell(clients, k, scheme):
-    """Clients sit in different groups, and each group has its turn: over the rounds no cell is left out."""
+def test_fewer_clients_than_groups_still_reach_every_coordinate(clients, k, scheme):
+    """Clients sit in different groups, and each group has its turn: over the rounds no coordinate is left out."""
     method, space = ChannelSubset.preset("GFM", index_scheme=scheme), space_of("cnn")
     seen = torch.zeros(space.size, dtype=torch.bool)
     for round_ in range(40):
@@ -79,7 +79,7 @@ def test_fewer_clients_than_groups_still_reach_every_cell(clients, k, scheme):
 @given(hidden=st.lists(st.integers(2, 30), min_size=2, max_size=4), k=st.integers(2, 5))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_groups_cover_any_widths(hidden, k):
-    """Any widths of at least k: every cell at least once, exactly once (k, k^2 times) where k divides the width."""
+    """Any widths of at least k: every weight at least once, exactly once (k, k^2 times) where k divides the width."""
     assume(min(hidden) >= k)
     space = mlp_space(*hidden)
     method = ChannelSubset.preset("GFM")
@@ -89,12 +89,12 @@ def test_groups_cover_any_widths(hidden, k):
     for block in space.blocks:
         axes = [space.axes[axis] for axis in block.axes if axis is not None]
         if all(axis.width % k == 0 for axis in axes):
-            assert set(count[block.cells].tolist()) == {k ** (2 - len(axes))}
+            assert set(count[block.coordinates].tolist()) == {k ** (2 - len(axes))}
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.6, 0.75, 1 / 3, 0.3, 0.25])
 def test_groups_are_the_square_of_the_blocks_that_cover_a_layer(rate):
-    """Width 1/2 to 1 takes 4 groups, 1/3 to 1/2 takes 9, and so on; together they leave no cell out."""
+    """Width 1/2 to 1 takes 4 groups, 1/3 to 1/2 takes 9, and so on; together they leave no coordinate out."""
     method = ChannelSubset.preset("GFM")
     assert method.group_count(rate) == {0.5: 4, 0.6: 4, 0.75: 4, 1 / 3: 9, 0.3: 16, 0.25: 16}[rate]
     assert int(coverage(mlp_space(*WIDE), rate).min()) >= 1
@@ -111,12 +111,12 @@ def test_groups_in_a_network_with_shortcuts():
     convolutions = [block for block in space.blocks if block.shape[2:] == (3, 3) and cut_dimensions(block) == 2]
     assert (len(shortcuts), len(convolutions)) == (3, 16)
     for block in space.blocks:
-        cells = count[block.cells].view(block.shape)
+        coordinates = count[block.coordinates].view(block.shape)
         if block not in shortcuts:
-            assert set(cells.flatten().tolist()) == {{0: 4, 1: 2, 2: 1}[cut_dimensions(block)]}, block.name
+            assert set(coordinates.flatten().tolist()) == {{0: 4, 1: 2, 2: 1}[cut_dimensions(block)]}, block.name
             continue
         outputs, inputs = block.shape[0] // 2, block.shape[1] // 2
-        halves_kept = cells.view(2, outputs, 2, inputs).permute(0, 2, 1, 3).flatten(2)
+        halves_kept = coordinates.view(2, outputs, 2, inputs).permute(0, 2, 1, 3).flatten(2)
         assert (halves_kept == torch.tensor([[2, 0], [0, 2]])[:, :, None]).all(), block.name
 
 
@@ -126,7 +126,7 @@ def test_independent_submatrices_tile_every_matrix(name):
     space = space_of(name)
     count = coverage(space, 0.5, coupling="independent")
     for block in space.blocks:
-        assert set(count[block.cells].tolist()) == {{0: 4, 1: 2, 2: 1}[cut_dimensions(block)]}, block.name
+        assert set(count[block.coordinates].tolist()) == {{0: 4, 1: 2, 2: 1}[cut_dimensions(block)]}, block.name
 
 
 def test_one_cut_layer_has_as_many_submatrices_as_blocks():

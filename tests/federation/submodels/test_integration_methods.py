@@ -173,7 +173,7 @@ def family_of_seed(code: str, space: ParameterSpace, seed: int) -> tuple[bytes, 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_submodel_is_a_pure_function_of_its_seat(method):
-    """Asked twice, in another order, of another object or from two threads: the same cells."""
+    """Asked twice, in another order, of another object or from two threads: the same coordinates."""
     space, chooser = mlp_space(*WIDE), METHODS[method]
     seats = [ClientRound(number, client, 0.5, 7, seed) for number in range(4) for client in range(7) for seed in (0, 9)]
     first = {seat: fingerprint(chooser, space, seat) for seat in seats}

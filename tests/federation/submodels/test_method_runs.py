@@ -1,4 +1,4 @@
-"""Submodel methods in real federations: who sends which cells, and what the server makes of them."""
+"""Submodel methods in real federations: who sends which coordinates, and what the server makes of them."""
 
 from functools import cache, partial
 
@@ -44,11 +44,11 @@ ZOO = {
 
 
 def mask(federation: FederatedModule, method: SubmodelMethod, round_: int, client: int, capacity: float) -> Tensor:
-    """1 for every cell of the client's submodel, worked out without the run's own plan or method object."""
-    cells = torch.zeros(federation.space.size, dtype=torch.float64)
+    """1 for every coordinate of the client's submodel, worked out without the run's own plan or method object."""
+    coordinates = torch.zeros(federation.space.size, dtype=torch.float64)
     seat = ClientRound(round_, client, capacity, len(federation.roster.sizes), federation.seed)
-    cells[method.index(federation.space, seat)] = 1.0
-    return cells
+    coordinates[method.index(federation.space, seat)] = 1.0
+    return coordinates
 
 
 # ---- FedAvg is every method at full width ---------------------------------------------------------------------------
@@ -85,8 +85,8 @@ MIXED = [0.5, 1.0, 1 / 3, 0.25, 0.6]
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_rounds_of_unequal_submodels(method, capacities, uncovered):
-    """In every round each participant sends exactly its submodel, each cell counts who holds it and becomes their mean,
-    and a cell that nobody holds keeps its value or becomes zero.
+    """In every round each participant sends exactly its submodel, each weight becomes the mean over its holders,
+    and a coordinate that nobody holds keeps its value or becomes zero.
     """
     recorder = Recorder()
     federation = small_federation(
@@ -122,7 +122,7 @@ def test_rounds_of_unequal_submodels(method, capacities, uncovered):
 
 
 def test_with_a_large_client_nothing_is_left_out():
-    """One client of full width covers all cells, so that it does not matter what becomes of the others."""
+    """One client of full width covers all coordinates, so that it does not matter what becomes of the others."""
     for method in ("GFM", "USR", "FedRolex"):
         ends = [
             run(small_federation(TINY_MLP, method=METHODS[method](), capacities=[1.0, 0.5, 0.5], uncovered_cells=fill))
@@ -190,7 +190,7 @@ DECAY = LocalTraining(batch_size=8, optimizer=sgd(0.1, weight_decay=0.1))
 @pytest.mark.parametrize("method", [*PRESETS, "FedRolex", "FjORD round", "prefix"])
 @pytest.mark.parametrize("name", ZOO)
 def test_every_method_trains_every_network(name, method):
-    """One round of two half-width clients: every cell they hold moves, every matrix by a gradient, no other cell."""
+    """One round of two half-width clients: every weight they hold moves, every matrix by a gradient, no other."""
     net, shape = ZOO[name]
     federation = small_federation(net, method=METHODS[method](), capacities=[0.5], local=DECAY)
     recorder = Recorder()
@@ -203,7 +203,7 @@ def test_every_method_trains_every_network(name, method):
     learned = held & ((end - 0.99 * start).abs() > 1e-9)
     for block in federation.space.blocks:
         if len(block.shape) > 1:  # a norm may cancel the biases and gains before it
-            assert bool(learned[block.cells].any()), block.name
+            assert bool(learned[block.coordinates].any()), block.name
 
 
 def test_the_start_does_not_depend_on_the_method():

@@ -34,7 +34,7 @@ def images_for(net: nn.Module) -> torch.Tensor:
 
 
 def prepared(name: str, capacity: float = 1.0, level: float = 0.5):
-    """A client's network, its ordered dropout, and the cells of the narrower prefix in it."""
+    """A client's network, its ordered dropout, and the coordinates of the narrower prefix in it."""
     torch.manual_seed(0)
     server = NETS[name]().double()
     net = server.scaled(capacity).double().train()
@@ -47,11 +47,11 @@ def prepared(name: str, capacity: float = 1.0, level: float = 0.5):
 @pytest.mark.parametrize("capacity", [1.0, 0.75])
 @pytest.mark.parametrize("name", NETS)
 def test_a_prefix_is_the_narrow_network(name, capacity):
-    """Logits and gradients are those of a network of that width with the same values; other cells get no gradient."""
-    net, dropout, cells = prepared(name, capacity)
+    """Logits and gradients are those of a network of that width with the same values; other weights get no gradient."""
+    net, dropout, coordinates = prepared(name, capacity)
     space, images = ParameterSpace(net), images_for(net)
     alone = dropout.nets[0.5].__class__(**{**net.hparams, "rate": 0.5}).double().train()
-    ParameterSpace(alone).write(alone, space.read(net)[cells])
+    ParameterSpace(alone).write(alone, space.read(net)[coordinates])
     torch.manual_seed(1)
     expected = alone(images)
     torch.manual_seed(1)
@@ -61,7 +61,7 @@ def test_a_prefix_is_the_narrow_network(name, capacity):
     expected.square().sum().backward()
     gradient = torch.cat([p.grad.flatten() for p in net.parameters()])
     narrow = torch.cat([p.grad.flatten() for p in alone.parameters()])
-    inside = cells[cells < space.trainable]
+    inside = coordinates[coordinates < space.trainable]
     torch.testing.assert_close(gradient[inside], narrow, rtol=0, atol=1e-10)
     outside = torch.ones(space.trainable, dtype=torch.bool)
     outside[inside] = False
@@ -71,12 +71,12 @@ def test_a_prefix_is_the_narrow_network(name, capacity):
 
 def test_running_statistics_of_a_prefix_are_the_clients():
     """Only the first channels' statistics move, and they move in the client's network."""
-    net, dropout, cells = prepared("cnn running")
+    net, dropout, coordinates = prepared("cnn running")
     space = ParameterSpace(net)
     before = space.read(net)
     dropout.logits(net, 0.5, images_for(net))
     moved = (space.read(net) != before).nonzero().flatten()
-    buffers = cells[cells >= space.trainable]
+    buffers = coordinates[coordinates >= space.trainable]
     assert set(moved.tolist()) == set(buffers.tolist())
 
 
@@ -132,7 +132,7 @@ def test_a_round_with_a_drawn_width_is_one_of_that_width():
 
 
 def test_a_step_moves_only_the_drawn_prefix():
-    """One full-batch step without momentum: the client's cells beyond the drawn width stay as received."""
+    """One full-batch step without momentum: the client's coordinates beyond the drawn width stay as received."""
     method, recorder = FjORD([0.25, 0.5]), Recorder()
     federation = small_federation(TINY_MLP, method=method, capacities=[1.0])
     start = initial(small_federation(TINY_MLP, method=method, capacities=[1.0]))
@@ -144,7 +144,7 @@ def test_a_step_moves_only_the_drawn_prefix():
     for _, vector, index in recorder.updates:
         assert len(index) == federation.space.size, "clients return the width they can afford"
         moved = set((vector != start).nonzero().flatten().tolist())
-        fitting = [rate for rate, cells in prefixes.items() if moved <= cells]
+        fitting = [rate for rate, coordinates in prefixes.items() if moved <= coordinates]
         assert fitting
         found.add(min(fitting))
     assert len(found) > 1, "clients draw apart from each other"

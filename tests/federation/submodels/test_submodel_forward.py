@@ -1,7 +1,8 @@
 """A small client computes what is left of the server's network when all other channels are removed.
 
-The server's network is cut in two ways that know nothing of each other: by setting every cell outside the submodel to
-zero, and by leaving all cells alone but blanking the output of every removed channel. All in double precision.
+The server's network is cut in two ways that know nothing of each other: by setting every coordinate outside the
+submodel to zero, and by leaving all coordinates alone but blanking the output of every removed channel. All in double
+precision.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def server(name: str) -> tuple[ScalableNet, ParameterSpace, Tensor]:
         theta = theta + 0.05 * torch.randn_like(theta)
     for block in space.blocks:
         if block.name.endswith("running_var"):
-            theta[block.cells] = theta[block.cells].abs() + 0.5
+            theta[block.coordinates] = theta[block.coordinates].abs() + 0.5
     space.write(net, theta)
     return net, space, theta
 
@@ -189,7 +190,7 @@ def test_group_norm_needs_whole_groups():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["cnn running", "lenet", "mlp", "resnet"])
 def test_extract_then_scatter(name, method):
-    """A submodel read back from the small network and put in its cells is the server's own; other cells stay."""
+    """A submodel read back from the small network and put in its weights is the server's own; other weights stay."""
     (net, space, theta), chooser = server(name), METHODS[method]
     index = chooser.index(space, SEAT)
     small = net.scaled(chooser.rate(SEAT)).double()

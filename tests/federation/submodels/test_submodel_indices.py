@@ -28,7 +28,7 @@ from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRol
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ZOO)
 def test_an_index_is_a_submodel(name, method):
-    """Ascending cells in bounds, as many per tensor as the scaled network has, all layers agreeing on the channels."""
+    """Ascending and in bounds, as many per tensor as the scaled network has, all layers agreeing on channels."""
     chooser, space = METHODS[method], space_of(name)
     starts = torch.tensor([block.start for block in space.blocks] + [space.size])
     for rate in RATES.values():
@@ -46,7 +46,7 @@ def test_an_index_is_a_submodel(name, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_capacity_one_is_the_whole_network(method):
-    """Every cell, in order, in every round; FjORD may draw a narrower prefix."""
+    """Every coordinate, in order, in every round; FjORD may draw a narrower prefix."""
     chooser = METHODS[method]
     for space in (space_of("cnn"), space_of("lenet"), space_of("mlp"), space_of("resnet")):
         for seat in (ClientRound(0, 0, 1.0, 5, 0), ClientRound(7, 4, 1.0, 5, 9)):
@@ -133,12 +133,12 @@ def test_fjord_by_round_draws_affordable_widths():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_keys_are_equal_exactly_where_submodels_are(method):
-    """For all seats of one federation over several rounds: equal keys if and only if equal cells."""
+    """For all seats of one federation over several rounds: equal keys if and only if equal coordinates."""
     chooser, space = METHODS[method], mlp_space(*WIDE)
     seats = [ClientRound(number, client, rate, 20, 6) for number in range(8) for client, rate in enumerate(MIXED)]
     pairs = {(chooser.key(seat), fingerprint(chooser, space, seat)) for seat in seats}
     assert len({key for key, _ in pairs}) == len(pairs)
-    assert len({cells for _, cells in pairs}) == len(pairs)
+    assert len({coordinates for _, coordinates in pairs}) == len(pairs)
 
 
 @pytest.mark.parametrize("code", PRESETS)

@@ -65,7 +65,7 @@ FIGURES = ("client", "loss", "dropped", "received_common", "trained_common", "re
 
 
 def outcome(name: str, devices: int) -> dict:
-    """Final vector, personal cells and the reports of every round."""
+    """Final vector, personal coordinates and the reports of every round."""
     sizes, settings = CASES[name]
     reports = Reports()
     defenses = [DEFENSES[name]()] if name in DEFENSES else []

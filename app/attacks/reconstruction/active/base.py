@@ -74,7 +74,7 @@ class ServerKnowledge:
         return first_dense(self.space, shape.channels * shape.height * shape.width)
 
     def trapped(self, traps: TrapWeights, index: Tensor) -> Tensor:
-        """A client's cells with trap weights, the same for the same cells; the honest ones without bait."""
+        """A client's coordinates with trap weights, the same for the same coordinates; the honest ones without bait."""
         layer = self.dense
         if not self.baited or not isinstance(layer, DenseLayer):
             return self.theta[index.cpu()]
@@ -148,7 +148,7 @@ class ActiveAttack(ReconstructionAttack):
         return scene.theta
 
     def believes(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """What the server takes a client's cells for when it works with the sum; what it sent, unless it forgets."""
+        """What the server takes a client's weights for when it works with the sum; what it sent, unless it forgets."""
         return self.sends(scene, stage, client, index)
 
     @abstractmethod
@@ -156,18 +156,18 @@ class ActiveAttack(ReconstructionAttack):
         """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
 
     def isolated(
-        self, scene: ServerKnowledge, stage: int, seen: Observation, cells: Tensor, change: Tensor
+        self, scene: ServerKnowledge, stage: int, seen: Observation, coordinates: Tensor, change: Tensor
     ) -> IsolatedUpdate:
-        """An update at the cells of a mask (bool), with what the attacked clients were sent in that stage.
+        """An update at the coordinates of a mask (bool), with what the attacked clients were sent in that stage.
 
         Args:
             scene: what the server knows.
             stage: in which the clients made the change.
             seen: that round.
-            cells: (cells) bool, where the change is that of the attacked clients.
-            change: (cells) float64.
+            coordinates: (coordinates) bool, where the change is that of the attacked clients.
+            change: (coordinates) float64.
         """
-        clients, index = self.present(seen), torch.nonzero(cells).flatten()
+        clients, index = self.present(seen), torch.nonzero(coordinates).flatten()
         weight, sent = torch.zeros_like(change), torch.zeros_like(change)
         for client in clients:
             held, got = seen.plan.index(client).cpu(), self.sends(scene, stage, client, seen.plan.index(client))

@@ -1,7 +1,7 @@
 """The Convergence-Rate attack: richer clients have converged, so what still moves is the attacked cohort's doing.
 
-Haldankar et al. 2024, section 5.1: on the cells that poorer clients do not train, the sum of a round is the attacked
-cohort's change plus the changes of the richer clients, which are next to nothing once these have converged.
+Haldankar et al. 2024, section 5.1: on the coordinates that poorer clients do not train, the sum of a round is the
+attacked cohort's change plus the changes of the richer clients, which are next to nothing once these have converged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.metrics.membership import NotAvailable
 
 
 class ConvergenceRate(ActiveAttack):
-    """Reads a cohort's update off the cells that poorer clients do not train, once richer clients hardly move.
+    """Reads a cohort's update off the coordinates that poorer clients do not train, once richer clients hardly move.
 
     Takes one round, after honest ones. The error is what the richer clients still change.
     """
@@ -35,8 +35,8 @@ class ConvergenceRate(ActiveAttack):
 
         Args:
             target: width rate of the attacked clients; without one, the second widest cohort.
-            tolerance: act as soon as the mean of a round moves those cells by less than this share of their length;
-                without one, act in the round that is asked for, or else in the last one.
+            tolerance: act as soon as the mean of a round moves those coordinates by less than this share of their
+                length; without one, act in the round that is asked for, or else in the last one.
             traps: trap weights that the attacked clients get.
         """
         super().__init__(target, traps)
@@ -60,10 +60,13 @@ class ConvergenceRate(ActiveAttack):
     def ready(self, honest: Observation, theta: Tensor) -> bool:
         """Whether the federation has converged, as far as the sums tell."""
         assert self.tolerance is not None
-        cells = self._readable(honest)
-        if not cells.any():
+        coordinates = self._readable(honest)
+        if not coordinates.any():
             return False
-        moved, length = (honest.mean - theta.double().cpu())[cells].norm(), theta.double().cpu()[cells].norm()
+        moved, length = (
+            (honest.mean - theta.double().cpu())[coordinates].norm(),
+            theta.double().cpu()[coordinates].norm(),
+        )
         return bool(moved < self.tolerance * length)
 
     def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
@@ -73,14 +76,14 @@ class ConvergenceRate(ActiveAttack):
         return scene.theta[index.cpu()]
 
     def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The sum of the round on the cells that the attacked clients and richer ones train."""
-        cells = self._readable(seen[0])
-        if not cells.any():
-            return NotAvailable("every cell of the attacked clients is also trained by poorer ones")
-        return self.isolated(scene, 0, seen[0], cells, seen[0].change)
+        """The sum of the round on the coordinates that the attacked clients and richer ones train."""
+        coordinates = self._readable(seen[0])
+        if not coordinates.any():
+            return NotAvailable("every weight of the attacked clients is also trained by poorer ones")
+        return self.isolated(scene, 0, seen[0], coordinates, seen[0].change)
 
     def _readable(self, seen: Observation) -> Tensor:
-        """(cells) bool: trained by all attacked clients, and by nobody poorer."""
+        """(coordinates) bool: trained by all attacked clients, and by nobody poorer."""
         attacked = self.present(seen)
         if not attacked:
             return torch.zeros(len(seen.change), dtype=torch.bool)

@@ -12,7 +12,7 @@ from app.federation.channels.base import Aggregate, Carries
 from app.federation.plan import Plan
 
 ZEROED = 1e-5
-"""Cells whose returned value is smaller than this share of the sent one count as zeroed by a defense."""
+"""Coordinates whose returned value is smaller than this share of the sent one count as zeroed by a defense."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +22,11 @@ class IsolatedUpdate:
     Attributes:
         clients: whose change it is, ascending.
         round: 0-based round in which they made it.
-        index: cells of the server's vector that it is known for (int64, ascending).
-        change: (cells) float64, sum of weight x (returned - sent) over the clients.
-        weight: (cells) float64, weights of those of the clients that train the cell, added up.
-        sent: (cells) float64, sum of weight x sent over the clients.
-        own: cells of the submodel of the widest of the clients (int64, ascending).
+        index: coordinates of the server's vector that it is known for (int64, ascending).
+        change: (coordinates) float64, sum of weight x (returned - sent) over the clients.
+        weight: (coordinates) float64, weights of those of the clients that train the coordinate, added up.
+        sent: (coordinates) float64, sum of weight x sent over the clients.
+        own: coordinates of the submodel of the widest of the clients (int64, ascending).
         model: what that client was sent, at `own`.
     """
 
@@ -39,14 +39,14 @@ class IsolatedUpdate:
     own: Tensor
     model: Tensor
 
-    def without_pull(self, cells: Tensor, pull: float) -> Tensor:
-        """Change at some of the cells, in their shape, if `pull` is the share of a value that weight decay took off."""
-        places = torch.searchsorted(self.index, cells.reshape(-1))
+    def without_pull(self, coordinates: Tensor, pull: float) -> Tensor:
+        """Change of some coordinates, in their shape; `pull` is the share of a value that weight decay removed."""
+        places = torch.searchsorted(self.index, coordinates.reshape(-1))
         change = self.change[places]
-        return (change + pull * self.sent[places] if pull else change).view(cells.shape)
+        return (change + pull * self.sent[places] if pull else change).view(coordinates.shape)
 
     def refilled(self) -> IsolatedUpdate:
-        """The same update for an attacker who knows that cells which moved little are zeroed: these did not move."""
+        """The same update for an attacker who knows that weights which moved little are zeroed: these did not move."""
         zeroed = (self.change + self.sent).abs() <= ZEROED * self.sent.abs()
         return replace(self, change=torch.where(zeroed, 0.0, self.change))
 
@@ -54,15 +54,15 @@ class IsolatedUpdate:
         """Euclidean distance from the clients' true change where it is read, as a share of its length.
 
         Args:
-            truth: (cells of the server's vector) float64, what the clients really did.
-            read: (cells of the server's vector) bool.
+            truth: (coordinates of the server's vector) float64, what the clients really did.
+            read: (coordinates of the server's vector) bool.
 
         Returns:
             0 or more; nan where the clients did nothing at all there.
         """
-        cells = read[self.index]
-        real = truth[self.index][cells]
-        return float((self.change[cells] - real).norm() / real.norm()) if real.any() else float("nan")
+        coordinates = read[self.index]
+        real = truth[self.index][coordinates]
+        return float((self.change[coordinates] - real).norm() / real.norm()) if real.any() else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Sent:
 
     Attributes:
         client: client id.
-        index: cells of the server's vector that the client sends back (int64, ascending).
+        index: coordinates of the server's vector that the client sends back (int64, ascending).
         vector: what it was sent there, or what the server takes it for.
         weight: its weight in the mean.
     """
@@ -88,9 +88,9 @@ class Observation:
 
     Attributes:
         plan: the round as it was carried out.
-        change: (cells) float64, sum over the clients of weight x (returned - sent).
-        mean: (cells) float64, the mean that came out.
-        clients: whose updates are in the sum, with the cells that each of them sends.
+        change: (coordinates) float64, sum over the clients of weight x (returned - sent).
+        mean: (coordinates) float64, the mean that came out.
+        clients: whose updates are in the sum, with the coordinates that each of them sends.
         weights: weight of each of them.
         adds_up: whether the weights of the sum are those of these clients, so that the change can be trusted.
     """
@@ -108,7 +108,7 @@ class Observation:
         return self.plan.round
 
     def holders(self, clients: Iterable[int]) -> Tensor:
-        """(cells) int64: how many of the clients contribute to every cell."""
+        """(coordinates) int64: how many of the clients contribute to every coordinate."""
         count = torch.zeros(len(self.change), dtype=torch.long)
         for client in clients:
             if client in self.clients:

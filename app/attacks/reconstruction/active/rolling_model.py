@@ -178,24 +178,26 @@ class RollingModel(ActiveAttack):
         return torch.full_like(sent, self.fill) if forgets else sent
 
     def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The difference of the sums on cells that the attacked clients enter and nobody else enters or leaves."""
+        """The difference of the sums on weights that the attacked clients enter and nobody else enters or leaves."""
         before, after = seen
         attacked, present = self.targets(after.plan), self.present(after)
-        cells = (before.holders(attacked) == 0) & (after.holders(present) == len(present))
+        coordinates = (before.holders(attacked) == 0) & (after.holders(present) == len(present))
         for client in {*before.clients, *after.clients} - set(present):
-            cells &= before.holders([client]) == after.holders([client])
-        if not cells.any():
+            coordinates &= before.holders([client]) == after.holders([client])
+        if not coordinates.any():
             return NotAvailable(
-                "no cell has the attacked clients in the second round alone and all others in both or in neither"
+                "no weight has the attacked clients in the second round alone and all others in both or in neither"
             )
-        return self.isolated(scene, 1, after, cells, after.change - before.change)
+        return self.isolated(scene, 1, after, coordinates, after.change - before.change)
 
     def _noise(self, scene: ServerKnowledge) -> Tensor:
-        """(cells) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
+        """(weights) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
         draw = torch_generator(scene.public.seed, "cover noise", scene.first)
         noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta) * 2 - 1
         first = scene.space.blocks[0].name.rpartition(".")[0] + "."
         for block in scene.space.blocks:
             silent = self.noised == "first-layer" and not block.name.startswith(first)
-            noise[block.cells] *= 0.0 if silent or block.start >= scene.space.trainable else self.noise * abs(self.fill)
+            noise[block.coordinates] *= (
+                0.0 if silent or block.start >= scene.space.trainable else self.noise * abs(self.fill)
+            )
         return noise

@@ -47,7 +47,7 @@ class TrapServer(ActiveAttack):
         return scene.models[self.name]
 
     def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """The client's cells of the manipulated model."""
+        """The client's coordinates of the manipulated model."""
         return self.announces(scene, stage)[index.cpu()]
 
     def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:

@@ -121,13 +121,13 @@ class DenseLayer:
         """Values of an image."""
         return self.weight.shape[1]
 
-    def cells(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Cells of the server's vector: (rows, inputs) of the weights, (rows) of the biases."""
+    def coordinates(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates of the server's vector: (rows, inputs) of the weights, (rows) of the biases."""
         weights = self.weight.start + rows[:, None] * self.inputs + torch.arange(self.inputs)
         return weights, self.bias.start + rows
 
     def rows_in(self, index: Tensor) -> Tensor:
-        """Rows (int64, ascending) all of whose cells are among the given ones (int64, ascending)."""
+        """Rows (int64, ascending) all of whose coordinates are among the given ones (int64, ascending)."""
         low, high = torch.searchsorted(index, torch.tensor([self.weight.start, self.weight.start + self.weight.size]))
         counts = torch.bincount((index[low:high] - self.weight.start) // self.inputs, minlength=self.rows)
         low, high = torch.searchsorted(index, torch.tensor([self.bias.start, self.bias.start + self.rows]))
@@ -157,19 +157,19 @@ def trapped(
     draw: torch.Generator,
     calibration: Calibration | None = None,
 ) -> Tensor:
-    """A client's cells with trap weights in the first layer, and behind it what the traps say.
+    """A client's coordinates with trap weights in the first layer, and behind it what the traps say.
 
     Args:
         layer: the first layer.
         space: layout of the server's vector.
         traps: how weights are drawn.
-        index: cells of the client (int64, ascending).
-        theta: the server's vector, for cells that stay as they are.
+        index: coordinates of the client (int64, ascending).
+        theta: the server's vector, for coordinates that stay as they are.
         draw: where weights are drawn from; the same for all clients that are to get the same model.
         calibration: what biases are fitted to; None where they are not.
     """
     vector, rows = theta[index].clone(), layer.rows_in(index)
-    weights, biases = layer.cells(rows)
+    weights, biases = layer.coordinates(rows)
     matrix = traps.matrix(len(rows), layer.inputs, draw)
     shift = traps.vector(len(rows), draw) if calibration is None else calibration.biases(matrix)
     vector[torch.searchsorted(index, weights.reshape(-1))] = matrix.reshape(-1).to(vector)
@@ -186,9 +186,9 @@ def _behind(layer: DenseLayer, space: ParameterSpace, index: Tensor) -> Iterator
         if block.name in (layer.weight.name, layer.bias.name) or block.start >= space.trainable:
             continue
         ends = torch.searchsorted(index, torch.tensor([block.start, block.start + block.size])).tolist()
-        cells = index[ends[0] : ends[1]] - block.start
-        rows = len(torch.unique(cells // (block.size // block.shape[0])))
-        yield slice(*ends), ((rows, len(cells) // rows) if len(block.shape) > 1 else (rows,))
+        coordinates = index[ends[0] : ends[1]] - block.start
+        rows = len(torch.unique(coordinates // (block.size // block.shape[0])))
+        yield slice(*ends), ((rows, len(coordinates) // rows) if len(block.shape) > 1 else (rows,))
 
 
 def invert(
@@ -205,9 +205,9 @@ def invert(
         count: number of images that the attacked clients have.
     """
     rows = layer.rows_in(update.index)
-    weights, biases = layer.cells(rows)
+    weights, biases = layer.coordinates(rows)
     pull = training.pull if decay == "corrected" else 0.0
-    moved, bias_moved = (update.without_pull(cells, pull) for cells in (weights, biases))
+    moved, bias_moved = (update.without_pull(coordinates, pull) for coordinates in (weights, biases))
     alive = bias_moved.abs() > LEAST_BIAS * bias_moved.abs().max() if len(rows) else torch.zeros(0, dtype=torch.bool)
     shape = store.shape
     found = (moved[alive] / bias_moved[alive, None]).view(-1, shape.channels, shape.height, shape.width)

@@ -33,7 +33,7 @@ class ImageExtraction(ABC):
         return training if isinstance(training, str) else None
 
     def reads(self, space: ParameterSpace) -> Tensor:
-        """(cells) bool: which cells of the server's vector it looks at."""
+        """(coordinates) bool: which coordinates of the server's vector it looks at."""
         return torch.arange(space.size) < space.trainable
 
     @abstractmethod
@@ -72,10 +72,10 @@ class DenseRatio(ImageExtraction):
     def reads(self, space: ParameterSpace) -> Tensor:
         """The first layer."""
         first = space.blocks[0].name.rpartition(".")[0] + "."
-        cells = torch.zeros(space.size, dtype=torch.bool)
+        coordinates = torch.zeros(space.size, dtype=torch.bool)
         for block in space.blocks:
-            cells[block.cells] = block.name.startswith(first)
-        return cells
+            coordinates[block.coordinates] = block.name.startswith(first)
+        return coordinates
 
     def candidates(
         self, update: IsolatedUpdate, public: PublicKnowledge, space: ParameterSpace, labels: Tensor
@@ -146,7 +146,7 @@ def _training(update: IsolatedUpdate, public: PublicKnowledge) -> LinearTraining
 
 
 def _gradient(update: IsolatedUpdate, training: LinearTraining, parameters: int) -> tuple[Tensor, Tensor]:
-    """Mean gradient over the clients' submodel, flat over its parameters, and which cells of it are known."""
+    """Mean gradient over the clients' submodel, flat over its parameters, and which coordinates of it are known."""
     held = torch.isin(update.index, update.own)
     places = torch.searchsorted(update.own, update.index).clamp(max=len(update.own) - 1)
     trained = held & (places < parameters)

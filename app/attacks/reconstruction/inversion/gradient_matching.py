@@ -68,7 +68,7 @@ class Box:
 class GradientMatching:
     """Seeks a batch whose gradient has the direction of the observed one, preferring smooth images.
 
-    The distance is 1 less the cosine of the two gradients over the cells that were read, plus `tv` times the mean
+    The distance is 1 less the cosine of the two gradients over the coordinates that were read, plus `tv` times the mean
     absolute difference of neighbouring pixels. Only the direction counts, so that the learning rate need not be known.
 
     Two things are added for convolutional networks. Every step also moves blocks of pixels together, since the layout
@@ -124,7 +124,8 @@ class GradientMatching:
             net: network with the values it had when the batch was put through it, on any device. It is run in training
                 mode with the batch statistics of the sought images and without dropout; it is left as it was.
             gradient: (parameters,) of the mean cross-entropy, flat over `net.parameters()`, up to a positive factor.
-            known: (parameters,) bool, cells that the attacker could read, None for all; others are never looked at.
+            known: (parameters,) bool, coordinates that the attacker could read, None for all; others are never looked
+                at.
             shape: size of an image and number of classes.
             count: images in the batch, at least 1.
             labels: (count,) their labels, needed where labels are known.
@@ -215,7 +216,9 @@ class _Target:
         self._parameters = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
         # Running statistics are written in training mode: these copies take the writing.
         self._buffers = {name: value.clone() for name, value in net.named_buffers()}
-        self._cells = None if known is None or bool(known.all()) else known.to(gradient.device).nonzero().squeeze(1)
+        self._coordinates = (
+            None if known is None or bool(known.all()) else known.to(gradient.device).nonzero().squeeze(1)
+        )
         self._wanted = self._direction(gradient)
 
     def distance(self, images: Tensor) -> Tensor:
@@ -228,7 +231,7 @@ class _Target:
         return 1 - self._direction(torch.cat([part.reshape(-1) for part in parts])) @ self._wanted
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        seen = gradient if self._cells is None else gradient[self._cells]
+        seen = gradient if self._coordinates is None else gradient[self._coordinates]
         return seen / seen.norm().clamp(min=torch.finfo(seen.dtype).tiny)
 
     def _run(self, images: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
 
     Args:
         net: network that the batch was put through.
-        gradient: (parameters,) flat over `net.parameters()`; cells that nobody could read must be 0, and a class
+        gradient: (parameters,) flat over `net.parameters()`; coordinates that nobody could read must be 0, and a class
             whose bias is among them is missed. Its size matters where labels repeat: a clipped gradient makes the
             classes look evenly spread.
         count: samples of the batch, at least 1.
@@ -67,7 +67,7 @@ def head_gradient(net: nn.Module, layer: nn.Linear, gradient: Tensor) -> HeadGra
     for parameter in net.parameters():
         found[id(parameter)] = gradient[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
-    assert start == len(gradient), f"the network has {start} parameters, the gradient {len(gradient)} cells"
+    assert start == len(gradient), f"the network has {start} parameters, the gradient {len(gradient)} weights"
     bias = None if layer.bias is None else found[id(layer.bias)]
     return HeadGradient(found[id(layer.weight)], bias)
 
