@@ -68,8 +68,8 @@ class PublicKnowledge:
     def took_part(self) -> frozenset[int]:
         """Clients that the plan has in any round: of nobody else can a model know anything."""
         assert self.plan_of is not None, "who took part is known from the public plan alone"
-        roster = self.plan_of(0).roster
-        return frozenset(client for round_ in range(self.rounds) for client in roster.participants(round_))
+        client_pool = self.plan_of(0).client_pool
+        return frozenset(client for round_ in range(self.rounds) for client in client_pool.participants(round_))
 
     @property
     def traits(self) -> frozenset[Trait]:

@@ -213,4 +213,4 @@ def _plan_of(public: PublicKnowledge) -> Callable[[int], Plan]:
 
 
 def _sizes(public: PublicKnowledge) -> tuple[int, ...]:
-    return _plan_of(public)(0).roster.sizes
+    return _plan_of(public)(0).client_pool.sizes

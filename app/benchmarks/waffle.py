@@ -73,7 +73,7 @@ class _WaffleLoop:
         self._private = [name in private for name in self._names]
         start = [parameter.detach().clone() for parameter in self.net.parameters()]
         self._own = [[tensor.clone() for tensor in start] for _ in range(work.clients)]
-        self.net.conceal()
+        self.net.mask_private()
 
     @torch.no_grad()
     def round(self, number: int) -> int:
@@ -116,7 +116,7 @@ class _WaffleLoop:
     def _settle(
         self, net: ScalableNet, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], noise: torch.Generator
     ) -> None:
-        for name, value in net.draw(noise).items():
+        for name, value in net.sample_noise(noise).items():
             buffers[name].copy_(value)
-        for name, (low, high) in net.bounds().items():
+        for name, (low, high) in net.clamp_ranges().items():
             parameters[name].clamp_(low, high)

@@ -17,7 +17,7 @@ from app.commands.fit import quieten
 from app.errors import UserError
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
-from app.federation.private_coordinates import sent_coordinates, sent_rounds
+from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.results.run.folder import finite, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
@@ -77,9 +77,10 @@ def plan(arguments: Sequence[str]) -> int:
     command = PlanCommand(arguments)
     federation = command.prepared()
     rounds = command.settings.rounds or federation.rounds
-    maps = PlanMaps(federation.space, len(federation.roster.sizes), {*range(min(3, rounds)), rounds - 1})
-    bar = tqdm(sent_rounds(federation, range(rounds)), total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
-    found = audit(maps.follow(bar), federation.space, sent_coordinates(federation), maps.watch)
+    maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
+    uploads = uploaded_rounds(federation, range(rounds))
+    bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
+    found = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
     print(header(federation, found), table(found), sep="\n\n")
     print("", *map(_item, findings(found, federation.uncovered_cells)), sep="\n")
     pictures = _keep(command.folder_of_plan, federation, found, maps.layers)
@@ -110,7 +111,7 @@ def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: l
 def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> list[str]:
     if not layers:
         return []
-    title = f"{federation.method.title}, {len(federation.roster.sizes)} clients"
+    title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
     draw_overview(layers, title).savefig(folder / "overview.png", dpi=130)
     for layer in tqdm(layers, unit=" pictures", delay=1, leave=False, disable=None):
         draw_layer(layer, title).savefig(folder / f"{layer.name}.png", dpi=130)

@@ -84,13 +84,13 @@ class _SamePlan(Callback):
     """Gives a shadow federation the clients and the plan of the attacked one; only the sizes are its own."""
 
     def __init__(self, attacked: FederatedModule) -> None:
-        self._roster = attacked.roster
+        self._client_pool = attacked.client_pool
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """After the network is built, before the first round."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
-        pl_module.roster = replace(self._roster, sizes=tuple(pl_module.data.sizes))
+        pl_module.client_pool = replace(self._client_pool, sizes=tuple(pl_module.data.sizes))
 
 
 def _membership(attacked: Membership, members: Sequence[Ids], seed: int) -> Membership:

@@ -79,7 +79,7 @@ class AllClients:
     @property
     def _clients(self) -> tuple[int, ...]:
         """Who is evaluated: all clients that belong to the federation."""
-        return self._federation.roster.present
+        return self._federation.client_pool.present
 
     def _share(self) -> list[int]:
         """Clients with a test set that this process evaluates."""
@@ -144,7 +144,7 @@ class AllClients:
         net, flat = self._net(rate)
         flat.write(vector)
         noise = torch_generator(federation.seed, "everyone", self._plan.round, client)
-        for name, value in net.draw(noise).items():
+        for name, value in net.sample_noise(noise).items():
             net.get_buffer(name).copy_(value)
         store, size = federation.data.store, federation.evaluation.batch_size
         with (
@@ -237,7 +237,7 @@ class Joining(AllClients):
 
     @property
     def _clients(self) -> tuple[int, ...]:
-        return tuple(sorted(self._federation.roster.absent))
+        return tuple(sorted(self._federation.client_pool.absent))
 
     def scores(self, choice: Choice = "none") -> tuple[LocalScore, ...]:
         """Newcomers as they come: with the server's model, or with the mean of the private parts in the federation."""

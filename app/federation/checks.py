@@ -77,16 +77,16 @@ def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
-    if federation.net.private_names() and min(federation.roster.capacities) < 1:
+    if federation.net.private_names() and min(federation.client_pool.capacities) < 1:
         yield Problem(
-            f"clients of width {min(federation.roster.capacities):g} with {type(federation.net).__name__}",
+            f"clients of width {min(federation.client_pool.capacities):g} with {type(federation.net).__name__}",
             "its factors are numbered on their own, so a choice of channels says nothing about them: WAFFLe and "
             "submodels do not go together",
             "set --model.capacities '[1.0]', or use the network without factors",
         )
         return
     yield from submodel_problems(
-        federation.method, federation.space, federation.roster.capacities, type(federation.net).__name__
+        federation.method, federation.space, federation.client_pool.capacities, type(federation.net).__name__
     )
     if uses_batch_statistics(federation.net) and federation.local.batch_size < 2:
         yield Problem(

@@ -82,7 +82,7 @@ class ClientModule(LightningModule):
         self.lr = 0.0
         self.optimizer: Optimizer | None = None
         self.batches: Iterable[Batch] = ()
-        self.draw: Callable[[Tensor], Batch] | None = None
+        self.load_samples: Callable[[Tensor], Batch] | None = None
         self.take_step: Callable[[Batch], Tensor] = self.plain_step
         self.noise: torch.Generator | None = None
         self.register_buffer("share", torch.ones(()), persistent=False)
@@ -131,7 +131,7 @@ class ClientModule(LightningModule):
 
     def _ordered(self, dropout: OrderedDropout, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The same for a drawn width; with distillation, the widest network learns in the same step."""
-        rate = dropout.draw()
+        rate = dropout.sample_width()
         logits = dropout.logits(self.net, rate, images)
         loss = self.label_loss(logits, labels)
         if not dropout.distils or rate not in dropout.nets:
@@ -175,7 +175,7 @@ class ClientModule(LightningModule):
         """What happens between steps: the net draws anew, and its parameters return within their bounds."""
         net, noise = self.bare, self.noise
         parameters = dict(net.named_parameters())
-        bounds = [(parameters[name], *limits) for name, limits in net.bounds().items()]
+        bounds = [(parameters[name], *limits) for name, limits in net.clamp_ranges().items()]
 
         @torch.no_grad()
         def settle() -> None:
@@ -188,7 +188,7 @@ class ClientModule(LightningModule):
 
     def redraw(self, generator: torch.Generator) -> None:
         """Let the net draw its random choices anew."""
-        for name, value in self.bare.draw(generator).items():
+        for name, value in self.bare.sample_noise(generator).items():
             self.bare.get_buffer(name).copy_(value)
 
     def plain_step(self, batch: Batch) -> Tensor:

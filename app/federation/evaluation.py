@@ -59,7 +59,7 @@ class Evaluation:
                 "set --model.evaluation.everyone to a number of rounds, or to 0 for the last round only",
             )
 
-    def everyone_due(self, round_: int, rounds: int) -> bool:
+    def all_clients_due(self, round_: int, rounds: int) -> bool:
         """Whether all clients of the federation are evaluated after this (0-based) round."""
         return round_ + 1 == rounds or (self.everyone > 0 and (round_ + 1) % self.everyone == 0)
 

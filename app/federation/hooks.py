@@ -211,8 +211,8 @@ class RoundHooks:
 
 def federated_callbacks(trainer: Trainer) -> list[FederatedCallback]:
     """Those of a trainer's callbacks that hear what happens inside a round, in order."""
-    everyone: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in everyone if isinstance(callback, FederatedCallback)]
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, FederatedCallback)]
 
 
 def overriding(callbacks: list[FederatedCallback], hook: str) -> list[FederatedCallback]:

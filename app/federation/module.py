@@ -56,7 +56,7 @@ class FederatedModule(LightningModule):
 
     net: ScalableNet
     space: ParameterSpace
-    roster: ClientPool
+    client_pool: ClientPool
     hooks: RoundHooks
     local_context: LocalContext
     _round: Round
@@ -134,10 +134,10 @@ class FederatedModule(LightningModule):
         if self.local.channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
         self.space = ParameterSpace(self.net)
-        self.roster = self._roster()
+        self.client_pool = self._client_pool()
         private = [*self.personal_patterns, *self.net.private_names()]
         self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
-        self.net.conceal()
+        self.net.mask_private()
         raise_all([*network_problems(self), *defense_problems(self)])
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
@@ -321,17 +321,17 @@ class FederatedModule(LightningModule):
     @property
     def widths(self) -> tuple[float, ...]:
         """All width rates that clients may train, widest first."""
-        return self.method.rates(self.roster.capacities)
+        return self.method.rates(self.client_pool.capacities)
 
     def plan_of(self, round_: int) -> Plan:
         """The plan of any round (0-based)."""
-        return Plan(round_, self.roster, self.method, self.space, self.device)
+        return Plan(round_, self.client_pool, self.method, self.space, self.device)
 
     def _blocks(self) -> tuple[Tensor, ...]:
         share = self.plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)
         return torch.tensor(share, dtype=torch.long).split(self.block_size)
 
-    def _roster(self) -> ClientPool:
+    def _client_pool(self) -> ClientPool:
         sizes = tuple(self.data.sizes)
         rates = self.capacities.assign(sizes, self.seed)
         absent = self.newcomers.chosen(len(sizes), self.seed)

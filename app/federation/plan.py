@@ -85,7 +85,7 @@ class Plan:
     def __init__(
         self,
         round_: int,
-        roster: ClientPool,
+        client_pool: ClientPool,
         method: SubmodelMethod,
         space: ParameterSpace,
         device: torch.device | str = "cpu",
@@ -101,24 +101,24 @@ class Plan:
         """
         self.round = round_
         self._device = device
-        self.roster = roster
-        self.participants = roster.participants(round_)
-        self.capacities = roster.capacities_in(round_)
+        self.client_pool = client_pool
+        self.participants = client_pool.participants(round_)
+        self.capacities = client_pool.capacities_in(round_)
         self._method = method
         self._space = space
         self._indices: dict[Hashable, Tensor] = {}
 
-    def seat(self, client: int) -> ClientRound:
+    def client_round(self, client: int) -> ClientRound:
         """The client's place in the round."""
-        return ClientRound(self.round, client, self.capacities[client], len(self.capacities), self.roster.seed)
+        return ClientRound(self.round, client, self.capacities[client], len(self.capacities), self.client_pool.seed)
 
     def key(self, client: int) -> Hashable:
         """Clients with equal keys hold the same submodel this round."""
-        return self._method.key(self.seat(client))
+        return self._method.key(self.client_round(client))
 
     def rate(self, client: int) -> float:
         """Width rate of the client's submodel this round, in (0, 1]."""
-        return self._method.rate(self.seat(client))
+        return self._method.rate(self.client_round(client))
 
     def index(self, client: int) -> Tensor:
         """Coordinates of the client's submodel (int64, ascending)."""
@@ -126,12 +126,12 @@ class Plan:
         if key not in self._indices:
             if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory
                 self._indices.clear()
-            self._indices[key] = self._method.index(self._space, self.seat(client)).to(self._device)
+            self._indices[key] = self._method.index(self._space, self.client_round(client)).to(self._device)
         return self._indices[key]
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:
         """Clients that one of several processes trains, padded with NOBODY to the length of the longest share."""
-        longest = -(-self.roster.most // ranks)
+        longest = -(-self.client_pool.most // ranks)
         mine = self.participants[rank::ranks]
         return mine + (NOBODY,) * (longest - len(mine))
 

@@ -34,7 +34,7 @@ class LabelRows:
             if block.name.rpartition(".")[0] == last:
                 self._label[block.coordinates] = torch.arange(classes).repeat_interleave(block.size // classes)
 
-    def sent(self, index: Tensor, owned: Tensor) -> Tensor:
+    def uploaded(self, index: Tensor, owned: Tensor) -> Tensor:
         """Mask over a submodel's coordinates: False on rows of classes the client does not have.
 
         Args:
@@ -138,7 +138,7 @@ class PersonalCoordinates:
         self._values = {int(client): torch.as_tensor(values) for client, values in state.items()}
 
 
-class SentRound:
+class UploadedRound:
     """A round of the plan with the weights that clients send: rows of classes a client does not have may stay with it.
 
     Attributes:
@@ -175,27 +175,27 @@ class SentRound:
         index = self.plan.index(client)
         if self._rows is None:
             return index
-        sent = self._rows.sent(index, self._owned[client])
-        return index if sent.all() else index[sent]  # clients that send all of a submodel get the same object
+        uploaded = self._rows.uploaded(index, self._owned[client])
+        return index if uploaded.all() else index[uploaded]  # clients that send all of a submodel get the same object
 
 
-def sent_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[SentRound]:
+def uploaded_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[UploadedRound]:
     """Rounds (0-based) of a prepared federation, one after the other."""
     for round_ in rounds:
-        yield sent_round(federation, federation.plan_of(round_))
+        yield uploaded_round(federation, federation.plan_of(round_))
 
 
-def sent_round(federation: FederatedModule, plan: Plan) -> SentRound:
+def uploaded_round(federation: FederatedModule, plan: Plan) -> UploadedRound:
     """A round of a prepared federation."""
     if not federation.local.mask_labels:
-        return SentRound(plan)
+        return UploadedRound(plan)
     owned = [federation.data.owned_classes(client) for client in range(federation.data.clients)]
-    return SentRound(plan, federation.label_rows, owned)
+    return UploadedRound(plan, federation.label_rows, owned)
 
 
-def sent_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
+def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
     """Coordinates that every participant sends (int64, ascending); clients with the same submodel share one array."""
-    found, masked = sent_round(federation, plan), federation.local.mask_labels
+    found, masked = uploaded_round(federation, plan), federation.local.mask_labels
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
     for client in plan.participants:
@@ -215,6 +215,6 @@ def received_coordinates(federation: FederatedModule, plan: Plan, client: int) -
     return index[federation.personal.shared(index)].cpu().numpy()
 
 
-def sent_coordinates(federation: FederatedModule) -> Tensor:
+def uploaded_coordinates(federation: FederatedModule) -> Tensor:
     """(coordinates of the server's vector) bool: False for personal coordinates, which no client ever sends."""
     return federation.personal.shared(torch.arange(federation.space.size))

@@ -157,7 +157,7 @@ class Round:
         sent = federation.personal.shared(index) if federation.personal else None
         if task.owned is None:
             return sent
-        rows = federation.label_rows.sent(index, task.owned)
+        rows = federation.label_rows.uploaded(index, task.owned)
         return rows if sent is None else rows & sent
 
 

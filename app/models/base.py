@@ -70,15 +70,15 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
         """Names of the parameters that stay on the client by design, so that they are never part of an update."""
         return ()
 
-    def conceal(self) -> None:
+    def mask_private(self) -> None:
         """Replace the private parameters by what anybody may see: what a server has that knows no client's own."""
         return
 
-    def draw(self, generator: torch.Generator) -> Mapping[str, Tensor]:
+    def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
         """What a local step draws at random: values of (not persistent) buffers, by name."""
         return {}
 
-    def bounds(self) -> Mapping[str, tuple[float, float]]:
+    def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Smallest and largest value of parameters that are kept within bounds before every local step, by name."""
         return {}
 

@@ -134,7 +134,7 @@ class FactorLayer(nn.Module, ABC):
             choice = ibp.bernoulli_kl(torch.sigmoid(logits), p)
         return choice + ibp.kumaraswamy_beta_kl(c, d, self.alpha)
 
-    def bounds(self) -> Mapping[str, tuple[float, float]]:
+    def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Smallest and largest value of the private parameters, as they are kept."""
         limits = {"pi": ibp.LIMIT, "c": ibp.LOG_LIMIT, "d": ibp.LOG_LIMIT}
         return {name: (-limit / self._scale, limit / self._scale) for name, limit in limits.items()}

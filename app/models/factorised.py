@@ -226,7 +226,7 @@ class Factorised(ScalableNet):
         """Every factorised layer's `pi`, `c` and `d`."""
         return tuple(f"{layer}.{name}" for layer in self._sizes for name in PRIVATE)
 
-    def conceal(self) -> None:
+    def mask_private(self) -> None:
         """Forget the choice: all factors for certain, or the prior, as `unqueried` says."""
         for layer in self._layers():
             if self.unqueried == "everything":
@@ -234,17 +234,17 @@ class Factorised(ScalableNet):
             else:
                 layer.choose_prior()
 
-    def draw(self, generator: torch.Generator) -> Mapping[str, Tensor]:
+    def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
         """Noise of one local step, by buffer, on the generator's device."""
         like = self._layers()[0].strength
         sizes = {f"{layer}.{name}": size for layer, size in self._sizes.items() for name in NOISE}
         drawn = torch.rand(sum(sizes.values()), generator=generator, device=generator.device, dtype=like.dtype)
         return dict(zip(sizes, drawn.split(list(sizes.values())), strict=True))
 
-    def bounds(self) -> Mapping[str, tuple[float, float]]:
+    def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Bounds of the private parameters."""
         layers = self.factor_layers().items()
-        return {f"{layer}.{name}": bound for layer, part in layers for name, bound in part.bounds().items()}
+        return {f"{layer}.{name}": bound for layer, part in layers for name, bound in part.clamp_ranges().items()}
 
     def penalty(self) -> Tensor | None:
         """The weighted divergence of the choices from their prior; None where its weight is 0."""

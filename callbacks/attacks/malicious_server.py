@@ -23,7 +23,7 @@ from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
-from app.federation.private_coordinates import sent_indices
+from app.federation.private_coordinates import uploaded_indices
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.results.attacks.reconstruction_results import ReconstructionResults
@@ -175,7 +175,7 @@ class MaliciousServer(FederatedCallback):
             public = public_knowledge(federation, plan.round + self.attack.rounds)
             theta = federation.theta.detach().cpu().clone()
             last = federation.plan_of(plan.round + self.attack.rounds - 1)
-            images = sum(last.roster.sizes[client] for client in self.attack.targets(last))
+            images = sum(last.client_pool.sizes[client] for client in self.attack.targets(last))
             self._scene = ServerKnowledge(public, federation.space, theta, plan.round, images, self.reading.baited)
 
     def _stage(self, round_: int) -> int | None:
@@ -250,7 +250,7 @@ class MaliciousServer(FederatedCallback):
 
     def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
         """What the server sent to those whose updates arrived, and how much they count."""
-        plan, coordinates = federation.plan, sent_indices(federation, federation.plan)
+        plan, coordinates = federation.plan, uploaded_indices(federation, federation.plan)
         weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
         for client in sorted({client for part in gather(self._arrived) for client in part}):
             index, own = plan.index(client).cpu(), torch.from_numpy(coordinates[client])

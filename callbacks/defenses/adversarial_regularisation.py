@@ -132,8 +132,8 @@ class AdversarialRegularisation(FederatedCallback):
         self, federation: FederatedModule, client: ClientModule, size: int, draws: torch.Generator
     ) -> tuple[Tensor, Tensor, int]:
         """Logits and labels of drawn members, then of drawn reference samples, and how many are members."""
-        assert client.draw is not None
-        inside, inside_labels = client.draw(torch.randperm(client.samples, generator=draws)[:size])
+        assert client.load_samples is not None
+        inside, inside_labels = client.load_samples(torch.randperm(client.samples, generator=draws)[:size])
         reference = federation.data.reference_indices(client.client)
         chosen = reference[torch.randperm(len(reference), generator=draws)[:size]]
         outside, outside_labels = federation.data.store.batch(chosen, inside.dtype)

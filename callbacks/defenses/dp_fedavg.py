@@ -73,7 +73,7 @@ class DPFedAvg(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Budgets that mean nothing."""
-        clients = len(federation.roster.sizes)
+        clients = len(federation.client_pool.sizes)
         wrong = list(self._setting_problems(clients))
         yield from wrong
         if not wrong:
@@ -142,21 +142,21 @@ class DPFedAvg(FederatedCallback):
 
     def _expected_weights(self, federation: FederatedModule) -> Tensor:
         """What every coordinate's weights add up to on average over who takes part: public, the same whoever does."""
-        plan, roster = federation.plan, federation.roster
+        plan, client_pool = federation.plan, federation.client_pool
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for client in roster.present:
+        for client in client_pool.present:
             groups[plan.key(client)].append(client)
         expected = torch.zeros(federation.space.size, dtype=torch.float64, device=federation.theta.device)
         for clients in groups.values():
             index = plan.index(clients[0])
             index = index[federation.personal.shared(index)]
-            weight = sum(self._weight(federation, client) for client in clients) * roster.participation
+            weight = sum(self._weight(federation, client) for client in clients) * client_pool.participation
             expected.index_add_(0, index, torch.full_like(index, weight, dtype=expected.dtype))
         return expected
 
     def _weight(self, federation: FederatedModule, client: int) -> float:
         """Weight of a client, at most 1."""
-        sizes = federation.roster.sizes
+        sizes = federation.client_pool.sizes
         if federation.weighting == "uniform":
             return 1.0
         return min(1.0, sizes[client] / (self.max_samples or max(sizes)))
@@ -218,7 +218,7 @@ class DPFedAvg(FederatedCallback):
         return epsilon([steps] if steps.count else [], self._delta(federation), self.accountant)
 
     def _delta(self, federation: FederatedModule) -> float:
-        return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.roster.sizes))
+        return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.client_pool.sizes))
 
     def state_dict(self) -> dict[str, Any]:
         """Rounds that have been paid for."""

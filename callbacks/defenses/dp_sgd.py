@@ -83,7 +83,7 @@ class DPSGD(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Budgets that mean nothing, and settings under which samples cannot be told apart."""
-        wrong = [*self._budget_problems(max(federation.roster.sizes)), *self._training_problems(federation)]
+        wrong = [*self._budget_problems(max(federation.client_pool.sizes)), *self._training_problems(federation)]
         yield from wrong
         if not wrong:
             yield from self._planning_problems(federation)
@@ -134,16 +134,16 @@ class DPSGD(FederatedCallback):
 
     def _plan(self, federation: FederatedModule) -> None:
         """Choose the noise: as given, or the least that keeps to the budget in the planned rounds."""
-        local, roster = federation.local, federation.roster
-        passes = [local.steps_per_epoch(samples) for samples in roster.sizes]
+        local, client_pool = federation.local, federation.client_pool
+        passes = [local.steps_per_epoch(samples) for samples in client_pool.sizes]
         counts = [local.steps if local.steps is not None else local.epochs * batches for batches in passes]
-        self.budgets.plan(list(map(RoundOfSteps, roster.sizes, passes, counts)))
+        self.budgets.plan(list(map(RoundOfSteps, client_pool.sizes, passes, counts)))
         if self.noise is not None:
             self.budgets.noise = self.noise
         else:
             rounds = range(federation.rounds)
             self.budgets.noise = self.budgets.noise_for(
-                Counter(client for round_ in rounds for client in roster.participants(round_))
+                Counter(client for round_ in rounds for client in client_pool.participants(round_))
             )
 
     # ---- a round ---------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class DPSGD(FederatedCallback):
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
         """The largest budget that a client has spent: clients hold different samples, so budgets do not add up."""
-        rates = {self.budgets.of(client).rate for client in range(len(federation.roster.sizes))}
+        rates = {self.budgets.of(client).rate for client in range(len(federation.client_pool.sizes))}
         drawn = "Poisson" if self.sampling == "poisson" else "shuffled batches, accounted for as Poisson"
         spent = self.budgets.spent()
         return PrivacyStatement(
@@ -254,7 +254,7 @@ class DPSGD(FederatedCallback):
 
 def _poisson_batches(client: ClientModule, steps: Steps, coins: torch.Generator) -> Iterator[Batch]:
     """Batches into which every sample comes by a coin of its own; some may be empty."""
-    draw, samples = client.draw, client.samples
+    draw, samples = client.load_samples, client.samples
     assert draw is not None
     for _ in range(steps.count):
         chosen = torch.rand(samples, generator=coins, dtype=torch.float64) < steps.rate

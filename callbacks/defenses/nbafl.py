@@ -76,7 +76,7 @@ class NbAFL(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Budgets that mean nothing, and a theorem that gives no number."""
-        wrong = list(self._setting_problems(federation.rounds, max(federation.roster.sizes)))
+        wrong = list(self._setting_problems(federation.rounds, max(federation.client_pool.sizes)))
         yield from wrong
         if not wrong:
             try:
@@ -96,10 +96,10 @@ class NbAFL(FederatedCallback):
 
     def setting(self, federation: FederatedModule) -> Setting:
         """What the noise depends on."""
-        roster, rounds = federation.roster, federation.rounds
-        clients = len(roster.present)
-        participants = max(1, round(roster.participation * clients))
-        moved = 2 * self.clip / (min(roster.sizes) if self.sensitivity == "published" else 1)
+        client_pool, rounds = federation.client_pool, federation.rounds
+        clients = len(client_pool.present)
+        participants = max(1, round(client_pool.participation * clients))
+        moved = 2 * self.clip / (min(client_pool.sizes) if self.sensitivity == "published" else 1)
         exposures = self.exposures or max(1, -(-rounds * participants // clients))
         return Setting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
 
@@ -142,7 +142,7 @@ class NbAFL(FederatedCallback):
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
         """The nominal budget, with what the noise on the uploads proves; or that proof itself."""
         rounds = range(federation.trainer.current_epoch)
-        uploads = Counter(client for round_ in rounds for client in federation.roster.participants(round_))
+        uploads = Counter(client for round_ in rounds for client in federation.client_pool.participants(round_))
         noise = self._up / (2 * self.clip)
         spent = {count: analytic_epsilon(noise, self.delta, count) for count in set(uploads.values())}
         proved = tuple((client, spent[count]) for client, count in sorted(uploads.items()))

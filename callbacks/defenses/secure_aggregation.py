@@ -71,7 +71,7 @@ class SecureAggregation(FederatedCallback):
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Settings that mean nothing, and plans that give clients away."""
         common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
-        wrong = [*common, *self._setting_problems(federation.roster)]
+        wrong = [*common, *self._setting_problems(federation.client_pool)]
         yield from wrong
         if wrong:
             return
@@ -83,10 +83,10 @@ class SecureAggregation(FederatedCallback):
         if not self.allow_singletons:
             yield from guard_problems(self._findings, self.model_bound)
 
-    def _setting_problems(self, roster: ClientPool) -> Iterable[Problem]:
-        if roster.most < 2:
+    def _setting_problems(self, client_pool: ClientPool) -> Iterable[Problem]:
+        if client_pool.most < 2:
             yield Problem(
-                f"{roster.most} of {len(roster.sizes)} clients takes part in a round",
+                f"{client_pool.most} of {len(client_pool.sizes)} clients takes part in a round",
                 "a sum over one client is its update, so every round would be given up",
                 "raise --model.participation",
             )

@@ -239,11 +239,11 @@ class Tripwire(FederatedCallback):
 
     def _index(self, federation: FederatedModule, plan: Plan, client: int) -> Tensor:
         """The client's coordinates by the announced method; called by several workers, so nothing is ever taken out."""
-        seat = plan.seat(client)
-        key = self._method.key(seat)
+        client_round = plan.client_round(client)
+        key = self._method.key(client_round)
         index = self._expected.get(key)
         if index is None:
-            index = self._method.index(federation.space, seat)
+            index = self._method.index(federation.space, client_round)
             if len(self._expected) < 64:  # methods with one submodel per client must not fill the memory
                 self._expected[key] = index
         return index
@@ -265,7 +265,7 @@ class Tripwire(FederatedCallback):
         arrays: dict[Hashable, np.ndarray] = {}
         indices: dict[int, np.ndarray] = {}
         for client in plan.participants:
-            key = self._method.key(plan.seat(client))
+            key = self._method.key(plan.client_round(client))
             if key not in arrays:
                 index = self._index(federation, plan, client)
                 arrays[key] = index[federation.personal.shared(index)].numpy()

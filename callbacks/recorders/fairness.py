@@ -46,7 +46,7 @@ class FairnessRecorder(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         self._fresh = False
         if self._folder is not None and trainer.current_epoch and not self._tidy:
-            rounds, due = pl_module.rounds, pl_module.evaluation.everyone_due
+            rounds, due = pl_module.rounds, pl_module.evaluation.all_clients_due
             planned = [round_ + 1 for round_ in range(trainer.current_epoch) if due(round_, rounds)]
             try:
                 rank_zero_only(forget_unplanned)(self._folder, planned)
@@ -60,7 +60,7 @@ class FairnessRecorder(FederatedCallback):
         round_ = pl_module.plan.round
         stops = trainer.should_stop and round_ + 1 >= (trainer.min_epochs or 0)
         last = stops or round_ + 1 == pl_module.rounds
-        if last or pl_module.evaluation.everyone_due(round_, pl_module.rounds):
+        if last or pl_module.evaluation.all_clients_due(round_, pl_module.rounds):
             self._measure(pl_module, round_ + 1, last)
             self._fresh = self._last is not None
 
@@ -90,12 +90,12 @@ class FairnessRecorder(FederatedCallback):
 
     def _measure(self, federation: FederatedModule, round_: int, last: bool) -> None:
         """Evaluate everybody, on all processes; nothing is kept where no client has a test set."""
-        everyone = AllClients(federation, round_ - 1)
-        choices: tuple[Choice, ...] = everyone.choices if last else ("own",)
+        all_clients = AllClients(federation, round_ - 1)
+        choices: tuple[Choice, ...] = all_clients.choices if last else ("own",)
         with federation.clock.phase("evaluate"):
-            found: dict[str, tuple[LocalScore, ...]] = {choice: everyone.scores(choice) for choice in choices}
+            found: dict[str, tuple[LocalScore, ...]] = {choice: all_clients.scores(choice) for choice in choices}
             if last and federation.evaluation.fine_tune:
-                found[FINE_TUNED] = everyone.fine_tuned()
+                found[FINE_TUNED] = all_clients.fine_tuned()
         self._last, self._complete = _everybody(found, federation.data.groups, round_), last
 
     def state_dict(self) -> dict[str, Any]:

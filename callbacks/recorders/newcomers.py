@@ -33,7 +33,7 @@ class NewcomerRecorder(FederatedCallback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let them join, on all processes; the first one writes."""
         assert isinstance(pl_module, FederatedModule)
-        if trainer.interrupted or not trainer.current_epoch or not pl_module.roster.absent:
+        if trainer.interrupted or not trainer.current_epoch or not pl_module.client_pool.absent:
             return
         self.joined = _joined(pl_module, trainer.current_epoch - 1)
         if self._folder is not None and self.joined.clients:

@@ -103,7 +103,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
 
 
 def _header(federation: FederatedModule) -> str:
-    data, sizes = federation.data, federation.roster.sizes
+    data, sizes = federation.data, federation.client_pool.sizes
     widths = " and ".join(f"{rate:g}" for rate in federation.widths)
     return (
         f"{type(data).__name__}: {data.clients} clients with {min(sizes)} to {max(sizes)} training samples, "

@@ -49,25 +49,25 @@ class RunRecorder(FederatedCallback):
 
     @rank_zero_only
     def _describe(self, federation: FederatedModule, done: int) -> None:
-        roster = federation.roster
+        client_pool = federation.client_pool
         self._folder.forget_after(done)
         federation.data.write_table(self._folder.path)
         self._folder.write_json(
             "plan.json",
             {
                 "method": federation.method.title,
-                "seed": roster.seed,
-                "participation": roster.participation,
-                "sizes": roster.sizes,
-                "capacities": roster.capacities,
-                "redraw": roster.redraw,
+                "seed": client_pool.seed,
+                "participation": client_pool.participation,
+                "sizes": client_pool.sizes,
+                "capacities": client_pool.capacities,
+                "redraw": client_pool.redraw,
                 "cells": federation.space.size,
                 "layers": [
                     {"name": block.name, "shape": block.shape, "start": block.start}
                     for block in federation.space.blocks
                     if len(block.axes) == 2  # weight matrices
                 ],
-                "participants": [roster.participants(round_) for round_ in range(federation.rounds)],
+                "participants": [client_pool.participants(round_) for round_ in range(federation.rounds)],
             },
         )
 

@@ -149,25 +149,25 @@ def test_a_draw_depends_on_the_seed_alone(capacities):
 def test_redrawn_capacities():
     """In every round the same rates in another order; any round can be asked for, in any order."""
     rates = Capacities(levels="a1-b2-c2", widest="draw").assign(SIZES, 3)
-    roster = ClientPool(tuple(SIZES), rates, 1.0, seed=3, redraw=True)
-    rounds = [roster.capacities_in(number) for number in range(30)]
+    client_pool = ClientPool(tuple(SIZES), rates, 1.0, seed=3, redraw=True)
+    rounds = [client_pool.capacities_in(number) for number in range(30)]
     assert all(sorted(found) == sorted(rates) for found in rounds)
     assert len(set(rounds)) > 10
     assert all({found[client] for found in rounds} == {1.0, 0.5, 0.25} for client in range(5))
-    assert [roster.capacities_in(number) for number in reversed(range(30))] == rounds[::-1]
-    assert [replace(roster, seed=4).capacities_in(number) for number in range(30)] != rounds
-    assert {replace(roster, redraw=False).capacities_in(number) for number in range(5)} == {rates}
+    assert [client_pool.capacities_in(number) for number in reversed(range(30))] == rounds[::-1]
+    assert [replace(client_pool, seed=4).capacities_in(number) for number in range(30)] != rounds
+    assert {replace(client_pool, redraw=False).capacities_in(number) for number in range(5)} == {rates}
 
 
 def test_a_plan_uses_the_capacities_of_its_round():
     """Seats, widths and submodels follow the draw."""
     space = ParameterSpace(MLP(DataShape(1, 2, 2, 3), (8, 4)))
-    roster = ClientPool((3,) * 4, (1.0, 0.5, 0.5, 0.25), 1.0, seed=0, redraw=True)
+    client_pool = ClientPool((3,) * 4, (1.0, 0.5, 0.5, 0.25), 1.0, seed=0, redraw=True)
     for number in range(6):
-        plan = Plan(number, roster, Prefix(), space)
-        assert plan.capacities == roster.capacities_in(number)
+        plan = Plan(number, client_pool, Prefix(), space)
+        assert plan.capacities == client_pool.capacities_in(number)
         for client in range(4):
-            assert plan.seat(client).capacity == plan.rate(client) == plan.capacities[client]
+            assert plan.client_round(client).capacity == plan.rate(client) == plan.capacities[client]
             assert len(plan.index(client)) == {1.0: 91, 0.5: 39, 0.25: 19}[plan.capacities[client]]
 
 
@@ -188,5 +188,5 @@ def test_capacities_in_a_run_go_by_the_data():
     """The federation asks the data who has most: of 5, 8 and 11 samples, the last client is large."""
     federation = small_federation(TINY_MLP, capacities=Capacities(large=1, small=0.25))
     run(federation, Blobs((5, 8, 11)), 0)
-    assert federation.roster.capacities == (0.25, 0.25, 1.0)
+    assert federation.client_pool.capacities == (0.25, 0.25, 1.0)
     assert federation.widths == (1.0, 0.25)

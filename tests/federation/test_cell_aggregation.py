@@ -161,7 +161,7 @@ def test_coordinates_no_client_holds(uncovered, untouched):
 class EveryChannel(SubmodelMethod):
     """Keeps all channels, but says that every client is different."""
 
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """All of them."""
         return torch.arange(axis.width)
 

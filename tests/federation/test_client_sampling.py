@@ -12,7 +12,7 @@ from app.federation.submodels import Prefix
 LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2))
 
 
-def roster(clients=50, participation=0.3, seed=1, sampling="poisson"):
+def client_pool(clients=50, participation=0.3, seed=1, sampling="poisson"):
     """Clients of one sample and full width."""
     return ClientPool((1,) * clients, (1.0,) * clients, participation, seed, sampling=sampling)
 
@@ -22,7 +22,7 @@ def test_every_client_is_drawn_by_itself():
     rounds = 2000
     drawn = torch.zeros(rounds, 50)
     for number in range(rounds):
-        drawn[number, list(roster().participants(number))] = 1
+        drawn[number, list(client_pool().participants(number))] = 1
     sizes = drawn.sum(dim=1)
     assert float(sizes.mean()) == pytest.approx(15, abs=4 * (50 * 0.21 / rounds) ** 0.5)
     assert float(sizes.var()) == pytest.approx(50 * 0.21, rel=0.15)
@@ -34,22 +34,22 @@ def test_the_plan_does_not_depend_on_the_precision_of_the_run():
     plans = []
     for kind in (torch.float32, torch.float64):
         torch.set_default_dtype(kind)
-        plans.append([roster().participants(number) for number in range(20)])
+        plans.append([client_pool().participants(number) for number in range(20)])
     torch.set_default_dtype(torch.float32)
     assert plans[0] == plans[1]
 
 
 def test_the_extremes():
     """Everybody at a rate of 1; a fixed number stays fixed."""
-    assert len(roster(participation=1.0).participants(3)) == 50
-    assert {len(roster(sampling="fixed").participants(number)) for number in range(20)} == {15}
-    assert len({len(roster().participants(number)) for number in range(20)}) > 1
+    assert len(client_pool(participation=1.0).participants(3)) == 50
+    assert {len(client_pool(sampling="fixed").participants(number)) for number in range(20)} == {15}
+    assert len({len(client_pool().participants(number)) for number in range(20)}) > 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_processes_make_equally_many_steps_in_every_round(ranks):
     """Shares are padded to the most clients there can be, and hold every participant once."""
-    people = roster(clients=7)
+    people = client_pool(clients=7)
     for number in range(10):
         plan = Plan(number, people, Prefix(), None)
         shares = [plan.share(rank, ranks) for rank in range(ranks)]
@@ -63,7 +63,7 @@ def test_a_run_trains_whom_the_plan_names():
     federation = small_federation(TINY_MLP, local=LOCAL, participation=0.3, sampling="poisson", block_size=2)
     with pytest.warns(UserWarning, match="no client sent a usable update"):
         run(federation, Blobs((5, 6, 7, 8, 9)), rounds=8, callbacks=[reports])
-    planned = [sorted(federation.roster.participants(number)) for number in range(8)]
+    planned = [sorted(federation.client_pool.participants(number)) for number in range(8)]
     assert [[client.client for client in report.clients] for report in reports.rounds] == planned
     assert {0, 1, 2, 3} <= {len(clients) for clients in planned}
 

@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_classifier(name):
     net = NETS[name]
     space = ParameterSpace(net)
     owned = torch.tensor([True, False, True, False, True])
-    kept = LabelRows(space, 5).sent(torch.arange(space.size), owned)
+    kept = LabelRows(space, 5).uploaded(torch.arange(space.size), owned)
     layer = [module for module in net.modules() if isinstance(module, torch.nn.Linear)][-1]
     expected = torch.ones(space.size, dtype=torch.bool)
     for parameter in (layer.weight, layer.bias):

@@ -219,7 +219,7 @@ class RandomChannels(SubmodelMethod):
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """A random subset, ascending."""
         return torch.randperm(axis.width, generator=self.generator)[:keep].sort().values
 

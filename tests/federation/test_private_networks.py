@@ -100,7 +100,7 @@ def test_private_values_stay_within_their_bounds():
         federation = waffle(net=fast, executor=executor)
         run(federation, Blobs(SIZES), 2)
         layer = federation.net.factor_layers()["inner.layers.hidden1"]
-        low, high = layer.bounds()["pi"]
+        low, high = layer.clamp_ranges()["pi"]
         for client in range(3):
             logits = federation.personal.of(client)[:5]
             assert logits.min() >= low
@@ -145,5 +145,5 @@ def test_networks_without_a_private_part_are_as_before():
     net = CNN(DataShape(1, 8, 8, 3))
     assert net.private_names() == ()
     assert net.penalty() is None
-    assert not net.draw(torch.Generator())
-    assert not net.bounds()
+    assert not net.sample_noise(torch.Generator())
+    assert not net.clamp_ranges()

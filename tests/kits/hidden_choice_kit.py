@@ -34,7 +34,7 @@ def built(seed=0, **settings):
 def plant(net, used):
     """Let a network use these factors (bool) of every factorised layer for certain, and no others."""
     for name, layer in net.factor_layers().items():
-        low, high = net.bounds()[f"{name}.pi"]
+        low, high = net.clamp_ranges()[f"{name}.pi"]
         layer.pi.copy_(torch.where(used, high, low))
 
 
@@ -52,12 +52,12 @@ def trained_upload(net, lr=0.3, steps=5, seed=0, round_=1):
     for block in space.blocks:
         private[block.coordinates] = block.name in net.private_names()
     hidden = built()
-    hidden.conceal()
+    hidden.mask_private()
     concealed, received = space.read(hidden), space.read(net)
     images, labels = torch.randn(20, 1, 4, 4, generator=draw), torch.randint(5, (20,), generator=draw)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     for _ in range(steps):
-        for name, value in net.train().draw(draw).items():
+        for name, value in net.train().sample_noise(draw).items():
             net.get_buffer(name).copy_(value)
         optimizer.zero_grad()
         cross_entropy(net(images), labels).backward()

@@ -64,9 +64,9 @@ WIDE = (24, 16)
 """Hidden layers wide enough that random sets do not meet by chance."""
 
 
-def fingerprint(method: SubmodelMethod, space: ParameterSpace, seat: ClientRound) -> bytes:
+def fingerprint(method: SubmodelMethod, space: ParameterSpace, client_round: ClientRound) -> bytes:
     """A submodel, to compare and to count."""
-    return method.index(space, seat).numpy().tobytes()
+    return method.index(space, client_round).numpy().tobytes()
 
 
 def read_off(space: ParameterSpace, index: Tensor) -> tuple[dict[str, set], dict[str, set]]:

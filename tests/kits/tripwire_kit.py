@@ -105,15 +105,15 @@ class Moved(SubmodelMethod):
     def __init__(self, announced: SubmodelMethod, clients: tuple[int, ...]) -> None:
         self.announced, self.clients = announced, clients
 
-    def key(self, seat: ClientRound) -> Any:
+    def key(self, client_round: ClientRound) -> Any:
         """Apart from the others."""
-        return (self.announced.key(seat), seat.client in self.clients)
+        return (self.announced.key(client_round), client_round.client in self.clients)
 
-    def channels(self, axis, keep, seat):
+    def channels(self, axis, keep, client_round):
         """The last ones."""
-        if seat.client in self.clients:
+        if client_round.client in self.clients:
             return torch.arange(axis.width - keep, axis.width)
-        return self.announced.channels(axis, keep, seat)
+        return self.announced.channels(axis, keep, client_round)
 
 
 class Moving(FederatedCallback):

@@ -137,7 +137,7 @@ def test_gates_in_evaluation_follow_the_rule_except_at_the_bounds(rule, expected
 def test_a_value_put_on_its_bound_is_certain_and_can_still_move(dtype, speed):
     """In every type, rounding leaves a projected value certain in evaluation and its gradient alive in training."""
     layer = FactorLinear(9, 7, 2, settings=FactorSettings(speed=speed)).to(dtype)
-    low, high = layer.bounds()["pi"]
+    low, high = layer.clamp_ranges()["pi"]
     with torch.no_grad():
         layer.pi.copy_(torch.tensor([low, high]))
         layer.pi.clamp_(low, high)

@@ -114,14 +114,14 @@ def test_private_names_are_pi_c_and_d_of_every_layer():
     net = small()
     assert set(net.private_names()) == {f"inner.layers.hidden{k}.{name}" for k in (1, 2) for name in ("pi", "c", "d")}
     assert set(net.private_names()) <= {name for name, _ in net.named_parameters()}
-    assert set(net.bounds()) == set(net.private_names())
+    assert set(net.clamp_ranges()) == set(net.private_names())
 
 
 def test_bounds_are_those_of_logits_and_logs_in_the_units_that_are_kept():
     """+-6.9 for pi and +-log 999 for c and d, over sqrt(speed)."""
-    bounds = small(speed=100.0).bounds()
-    assert bounds["inner.layers.hidden1.pi"] == pytest.approx((-0.69, 0.69))
-    assert bounds["inner.layers.hidden2.d"] == pytest.approx((-ibp.LOG_LIMIT / 10, ibp.LOG_LIMIT / 10))
+    clamp_ranges = small(speed=100.0).clamp_ranges()
+    assert clamp_ranges["inner.layers.hidden1.pi"] == pytest.approx((-0.69, 0.69))
+    assert clamp_ranges["inner.layers.hidden2.d"] == pytest.approx((-ibp.LOG_LIMIT / 10, ibp.LOG_LIMIT / 10))
 
 
 @pytest.mark.parametrize("evaluation", ["expectation", "threshold", "sample"])
@@ -131,7 +131,7 @@ def test_a_concealed_network_uses_every_factor(evaluation):
     with torch.no_grad():
         for name in net.private_names():
             net.get_parameter(name).normal_()
-    net.conceal()
+    net.mask_private()
     plain = NET(SMALL)
     plain.load_state_dict({name: value for name, value in net.inner.state_dict().items() if value is not None}, False)
     for name in ("hidden1", "hidden2"):
@@ -139,7 +139,7 @@ def test_a_concealed_network_uses_every_factor(evaluation):
         weight = layer.left @ torch.diag(layer.strength) @ layer.right
         plain.layers.get_submodule(name).weight.data.copy_(weight)
     torch.testing.assert_close(net.eval()(images()), plain.eval()(images()))
-    high = net.bounds()["inner.layers.hidden1.pi"][1]
+    high = net.clamp_ranges()["inner.layers.hidden1.pi"][1]
     assert net.inner.layers.hidden1.pi.tolist() == pytest.approx([high] * 5)
 
 
@@ -149,14 +149,14 @@ def test_a_concealed_network_forgets_the_sticks_and_may_keep_the_prior():
     with torch.no_grad():
         for name in net.private_names():
             net.get_parameter(name).normal_()
-    net.conceal()
+    net.mask_private()
     for name in net.private_names():
         assert torch.equal(net.get_parameter(name), fresh.get_parameter(name)), name
     everything = small()
     with torch.no_grad():
         for name in everything.private_names():
             everything.get_parameter(name).normal_()
-    everything.conceal()
+    everything.mask_private()
     for name in ("c", "d"):
         layers = everything.inner.layers.hidden1, fresh.inner.layers.hidden1
         assert torch.equal(*(layer.get_parameter(name) for layer in layers)), name
@@ -165,7 +165,7 @@ def test_a_concealed_network_forgets_the_sticks_and_may_keep_the_prior():
 def test_noise_is_drawn_by_buffer_and_depends_on_the_generator_alone():
     """Two buffers per layer, of the parameters' type, uniform, and the same for the same seed."""
     net = small().double()
-    drawn = net.draw(torch.Generator().manual_seed(4))
+    drawn = net.sample_noise(torch.Generator().manual_seed(4))
     assert {name: len(value) for name, value in drawn.items()} == {
         f"inner.layers.hidden{k}.uniform_{kind}": size for k, size in ((1, 5), (2, 3)) for kind in "bv"
     }
@@ -174,7 +174,7 @@ def test_noise_is_drawn_by_buffer_and_depends_on_the_generator_alone():
     values = torch.cat(list(drawn.values()))
     assert values.dtype == torch.double
     assert len(values.unique()) == 16
-    again = net.draw(torch.Generator().manual_seed(4))
+    again = net.sample_noise(torch.Generator().manual_seed(4))
     assert all(torch.equal(again[name], value) for name, value in drawn.items())
 
 

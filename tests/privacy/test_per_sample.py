@@ -95,7 +95,7 @@ def test_factorised_layers_are_clipped_by_hooks(inner, factors):
     """Each sample's gradient of factors and private choices alike, at the noise that the step has drawn."""
     torch.manual_seed(1)
     network = Factorised(SHAPE, net=inner, factors=factors).double().train()
-    for name, value in network.draw(torch.Generator().manual_seed(2)).items():
+    for name, value in network.sample_noise(torch.Generator().manual_seed(2)).items():
         network.get_buffer(name).copy_(value)
     batch = torch.randn(9, 3, 16, 16, dtype=torch.double), torch.randint(0, 5, (9,))
     assert unsupported_layers(network, "hooks") == []

@@ -70,7 +70,7 @@ class FactorLayout:
         space = ParameterSpace(net)
         if not isinstance(net, Factorised):
             return cls((), space.size)
-        blocks, bounds = {block.name: block for block in space.blocks}, net.bounds()
+        blocks, bounds = {block.name: block for block in space.blocks}, net.clamp_ranges()
         places = []
         for name, layer in net.factor_layers().items():
             left, right, choice = (blocks[f"{name}.{part}"] for part in ("left", "right", "pi"))

@@ -163,7 +163,7 @@ class FederatedShadows:
     @property
     def _sizes(self) -> tuple[int, ...]:
         assert self._public.plan_of is not None
-        return self._public.plan_of(0).roster.sizes
+        return self._public.plan_of(0).client_pool.sizes
 
 
 def _joined(parts: list[Ids]) -> Ids:

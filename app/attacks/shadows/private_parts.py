@@ -79,7 +79,7 @@ class Concealing:
         """
         with torch.random.fork_rng(devices=[]):  # building a network draws initial values
             net = public.prototype.scaled(rate)
-        net.conceal()
+        net.mask_private()
         space, private = ParameterSpace(net), set(net.private_names())
         self._rate, self._trainable, self._values = rate, space.trainable, space.read(net)
         self._private = torch.zeros(space.size, dtype=torch.bool)

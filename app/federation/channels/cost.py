@@ -23,7 +23,7 @@ from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.encrypted import OVERHEAD
 from app.federation.channels.integer_code import IntegerCode, weight_code
 from app.federation.plan import Plan
-from app.federation.private_coordinates import received_coordinates, sent_indices
+from app.federation.private_coordinates import received_coordinates, uploaded_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -76,7 +76,7 @@ class RoundCosts:
             max_weight: largest weight where weights depend on losses.
         """
         theta = federation.space.read(federation.net)
-        contributors = Contributors.of(theta.numel(), sent_indices(federation, plan))
+        contributors = Contributors.of(theta.numel(), uploaded_indices(federation, plan))
         self._code = IntegerCode(contributors, point, weight_code(federation, max_weight), theta, "refuse")
         self._clients = contributors.clients
         self._down = sum(plan.index(client).numel() for client in self._clients) * theta.element_size()

@@ -24,7 +24,7 @@ from app.federation.channels.base import Aggregate, Channel, Message, Reduce, Un
 from app.federation.channels.integer_code import IntegerCode, encoded, weight_code
 from app.federation.execution.distributed import gather
 from app.federation.plan import Plan
-from app.federation.private_coordinates import received_coordinates, sent_indices
+from app.federation.private_coordinates import received_coordinates, uploaded_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -110,7 +110,7 @@ class EncryptedChannel(Channel):
         """Find out who contributes where, and how wide slots must be."""
         self._start()
         settings = self._settings
-        contributors = Contributors.of(theta.numel(), sent_indices(self._federation, plan))
+        contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(contributors, settings.point, weights, theta, settings.outside)
         self._packing = Packing.fit(settings.key_length, self._code.largest_sum)

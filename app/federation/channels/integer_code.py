@@ -183,7 +183,7 @@ def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
         federation: prepared.
         max_weight: largest weight where weights depend on losses; they are secret then.
     """
-    sizes = federation.roster.sizes
+    sizes = federation.client_pool.sizes
     if weighs_by_loss(federation):
         return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(max_weight / FINE)), secret=True)
     bounded = "client-dp" in stack_traits(federation)
@@ -203,7 +203,7 @@ def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: floa
         max_weight: largest weight where weights depend on losses.
     """
     weights = sorted(weight_code(federation, max_weight).largest.values(), reverse=True)
-    return point.largest * sum(weights[: federation.roster.most])
+    return point.largest * sum(weights[: federation.client_pool.most])
 
 
 def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:

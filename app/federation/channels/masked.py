@@ -29,7 +29,7 @@ from app.federation.channels.base import Aggregate, Channel, Message, Reduce, Un
 from app.federation.channels.integer_code import IntegerCode, encoded, tell_incidents, weight_code
 from app.federation.execution.distributed import from_first, gather
 from app.federation.plan import NOBODY, Plan
-from app.federation.private_coordinates import sent_indices
+from app.federation.private_coordinates import uploaded_indices
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -101,7 +101,7 @@ class MaskedChannel(Channel):
     def open(self, plan: Plan, theta: Tensor) -> None:
         """Exchange keys and shares among the clients of the round."""
         settings = self._settings
-        self._contributors = Contributors.of(theta.numel(), sent_indices(self._federation, plan))
+        self._contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
         self._theta, self._round = theta, plan.round + 1

@@ -234,7 +234,7 @@ class ClientTrainer:
         self._seed(task, client)
         client.anchor()
         client.optimizer = client.configure_optimizers()
-        client.batches, client.draw = self.batches(task), self._draw(task)
+        client.batches, client.load_samples = self.batches(task), self._draw(task)
         for hook in self.context.start_hooks:
             hook(client)
         try:
@@ -242,7 +242,7 @@ class ClientTrainer:
         finally:
             for hook in self.context.end_hooks:
                 hook(client)
-            client.optimizer, client.batches, client.draw = None, (), None
+            client.optimizer, client.batches, client.load_samples = None, (), None
             client.take_step = client.plain_step
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:

@@ -108,10 +108,10 @@ class WorkerThreads(Executor):
 
     def _start_worker(self) -> None:
         torch.set_num_threads(1)
-        self._local.workshop = ClientTrainer(self.context)
+        self._local.client_trainer = ClientTrainer(self.context)
 
     def _train(self, task: ClientTask) -> TrainedClient:
-        return self._local.workshop.train(task)
+        return self._local.client_trainer.train(task)
 
 
 def make_executor(kind: ExecutorKind, context: LocalContext, workers: int, obstacles: Sequence[str]) -> Executor:

@@ -74,7 +74,7 @@ class Vectorised(Executor):
 class ClientStack:
     """Clients of one width during one local training."""
 
-    def __init__(self, workshop: ClientTrainer, tasks: list[ClientTask], step: RecordedStep) -> None:
+    def __init__(self, client_trainer: ClientTrainer, tasks: list[ClientTask], step: RecordedStep) -> None:
         """Stack the received models.
 
         Args:
@@ -82,9 +82,9 @@ class ClientStack:
             tasks: clients of equal capacity.
             step: their losses and gradients.
         """
-        self._context = workshop.context
-        self._step, self._net = step, workshop.client_for(tasks[0]).bare
-        self._space = workshop.flat(tasks[0].capacity).space
+        self._context = client_trainer.context
+        self._step, self._net = step, client_trainer.client_for(tasks[0]).bare
+        self._space = client_trainer.flat(tasks[0].capacity).space
         received = torch.stack([task.received for task in tasks])
         self._values = {
             block.name: received[:, block.coordinates].reshape(-1, *block.shape).clone() for block in self._space.blocks
@@ -100,14 +100,14 @@ class ClientStack:
         self._constants["client.share"] = torch.tensor(
             [1 / max(1, len(task.train)) for task in tasks], dtype=received.dtype, device=received.device
         )
-        self._bounds = self._net.bounds()
-        self._noise = [workshop.noise_generator(task) for task in tasks]
+        self._clamp_ranges = self._net.clamp_ranges()
+        self._noise = [client_trainer.noise_generator(task) for task in tasks]
         moving = {name for name, parameter in self._net.named_parameters() if parameter.requires_grad}
         self._frozen = {f"client.net.{name}": value for name, value in self._values.items() if name not in moving}
         self._moving = {name: value for name, value in self._values.items() if name in moving}
         self._optimizer = self._context.local.build_optimizer(self._moving.values(), tasks[0].lr)
-        self._batches = [workshop.batch_ids(task) for task in tasks]
-        self._crops = [workshop.crop_generator(task) for task in tasks]
+        self._batches = [client_trainer.batch_ids(task) for task in tasks]
+        self._crops = [client_trainer.crop_generator(task) for task in tasks]
         self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
 
     def fit(self) -> None:
@@ -123,10 +123,10 @@ class ClientStack:
     @torch.no_grad()
     def _settle(self) -> None:
         """What happens between steps: every client's net draws anew, and parameters return within their bounds."""
-        drawn = [self._net.draw(noise) for noise in self._noise]
+        drawn = [self._net.sample_noise(noise) for noise in self._noise]
         for name in drawn[0]:
             self._constants[f"client.net.{name}"] = torch.stack([own[name] for own in drawn])
-        for name, (low, high) in self._bounds.items():
+        for name, (low, high) in self._clamp_ranges.items():
             self._values[name].clamp_(low, high)
 
     def vectors(self) -> Tensor:
@@ -153,16 +153,16 @@ class ClientStack:
             self._leave(gradients)
             return losses
         losses = torch.zeros_like(self._total)
-        everyone: list[Tensor | None] = [None for _ in self._moving]
+        gradient_sums: list[Tensor | None] = [None for _ in self._moving]
         for clients in lengths.values():
             chosen = torch.tensor(clients, device=self._total.device)
             found, gradients = self._of(step, clients, chosen)
             losses[chosen] = found.to(losses.dtype)
-            everyone = [
+            gradient_sums = [
                 _put(total, gradient, chosen, value)
-                for total, gradient, value in zip(everyone, gradients, self._moving.values(), strict=True)
+                for total, gradient, value in zip(gradient_sums, gradients, self._moving.values(), strict=True)
             ]
-        self._leave(everyone)
+        self._leave(gradient_sums)
         return losses
 
     def _of(self, step: int, clients: list[int], chosen: Tensor | None) -> tuple[Tensor, Sequence[Tensor | None]]:

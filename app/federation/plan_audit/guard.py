@@ -17,7 +17,7 @@ from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.checks import weighs_by_loss
 from app.federation.plan_audit.audit import PlanAudit, audit
-from app.federation.private_coordinates import SentRound, sent_coordinates, sent_indices, sent_rounds
+from app.federation.private_coordinates import UploadedRound, uploaded_coordinates, uploaded_indices, uploaded_rounds
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -91,9 +91,9 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
         federation: prepared.
         k: sums over fewer clients, and changes by fewer clients, give them away; at least 2.
     """
-    rounds = sent_rounds(federation, range(federation.rounds))
+    rounds = uploaded_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
-    found = audit(_changing(bar), federation.space, sent_coordinates(federation), k=k)
+    found = audit(_changing(bar), federation.space, uploaded_coordinates(federation), k=k)
     weights = _weights(federation, k) if weighs_by_loss(federation) else ()
     return [*_few(found, k), *_changes(found, k), *weights]
 
@@ -112,8 +112,8 @@ def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
     """Blocks of weights of one round whose contributors differ by few: each block has a sum of weights of its own."""
     seen = pairs = 0
     clients: set[int] = set()
-    for sent in _changing(sent_rounds(federation, range(federation.rounds))):
-        contributors = Contributors.of(federation.space.size, sent_indices(federation, sent.plan))
+    for uploaded in _changing(uploaded_rounds(federation, range(federation.rounds))):
+        contributors = Contributors.of(federation.space.size, uploaded_indices(federation, uploaded.plan))
         sets = _sets(contributors) - {frozenset()}
         pairs += len(sets) * (len(sets) - 1) // 2
         for few in chain.from_iterable(combinations(contributors.clients, size) for size in range(1, k)):
@@ -142,23 +142,23 @@ class _Renumbered:
         plan: as planned.
     """
 
-    def __init__(self, sent: SentRound, number: int) -> None:
-        self._sent, self.round = sent, number
-        self.participants, self.plan = sent.participants, sent.plan
+    def __init__(self, uploaded: UploadedRound, number: int) -> None:
+        self._sent, self.round = uploaded, number
+        self.participants, self.plan = uploaded.participants, uploaded.plan
 
     def index(self, client: int) -> Tensor:
         """As planned."""
         return self._sent.index(client)
 
 
-def _changing(rounds: Iterable[SentRound]) -> Iterator[_Renumbered]:
+def _changing(rounds: Iterable[UploadedRound]) -> Iterator[_Renumbered]:
     """Rounds that differ from the one before: equal ones have the same sums, and no change."""
     before: Hashable = None
     number = 0
-    for sent in rounds:
-        now = tuple((client, sent.plan.key(client)) for client in sorted(sent.participants))
+    for uploaded in rounds:
+        now = tuple((client, uploaded.plan.key(client)) for client in sorted(uploaded.participants))
         if now != before:
-            yield _Renumbered(sent, number)
+            yield _Renumbered(uploaded, number)
             number += 1
         before = now
 

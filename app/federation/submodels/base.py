@@ -55,20 +55,20 @@ class SubmodelMethod(ABC):
     """How a client's channels are chosen. One method = one subclass that says which channels of an axis are kept."""
 
     @abstractmethod
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """`keep` of the axis's channels (int64), ascending."""
 
-    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
         """Channels that layers read from the axis, for methods that decouple them; None: those that are written."""
         return None
 
-    def rate(self, seat: ClientRound) -> float:
+    def rate(self, client_round: ClientRound) -> float:
         """Width rate of the submodel in this round, at most the client's capacity."""
-        return seat.capacity
+        return client_round.capacity
 
-    def key(self, seat: ClientRound) -> Hashable:
+    def key(self, client_round: ClientRound) -> Hashable:
         """Seats with equal keys hold the same submodel, so it is computed (and evaluated) once for all of them."""
-        return seat
+        return client_round
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
         """All width rates that clients of these capacities may train, widest first."""
@@ -88,10 +88,10 @@ class SubmodelMethod(ABC):
         """What makes the method impossible on this network, for clients of these capacities."""
         yield from ()
 
-    def index(self, space: ParameterSpace, seat: ClientRound) -> Tensor:
+    def index(self, space: ParameterSpace, client_round: ClientRound) -> Tensor:
         """Coordinates of the seat's submodel, ascending."""
-        kept = [(axis, scaled_width(axis.width, self.rate(seat))) for axis in space.axes.values()]
-        outputs = {axis.name: self.channels(axis, keep, seat) for axis, keep in kept}
-        read = {axis.name: self.inputs(axis, keep, seat) for axis, keep in kept}
+        kept = [(axis, scaled_width(axis.width, self.rate(client_round))) for axis in space.axes.values()]
+        outputs = {axis.name: self.channels(axis, keep, client_round) for axis, keep in kept}
+        read = {axis.name: self.inputs(axis, keep, client_round) for axis, keep in kept}
         inputs = {name: outputs[name] if channels is None else channels for name, channels in read.items()}
         return space.index(outputs, inputs)

@@ -18,10 +18,10 @@ class FedRolex(SubmodelMethod):
     backwards. After as many rounds as a layer has channels, every channel has been trained equally often.
     """
 
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """Channels round, round + 1, ... round + keep - 1, modulo the width, ascending."""
-        return ((torch.arange(keep) + seat.round) % axis.width).sort().values
+        return ((torch.arange(keep) + client_round.round) % axis.width).sort().values
 
-    def key(self, seat: ClientRound) -> Hashable:
+    def key(self, client_round: ClientRound) -> Hashable:
         """All clients of one capacity share a window; the whole network stands still."""
-        return (seat.capacity, 0 if seat.capacity == 1 else seat.round)
+        return (client_round.capacity, 0 if client_round.capacity == 1 else client_round.round)

@@ -52,12 +52,12 @@ class FjORD(Prefix):
         """The levels, where a width is drawn for every batch."""
         return self._widths if self.draw == "batch" else None
 
-    def rate(self, seat: ClientRound) -> float:
+    def rate(self, client_round: ClientRound) -> float:
         """The client's capacity, or with `draw: round` one of the levels up to it."""
         if self.draw == "batch":
-            return seat.capacity
-        choices = self._widths.affordable(seat.capacity)
-        generator = torch_generator(seat.seed, "width", seat.round, seat.client)
+            return client_round.capacity
+        choices = self._widths.affordable(client_round.capacity)
+        generator = torch_generator(client_round.seed, "width", client_round.round, client_round.client)
         return choices[int(torch.randint(len(choices), (), generator=generator))]
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
@@ -120,7 +120,7 @@ class OrderedDropout:
         """Whether the widest network teaches the others."""
         return self._widths.distillation > 0
 
-    def draw(self) -> float:
+    def sample_width(self) -> float:
         """The width of the next step, all levels equally likely."""
         return self._levels[int(torch.randint(len(self._levels), (), generator=self.generator))]
 

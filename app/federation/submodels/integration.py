@@ -110,57 +110,60 @@ class ChannelSubset(SubmodelMethod):
         """Groups of the clients of one width: as stated, or k^2 for the least k submodels that cover a layer."""
         return self.groups or math.ceil(round(1 / rate, 6)) ** 2
 
-    def key(self, seat: ClientRound) -> Hashable:
+    def key(self, client_round: ClientRound) -> Hashable:
         """Clients of equal width that drew the same set."""
-        if seat.capacity == 1:
+        if client_round.capacity == 1:
             return 1.0
-        return (seat.capacity, self._group(seat)) if self.policy == "submatrix" else (seat.capacity, *self._drawn(seat))
+        if self.policy == "submatrix":
+            return client_round.capacity, self._group(client_round)
+        return client_round.capacity, *self._drawn(client_round)
 
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """The set's channels of one axis, ascending."""
-        return self._choose(axis, keep, seat, reading=False)
+        return self._choose(axis, keep, client_round, reading=False)
 
-    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
         """With `coupling: independent`, channels drawn apart from those that are written."""
-        return None if self.coupling == "layerwise" else self._choose(axis, keep, seat, reading=True)
+        return None if self.coupling == "layerwise" else self._choose(axis, keep, client_round, reading=True)
 
-    def _choose(self, axis: Axis, keep: int, seat: ClientRound, reading: bool) -> Tensor:
+    def _choose(self, axis: Axis, keep: int, client_round: ClientRound, reading: bool) -> Tensor:
         if keep == axis.width:
             return torch.arange(keep)
         if self.policy == "submatrix":
-            return self._block(axis, keep, seat, reading)
-        return self._permutation(axis, seat, reading)[:keep].sort().values
+            return self._block(axis, keep, client_round, reading)
+        return self._permutation(axis, client_round, reading)[:keep].sort().values
 
-    def _block(self, axis: Axis, keep: int, seat: ClientRound, reading: bool) -> Tensor:
-        blocks = math.isqrt(self.group_count(seat.capacity))
-        odd, even = divmod(self._group(seat), blocks)
+    def _block(self, axis: Axis, keep: int, client_round: ClientRound, reading: bool) -> Tensor:
+        blocks = math.isqrt(self.group_count(client_round.capacity))
+        odd, even = divmod(self._group(client_round), blocks)
         second = reading if self.coupling == "independent" else axis.depth % 2 == 1
         block = odd if second else even
         start = block * (axis.width - keep) // (blocks - 1) if blocks > 1 else 0
         return torch.arange(start, start + keep)
 
-    def _group(self, seat: ClientRound) -> int:
+    def _group(self, client_round: ClientRound) -> int:
         """Which of the pairs of blocks the client takes; resampled, everybody moves on by one in every round."""
-        number, turn = self._drawn(seat)
-        return (number + turn) % self.group_count(seat.capacity)
+        number, turn = self._drawn(client_round)
+        return (number + turn) % self.group_count(client_round.capacity)
 
-    def _permutation(self, axis: Axis, seat: ClientRound, reading: bool) -> Tensor:
-        number, turn = self._drawn(seat)
+    def _permutation(self, axis: Axis, client_round: ClientRound, reading: bool) -> Tensor:
+        number, turn = self._drawn(client_round)
         if self.index_scheme == "seeded":
-            generator = torch_generator(seat.seed, "channels", number, turn, axis.number, int(reading))
+            generator = torch_generator(client_round.seed, "channels", number, turn, axis.number, int(reading))
             return torch.randperm(axis.width, generator=generator)
-        drawn = number + turn * (1 if self.grouping == "one" else seat.clients)
+        drawn = number + turn * (1 if self.grouping == "one" else client_round.clients)
         factor = axis.number + 1 if self.coupling == "layerwise" else 1 + int(reading)
         return torch.from_numpy(np.random.RandomState((drawn + 1) * factor).permutation(axis.width))
 
-    def _drawn(self, seat: ClientRound) -> tuple[int, int]:
+    def _drawn(self, client_round: ClientRound) -> tuple[int, int]:
         """The client's set: its number, and the 1-based round it was made in (0: before the first)."""
-        turn = 0 if self.dynamics == "fixed" else seat.round + 1
+        turn = 0 if self.dynamics == "fixed" else client_round.round + 1
         if self.grouping == "one":
             return 0, turn
-        groups = self.group_count(seat.capacity) if self.grouping == "groups" else seat.clients
-        places = max(seat.clients, groups)  # with fewer clients than groups, some are left out, each round others
-        return _deal(self.index_scheme, seat.seed, seat.round, places)[seat.client] % groups, turn
+        groups = self.group_count(client_round.capacity) if self.grouping == "groups" else client_round.clients
+        places = max(client_round.clients, groups)  # with fewer clients than groups, some groups are empty each round
+        order = _deal(self.index_scheme, client_round.seed, client_round.round, places)
+        return order[client_round.client] % groups, turn
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
         """Combinations outside the taxonomy, and more sets than the layers have room for."""

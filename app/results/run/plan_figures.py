@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from app.federation.parameters import Block, ParameterSpace
 from app.federation.plan_audit.audit import layer_of
-from app.federation.private_coordinates import SentRound
+from app.federation.private_coordinates import UploadedRound
 
 ABSENT = -1.0
 """In place of a width: the client is not in the round."""
@@ -82,7 +82,7 @@ class PlanMaps:
         """The maps so far."""
         return list(self._maps.values())
 
-    def follow(self, plans: Iterable[SentRound]) -> Iterator[SentRound]:
+    def follow(self, plans: Iterable[UploadedRound]) -> Iterator[UploadedRound]:
         """The same rounds; notes on the way who trains which output in the rounds that are shown."""
         for plan in plans:
             found = self._channels(plan) if plan.round in self._shown else {}
@@ -102,7 +102,7 @@ class PlanMaps:
         if round_ in self._shown:
             layer.counts[round_] = matrix.copy()
 
-    def _channels(self, plan: SentRound) -> dict[str, np.ndarray]:
+    def _channels(self, plan: UploadedRound) -> dict[str, np.ndarray]:
         found = {name: np.full((self._clients, block.shape[0]), ABSENT) for name, block in self._blocks.items()}
         for client in plan.participants:
             index, rate = plan.index(client), plan.rate(client)

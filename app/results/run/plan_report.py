@@ -56,16 +56,16 @@ COLUMNS = (
 
 def header(federation: FederatedModule, audit: PlanAudit) -> str:
     """Method, clients, widths and rounds in one line."""
-    roster, rounds = federation.roster, len(audit.rounds)
-    counted = sorted(Counter(roster.capacities).items(), reverse=True)
+    client_pool, rounds = federation.client_pool, len(audit.rounds)
+    counted = sorted(Counter(client_pool.capacities).items(), reverse=True)
     widths = ", ".join(f"{clients} of width {rate:g}" for rate, clients in counted)
-    if roster.redraw:
+    if client_pool.redraw:
         widths += ", dealt anew in every round"
-    if further := sorted(set(federation.widths) - set(roster.capacities), reverse=True):
+    if further := sorted(set(federation.widths) - set(client_pool.capacities), reverse=True):
         widths += f", who also train widths {', '.join(f'{rate:g}' for rate in further)}"
-    taking_part = len(roster.participants(audit.rounds[0]))
+    taking_part = len(client_pool.participants(audit.rounds[0]))
     return (
-        f"{federation.method.title}: {_number(len(roster.sizes), 'client')} ({widths}), "
+        f"{federation.method.title}: {_number(len(client_pool.sizes), 'client')} ({widths}), "
         f"{_number(rounds, 'round')} with {_number(taking_part, 'client')} each"
     )
 
@@ -137,22 +137,22 @@ def _uncovered(total: LayerAudit, uncovered: str) -> str:
 
 def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
     """Settings and audit as plain data for JSON."""
-    roster = federation.roster
+    client_pool = federation.client_pool
     return {
         "method": federation.method.title,
-        "seed": roster.seed,
+        "seed": client_pool.seed,
         "data_seed": federation.data.seed,
         "network": type(federation.net).__name__,
         "rounds": len(audit.rounds),
         "widths": federation.widths,
-        "capacities": roster.capacities,
-        "redraw": roster.redraw,
-        "participation": roster.participation,
-        "sizes": roster.sizes,
+        "capacities": client_pool.capacities,
+        "redraw": client_pool.redraw,
+        "participation": client_pool.participation,
+        "sizes": client_pool.sizes,
         "personal": federation.personal_patterns,
         "mask_labels": federation.local.mask_labels,
         "uncovered_cells": federation.uncovered_cells,
-        "participants": [roster.participants(round_) for round_ in audit.rounds],
+        "participants": [client_pool.participants(round_) for round_ in audit.rounds],
         "layers": [_plain(layer) for layer in audit.layers],
         "total": _plain(audit.total),
     }

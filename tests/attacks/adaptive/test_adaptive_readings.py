@@ -29,9 +29,9 @@ SHARE = 0.7
 
 def known(method):
     """Public knowledge of two clients, the second of half the width."""
-    roster = ClientPool((30, 20), (1.0, 0.5), 1.0, 0)
-    plan_of = lambda round_: Plan(round_, roster, method, SPACE)  # noqa: E731
-    return SimpleNamespace(prototype=NET, plan_of=plan_of, took_part=frozenset(range(len(roster.sizes))))
+    client_pool = ClientPool((30, 20), (1.0, 0.5), 1.0, 0)
+    plan_of = lambda round_: Plan(round_, client_pool, method, SPACE)  # noqa: E731
+    return SimpleNamespace(prototype=NET, plan_of=plan_of, took_part=frozenset(range(len(client_pool.sizes))))
 
 
 def noise(*size, seed=0):

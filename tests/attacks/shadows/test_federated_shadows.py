@@ -28,7 +28,7 @@ def test_half_of_every_clients_samples(attacked, tmp_path):
     shadows = {client: source.shadows(model, "in-out").shadows for client, model in models.items()}
     assert len(again.runs) == 2, "one federation serves all clients"
     for client in world.clients:
-        own, sizes = world.audited[client], world.public.plan_of(0).roster.sizes
+        own, sizes = world.audited[client], world.public.plan_of(0).client_pool.sizes
         inside = [shadow.trained_on(own) for shadow in shadows[client]]
         assert np.array_equal(inside[0], ~inside[1])
         for number, shadow in enumerate(shadows[client]):

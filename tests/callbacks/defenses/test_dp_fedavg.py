@@ -76,7 +76,7 @@ def test_noise_on_the_sum_and_fixed_denominators():
     for number, (mean, weight, _) in enumerate(after.aggregates):
         plain, actual, _ = before.aggregates[number]
         assert torch.equal(weight, expected)
-        takers.add(len(federation.roster.participants(number)))
+        takers.add(len(federation.client_pool.participants(number)))
         start = after.started[number]
         noise = expected * (mean - start) - actual * (plain - start)
         noises.append(noise)
@@ -92,7 +92,7 @@ def test_noise_moves_the_model_even_if_nobody_takes_part():
     vector, _, after, federation = trained(DPFedAvg(noise=1.0), **settings)
     half, *_ = trained(DPFedAvg(noise=1.0), server=partial(FedAvg, lr=0.5), **settings)
     torch.testing.assert_close(half - after.started[0], (vector - after.started[0]) / 2)
-    assert not federation.roster.participants(0)
+    assert not federation.client_pool.participants(0)
     trainable = torch.zeros(federation.space.size, dtype=torch.bool)
     trainable[federation.plan_of(0).index(0)] = True
     assert (vector != after.started[0])[trainable].all()

@@ -62,7 +62,7 @@ def test_clients_pay_for_the_rounds_they_take_part_in(sampling):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run(federation, Blobs(SIZES), 4, [defense])
-    rounds = Counter(client for round_ in range(4) for client in federation.roster.participants(round_))
+    rounds = Counter(client for round_ in range(4) for client in federation.client_pool.participants(round_))
     assert len(set(rounds.values())) > 1, "what the test assumes"
     expected = tuple((client, by_hand(client, rounds[client], 1.5)) for client in sorted(rounds))
     assert defense.statement(federation).clients == expected

@@ -137,7 +137,7 @@ def test_only_the_rounds_of_a_client_are_counted():
     """Partial participation: a client that uploads once has spent less than one that uploads twice."""
     defense = NbAFL(2.0, 1e-3, sensitivity="worst-case", variant="weight-clip")
     _, _, _, federation = trained(defense, rounds=5, participation=0.4, data=Blobs((5, 6, 7, 8, 9)))
-    uploads = [client for round_ in range(5) for client in federation.roster.participants(round_)]
+    uploads = [client for round_ in range(5) for client in federation.client_pool.participants(round_)]
     spent = dict(defense.statement(federation).clients)
     assert set(spent) == set(uploads)
     ranked = sorted(spent, key=lambda client: spent[client])

@@ -37,7 +37,7 @@ def test_order_of_clients_does_not_matter(executor, monkeypatch):
     planned = ClientPool.participants
     for order in (reversed, lambda clients: clients[3:] + clients[:3]):
         monkeypatch.setattr(
-            ClientPool, "participants", lambda roster, round_, order=order: tuple(order(planned(roster, round_)))
+            ClientPool, "participants", lambda pool, round_, order=order: tuple(order(planned(pool, round_)))
         )
         result = run(small_federation(TINY_MLP, executor=executor, block_size=2, **SETTINGS), Blobs(SIZES), 2)
         torch.testing.assert_close(result, reference, rtol=0, atol=1e-13)
@@ -118,7 +118,7 @@ def test_an_interrupted_run_ends_on_the_same_bits(server, precision, tmp_path):
     assert torch.equal(resumed.space.read(resumed.net), whole)
 
 
-def roster(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> ClientPool:
+def client_pool(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> ClientPool:
     """Clients of equal capacity."""
     return ClientPool(sizes, (1.0,) * len(sizes), participation, seed)
 
@@ -127,7 +127,7 @@ def roster(participation: float, sizes: tuple[int, ...] = SIZES, seed: int = 0) 
 @pytest.mark.parametrize("clients", [1, 7, 10])
 def test_number_of_participants(participation, clients):
     """round(fraction * clients), but at least one; nobody twice, largest first."""
-    some = roster(participation, tuple(range(1, clients + 1)))
+    some = client_pool(participation, tuple(range(1, clients + 1)))
     for round_ in range(5):
         chosen = some.participants(round_)
         assert len(set(chosen)) == len(chosen) == max(1, round(participation * clients))
@@ -136,13 +136,13 @@ def test_number_of_participants(participation, clients):
 
 def test_participants_are_a_function_of_seed_and_round():
     """Not of sizes or capacities; they differ between rounds and seeds, and everybody gets a turn."""
-    base = roster(0.4, (5,) * 10)
+    base = client_pool(0.4, (5,) * 10)
     other = ClientPool(tuple(range(1, 11)), (0.5,) * 10, 0.4, 0)
     rounds = [frozenset(base.participants(round_)) for round_ in range(20)]
     assert rounds == [frozenset(other.participants(round_)) for round_ in range(20)]
     assert len(set(rounds)) > 10
     assert frozenset().union(*rounds) == set(range(10))
-    assert rounds != [frozenset(roster(0.4, (5,) * 10, seed=1).participants(round_)) for round_ in range(20)]
+    assert rounds != [frozenset(client_pool(0.4, (5,) * 10, seed=1).participants(round_)) for round_ in range(20)]
 
 
 @pytest.mark.parametrize("block_size", [2, 32])
@@ -152,7 +152,7 @@ def test_partial_participation_in_a_run(block_size):
     federation = small_federation(participation=0.4, seed=5, block_size=block_size)
     run(federation, Blobs(SIZES), 4, [reports])
     seen = [{client.client for client in report.clients} for report in reports.rounds]
-    assert seen == [set(federation.roster.participants(round_)) for round_ in range(4)]
+    assert seen == [set(federation.client_pool.participants(round_)) for round_ in range(4)]
     assert [report.round for report in reports.rounds] == [1, 2, 3, 4]
     assert all(len(clients) == 3 for clients in seen)
     assert len({frozenset(clients) for clients in seen}) > 1
@@ -162,7 +162,7 @@ def test_partial_participation_in_a_run(block_size):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_shares_of_processes_are_a_padded_partition(clients, ranks):
     """Everybody is trained once, and all processes make equally many steps."""
-    plan = Plan(0, roster(1.0, (5,) * clients), None, None)
+    plan = Plan(0, client_pool(1.0, (5,) * clients), None, None)
     shares = [plan.share(rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     assert sorted(c for share in shares for c in share if c != NOBODY) == list(range(clients))

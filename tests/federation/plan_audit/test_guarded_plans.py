@@ -72,7 +72,7 @@ def test_sums_beyond_64_bits_are_refused_before_training():
 def test_the_bound_is_that_of_the_heaviest_clients():
     """As many as take part in a round at most."""
     federation = prepared(weighting="samples", capacities=[1.0], participation=0.25)
-    federation.roster = replace(federation.roster, sizes=(1, 2, 30, 4, 1, 1, 1, 1))
+    federation.client_pool = replace(federation.client_pool, sizes=(1, 2, 30, 4, 1, 1, 1, 1))
     assert largest_sum(federation, FixedPoint(8, 1.0), 16.0) == 127 * 34
 
 

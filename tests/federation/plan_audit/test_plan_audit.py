@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import ClientPool, Plan
 from app.federation.plan_audit.audit import LayerAudit, audit, layers
-from app.federation.private_coordinates import sent_coordinates, sent_rounds
+from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix
 from app.models import CNN, MLP
 
@@ -32,9 +32,9 @@ MLP_SPACE = ParameterSpace(MLP(FOUR_PIXELS, (12, 8)))
 CNN_SPACE = ParameterSpace(CNN(PICTURES, u=2, statistics="running"))
 
 
-def rounds_of(method, space, roster, rounds):
+def rounds_of(method, space, client_pool, rounds):
     """Plans of the first rounds."""
-    return [Plan(round_, roster, method, space) for round_ in range(rounds)]
+    return [Plan(round_, client_pool, method, space) for round_ in range(rounds)]
 
 
 def clients_of_coordinates(plan, space):
@@ -118,8 +118,8 @@ def assert_equals_brute_force(plans, space, sent=None):
 @pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
 def test_equals_brute_force(name, redraw):
     """Every method, mixed widths that stay or are dealt anew, five of eight clients in a round."""
-    roster = ClientPool((10,) * 8, MIXED, 0.6, 3, redraw)
-    assert_equals_brute_force(rounds_of(METHODS[name], MLP_SPACE, roster, 4), MLP_SPACE)
+    client_pool = ClientPool((10,) * 8, MIXED, 0.6, 3, redraw)
+    assert_equals_brute_force(rounds_of(METHODS[name], MLP_SPACE, client_pool, 4), MLP_SPACE)
 
 
 @pytest.mark.parametrize("name", ["GFM", "UFR", "FedRolex"])
@@ -221,8 +221,8 @@ def test_rolling_windows_change_by_one_client_mostly():
 def test_groups_tile_a_matrix_between_cut_layers():
     """Ten small clients in four groups: every weight has the clients of exactly one group, every group a quarter."""
     seen = {}
-    roster = ClientPool((10,) * 10, (0.5,) * 10, 1.0, 4)
-    plans = rounds_of(ChannelSubset.preset("GFM"), CNN_SPACE, roster, 3)
+    client_pool = ClientPool((10,) * 10, (0.5,) * 10, 1.0, 4)
+    plans = rounds_of(ChannelSubset.preset("GFM"), CNN_SPACE, client_pool, 3)
     audit(plans, CNN_SPACE, watch=lambda round_, block, counts: seen.update({(round_, block.name): counts}))
     block = next(block for block in CNN_SPACE.blocks if block.name == "blocks.2.conv.weight")
     outputs, inputs = block.shape[0] // 2, block.shape[1] // 2
@@ -269,10 +269,10 @@ def test_the_audited_coordinates_are_those_that_clients_send(mask_labels):
         local=whole_batch(mask_labels=mask_labels),
     )
     run(federation, Blobs((1, 2, 9, 4)), rounds=3, callbacks=[seen])
-    sent = sent_coordinates(federation)
+    sent = uploaded_coordinates(federation)
     planned = {
         (plan.round, client): [coordinate for coordinate in plan.index(client).tolist() if sent[coordinate]]
-        for plan in sent_rounds(federation, range(3))
+        for plan in uploaded_rounds(federation, range(3))
         for client in plan.participants
     }
     messages = {(message.round, message.client): message.index.tolist() for message in seen.messages}

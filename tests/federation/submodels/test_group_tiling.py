@@ -69,10 +69,10 @@ def test_fewer_clients_than_groups_still_reach_every_coordinate(clients, k, sche
     method, space = ChannelSubset.preset("GFM", index_scheme=scheme), space_of("cnn")
     seen = torch.zeros(space.size, dtype=torch.bool)
     for round_ in range(40):
-        seats = [ClientRound(round_, client, 1 / k, clients, 0) for client in range(clients)]
-        assert len({method.key(seat) for seat in seats}) == clients
-        for seat in seats:
-            seen[method.index(space, seat)] = True
+        client_rounds = [ClientRound(round_, client, 1 / k, clients, 0) for client in range(clients)]
+        assert len({method.key(client_round) for client_round in client_rounds}) == clients
+        for client_round in client_rounds:
+            seen[method.index(space, client_round)] = True
     assert bool(seen.all())
 
 

@@ -172,18 +172,20 @@ def family_of_seed(code: str, space: ParameterSpace, seed: int) -> tuple[bytes, 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_submodel_is_a_pure_function_of_its_seat(method):
+def test_a_submodel_is_a_pure_function_of_its_client_round(method):
     """Asked twice, in another order, of another object or from two threads: the same coordinates."""
     space, chooser = mlp_space(*WIDE), METHODS[method]
-    seats = [ClientRound(number, client, 0.5, 7, seed) for number in range(4) for client in range(7) for seed in (0, 9)]
-    first = {seat: fingerprint(chooser, space, seat) for seat in seats}
+    client_rounds = [
+        ClientRound(number, client, 0.5, 7, seed) for number in range(4) for client in range(7) for seed in (0, 9)
+    ]
+    first = {client_round: fingerprint(chooser, space, client_round) for client_round in client_rounds}
     torch.manual_seed(1234)
     np.random.seed(1234)
-    shuffled = random.Random(5).sample(seats, len(seats))
-    assert all(fingerprint(chooser, space, seat) == first[seat] for seat in shuffled)
+    shuffled = random.Random(5).sample(client_rounds, len(client_rounds))
+    assert all(fingerprint(chooser, space, client_round) == first[client_round] for client_round in shuffled)
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda seat: fingerprint(chooser, space, seat), shuffled)) == [
-            first[seat] for seat in shuffled
+        assert list(pool.map(lambda client_round: fingerprint(chooser, space, client_round), shuffled)) == [
+            first[client_round] for client_round in shuffled
         ]
 
 

@@ -46,8 +46,8 @@ ZOO = {
 def mask(federation: FederatedModule, method: SubmodelMethod, round_: int, client: int, capacity: float) -> Tensor:
     """1 for every coordinate of the client's submodel, worked out without the run's own plan or method object."""
     coordinates = torch.zeros(federation.space.size, dtype=torch.float64)
-    seat = ClientRound(round_, client, capacity, len(federation.roster.sizes), federation.seed)
-    coordinates[method.index(federation.space, seat)] = 1.0
+    client_round = ClientRound(round_, client, capacity, len(federation.client_pool.sizes), federation.seed)
+    coordinates[method.index(federation.space, client_round)] = 1.0
     return coordinates
 
 

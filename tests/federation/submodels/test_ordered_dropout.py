@@ -92,7 +92,7 @@ def test_levels_are_drawn_evenly():
     net = MLP(COLOUR, (10,)).scaled(0.8)
     dropout = OrderedDropout(net, 0.8, MLP(COLOUR, (10,)), LocalWidths((0.2, 0.4, 1.0), 0.0, 1.0))
     dropout.generator = torch.Generator().manual_seed(0)
-    drawn = [dropout.draw() for _ in range(3000)]
+    drawn = [dropout.sample_width() for _ in range(3000)]
     counts = {level: drawn.count(level) for level in set(drawn)}
     assert set(counts) == {0.2, 0.4, 0.8}
     assert all(abs(count - 1000) < 4 * math.sqrt(3000 * 2 / 9) for count in counts.values())

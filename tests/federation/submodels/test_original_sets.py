@@ -13,8 +13,8 @@ def test_groups_of_the_last_round_of_mapp_fl():
     """Round 150 of MaPP-FL's code: the small clients that share an accuracy in its Table 2 share a submodel."""
     space = paper_cnn()
     method = ChannelSubset.preset("MaPP-FL", index_scheme="original")
-    roster = ClientPool((100,) * 10, (1.0, 1.0, *[0.5] * 8), 1.0, seed=41)
-    plan = Plan(149, roster, method, space)
+    client_pool = ClientPool((100,) * 10, (1.0, 1.0, *[0.5] * 8), 1.0, seed=41)
+    plan = Plan(149, client_pool, method, space)
     by_index, by_key = {}, {}
     for client in range(2, 10):
         by_index.setdefault(plan.index(client).numpy().tobytes(), []).append(client)
@@ -45,14 +45,14 @@ def original_half(seed: int, width: int) -> tuple[int, ...]:
     return tuple(sorted(np.random.RandomState(seed).permutation(width)[: width // 2].tolist()))
 
 
-SEATS = [(turn, client, clients) for clients in (10, 13) for turn in (1, 2, 7, 150) for client in (0, 4, 9)]
+TURNS = [(turn, client, clients) for clients in (10, 13) for turn in (1, 2, 7, 150) for client in (0, 4, 9)]
 
 
 @pytest.mark.parametrize("code", RANDOM)
 def test_random_sets_of_mapp_fl(code):
     """Channels of layer n are those that legacy seed (rand + 1) * (n + 1) puts first; the run's seed is unused."""
     space, method = paper_cnn(), ChannelSubset.preset(code, index_scheme="original")
-    for turn, client, clients in SEATS:
+    for turn, client, clients in TURNS:
         number = original_number(code, turn, client, clients)
         expected = {
             axis.name: original_half((number + 1) * (layer + 1), axis.width)
@@ -67,7 +67,7 @@ def test_random_sets_of_mapp_fl(code):
 def test_submatrices_of_mapp_fl(code):
     """The number of a client, modulo four, is its pattern of first and second halves."""
     space, method = paper_cnn(), ChannelSubset.preset(code, index_scheme="original")
-    for turn, client, clients in SEATS:
+    for turn, client, clients in TURNS:
         index = method.index(space, ClientRound(turn - 1, client, 0.5, clients, 3))
         assert halves(space, index) == PATTERNS[original_number(code, turn, client, clients) % 4]
 
@@ -75,16 +75,19 @@ def test_submatrices_of_mapp_fl(code):
 def test_channels_that_the_random_groups_of_mapp_fl_reach():
     """Its four fixed random sets miss some channels for ever; the one shared set (OFR) is the set of group 0."""
     space, method = paper_cnn(), ChannelSubset.preset("GFR", index_scheme="original")
-    sets = {method.key(seat): coupled(space, method.index(space, seat)) for seat in (half_seat(k) for k in range(10))}
+    sets = {
+        method.key(client_round): coupled(space, method.index(space, client_round))
+        for client_round in (half_width(k) for k in range(10))
+    }
     assert len(sets) == 4
     reached = {axis: len(set().union(*(channels[axis] for channels in sets.values()))) for axis in space.axes}
     assert reached == {"conv1": 14, "conv2": 30, "conv3": 59, "conv4": 123}
     shared = ChannelSubset.preset("OFR", index_scheme="original")
     (zero,) = {client for client, place in enumerate(np.random.RandomState(1).permutation(10)) if place == 0}
-    assert fingerprint(shared, space, half_seat(5)) == fingerprint(method, space, half_seat(zero))
+    assert fingerprint(shared, space, half_width(5)) == fingerprint(method, space, half_width(zero))
 
 
-def half_seat(client: int, round_: int = 0) -> ClientRound:
+def half_width(client: int, round_: int = 0) -> ClientRound:
     """A client of half width among ten."""
     return ClientRound(round_, client, 0.5, 10, 8)
 
@@ -94,7 +97,7 @@ def test_independent_sets_of_mapp_fl(code):
     """Its ablation draws outputs with seed rand + 1 and inputs with 2 (rand + 1), the same in every layer."""
     space = paper_cnn()
     method = ChannelSubset.preset(code, index_scheme="original", coupling="independent")
-    for turn, client, clients in SEATS:
+    for turn, client, clients in TURNS:
         number = original_number(code, turn, client, clients)
         written, read = read_off(space, method.index(space, ClientRound(turn - 1, client, 0.5, clients, 0)))
         widths = {axis.name: axis.width for axis in space.axes.values()}

@@ -75,7 +75,7 @@ def with_values(net: ScalableNet, vector: Tensor) -> ScalableNet:
 
 
 @contextmanager
-def blanked(net: ScalableNet, method: SubmodelMethod, seat: ClientRound, factor: float = 1.0) -> Iterator[None]:
+def blanked(net: ScalableNet, method: SubmodelMethod, client_round: ClientRound, factor: float = 1.0) -> Iterator[None]:
     """Let every layer that writes channels blank those that are not chosen; `factor` multiplies the convolutions."""
     axes, hooks = ParameterSpace(net).axes, []
     for name, layer in net.layer_axes().items():
@@ -83,7 +83,7 @@ def blanked(net: ScalableNet, method: SubmodelMethod, seat: ClientRound, factor:
             continue
         axis = axes[layer.output]
         mask = torch.zeros(axis.width, dtype=torch.float64)
-        mask[method.channels(axis, scaled_width(axis.width, method.rate(seat)), seat)] = 1.0
+        mask[method.channels(axis, scaled_width(axis.width, method.rate(client_round)), client_round)] = 1.0
         mask = mask * factor if name.endswith("conv") else mask
         hooks.append(net.get_submodule(name).register_forward_hook(partial(_times, mask)))
     try:
@@ -140,10 +140,10 @@ def test_a_submodel_is_the_server_without_the_other_channels(name, method):
 @pytest.mark.parametrize("name", ["cnn", "lenet", "mlp", "resnet"])
 def test_other_widths(name, method, rate):
     """The same outputs for widths that do not divide the layers, and for the whole network."""
-    (net, space, theta), chooser, seat = server(name), METHODS[method], ClientRound(4, 7, rate, 20, 5)
-    small = with_values(net.scaled(rate), theta[chooser.index(space, seat)])
+    (net, space, theta), chooser, client_round = server(name), METHODS[method], ClientRound(4, 7, rate, 20, 5)
+    small = with_values(net.scaled(rate), theta[chooser.index(space, client_round)])
     images, _ = pictures(net)
-    with blanked(net, chooser, seat):
+    with blanked(net, chooser, client_round):
         same(net(images), small(images))
 
 

@@ -32,9 +32,9 @@ def test_an_index_is_a_submodel(name, method):
     chooser, space = METHODS[method], space_of(name)
     starts = torch.tensor([block.start for block in space.blocks] + [space.size])
     for rate in RATES.values():
-        seat = ClientRound(5, 3, rate, 10, 1)
+        client_round = ClientRound(5, 3, rate, 10, 1)
         assert not list(chooser.problems(space, [rate], 10))
-        index, trained = chooser.index(space, seat), chooser.rate(seat)
+        index, trained = chooser.index(space, client_round), chooser.rate(client_round)
         assert index.dtype == torch.int64
         assert bool((index.diff() > 0).all())
         assert 0 <= int(index[0]) <= int(index[-1]) < space.size
@@ -49,9 +49,9 @@ def test_capacity_one_is_the_whole_network(method):
     """Every coordinate, in order, in every round; FjORD may draw a narrower prefix."""
     chooser = METHODS[method]
     for space in (space_of("cnn"), space_of("lenet"), space_of("mlp"), space_of("resnet")):
-        for seat in (ClientRound(0, 0, 1.0, 5, 0), ClientRound(7, 4, 1.0, 5, 9)):
-            if chooser.rate(seat) == 1:
-                assert torch.equal(chooser.index(space, seat), torch.arange(space.size))
+        for client_round in (ClientRound(0, 0, 1.0, 5, 0), ClientRound(7, 4, 1.0, 5, 9)):
+            if chooser.rate(client_round) == 1:
+                assert torch.equal(chooser.index(space, client_round), torch.arange(space.size))
             else:
                 assert method == "FjORD round"
 
@@ -66,16 +66,16 @@ def test_capacity_one_is_the_whole_network(method):
     data=st.data(),
 )
 @settings(max_examples=120, deadline=None, derandomize=True)
-def test_any_seat_gets_a_submodel(method, hidden, rate, round_, clients, seed, data):
+def test_any_client_round_gets_a_submodel(method, hidden, rate, round_, clients, seed, data):
     """Any depth, widths, round, seed and number of clients: a valid, coupled index of the right size."""
     space, chooser = mlp_space(*hidden), METHODS[method]
-    seat = ClientRound(round_, data.draw(st.integers(0, clients - 1)), rate, clients, seed)
+    client_round = ClientRound(round_, data.draw(st.integers(0, clients - 1)), rate, clients, seed)
     assume(not list(chooser.problems(space, [rate], clients)))
-    index = chooser.index(space, seat)
+    index = chooser.index(space, client_round)
     assert bool((index.diff() > 0).all())
     assert 0 <= int(index[0]) <= int(index[-1]) < space.size
     lengths = [len(kept) for kept in coupled(space, index).values()]
-    assert lengths == [math.ceil(width * chooser.rate(seat) - 1e-9) for width in hidden]
+    assert lengths == [math.ceil(width * chooser.rate(client_round) - 1e-9) for width in hidden]
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -84,8 +84,11 @@ def test_fedrolex_rolls_forwards(rate):
     space, method = mlp_space(12, 8), FedRolex()
     times = {axis: Counter() for axis in space.axes}
     for number in range(12):
-        seats = [ClientRound(number, client, RATES[rate], 5, seed) for client in (0, 4) for seed in (0, 1)]
-        (index,) = {fingerprint(method, space, seat): method.index(space, seat) for seat in seats}.values()
+        client_rounds = [ClientRound(number, client, RATES[rate], 5, seed) for client in (0, 4) for seed in (0, 1)]
+        (index,) = {
+            fingerprint(method, space, client_round): method.index(space, client_round)
+            for client_round in client_rounds
+        }.values()
         for axis, channels in coupled(space, index).items():
             width = space.axes[axis].width
             keep = math.ceil(width * RATES[rate] - 1e-9)
@@ -113,9 +116,9 @@ def test_fedrolex_starts_as_a_prefix_and_then_moves_in_every_layer():
 def test_prefix_is_ofm(scheme):
     """HeteroFL by either name: the first channels, in every round."""
     space, method = space_of("resnet"), ChannelSubset.preset("HeteroFL", index_scheme=scheme)
-    for seat in (ClientRound(0, 0, 0.5, 4, 0), ClientRound(9, 3, 0.25, 4, 7), ClientRound(2, 1, 0.6, 4, 7)):
-        index = method.index(space, seat)
-        assert torch.equal(index, Prefix().index(space, seat))
+    for client_round in (ClientRound(0, 0, 0.5, 4, 0), ClientRound(9, 3, 0.25, 4, 7), ClientRound(2, 1, 0.6, 4, 7)):
+        index = method.index(space, client_round)
+        assert torch.equal(index, Prefix().index(space, client_round))
         assert all(channels == tuple(range(len(channels))) for channels in coupled(space, index).values())
 
 
@@ -133,10 +136,12 @@ def test_fjord_by_round_draws_affordable_widths():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_keys_are_equal_exactly_where_submodels_are(method):
-    """For all seats of one federation over several rounds: equal keys if and only if equal coordinates."""
+    """For all client rounds of one federation over several rounds: equal keys if and only if equal coordinates."""
     chooser, space = METHODS[method], mlp_space(*WIDE)
-    seats = [ClientRound(number, client, rate, 20, 6) for number in range(8) for client, rate in enumerate(MIXED)]
-    pairs = {(chooser.key(seat), fingerprint(chooser, space, seat)) for seat in seats}
+    client_rounds = [
+        ClientRound(number, client, rate, 20, 6) for number in range(8) for client, rate in enumerate(MIXED)
+    ]
+    pairs = {(chooser.key(client_round), fingerprint(chooser, space, client_round)) for client_round in client_rounds}
     assert len({key for key, _ in pairs}) == len(pairs)
     assert len({coordinates for _, coordinates in pairs}) == len(pairs)
 
@@ -145,8 +150,10 @@ def test_keys_are_equal_exactly_where_submodels_are(method):
 def test_keys_are_equal_only_where_submodels_are_when_inputs_are_drawn_apart(code):
     """The same with independent inputs."""
     chooser, space = ChannelSubset.preset(code, coupling="independent"), mlp_space(*WIDE)
-    seats = [ClientRound(number, client, rate, 20, 6) for number in range(4) for client, rate in enumerate(MIXED)]
-    pairs = {(chooser.key(seat), fingerprint(chooser, space, seat)) for seat in seats}
+    client_rounds = [
+        ClientRound(number, client, rate, 20, 6) for number in range(4) for client, rate in enumerate(MIXED)
+    ]
+    pairs = {(chooser.key(client_round), fingerprint(chooser, space, client_round)) for client_round in client_rounds}
     assert len({key for key, _ in pairs}) == len(pairs)
 
 

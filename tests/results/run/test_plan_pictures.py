@@ -16,8 +16,8 @@ SPACE = ParameterSpace(CNN(DataShape(1, 8, 8, 4), u=4))
 
 def gathered(method, capacities, rounds, shown, participation=1.0, sent=None):
     """Maps of a plan by layer, and its rounds."""
-    roster = ClientPool((10,) * len(capacities), capacities, participation, 0)
-    plans = [Plan(round_, roster, method, SPACE) for round_ in range(rounds)]
+    client_pool = ClientPool((10,) * len(capacities), capacities, participation, 0)
+    plans = [Plan(round_, client_pool, method, SPACE) for round_ in range(rounds)]
     maps = PlanMaps(SPACE, len(capacities), shown)
     audit(maps.follow(plans), SPACE, sent, maps.watch)
     return {layer.name: layer for layer in maps.layers}, plans

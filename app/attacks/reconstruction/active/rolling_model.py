@@ -35,10 +35,10 @@ class MovedWindow(SubmodelMethod):
         """
         self._method, self._before, self._after, self._clients = method, before, after, clients
 
-    def channels(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor:
+    def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """Channels that the clients did not have before, and that the others keep; the announced ones otherwise."""
-        if not self._moves(seat):
-            return self._method.channels(axis, keep, seat)
+        if not self._moves(client_round):
+            return self._method.channels(axis, keep, client_round)
         worse = torch.zeros(axis.width, dtype=torch.long)
         for client in self._clients:
             worse[self._held(self._before, client, axis)] += len(self._after.capacities)
@@ -47,17 +47,17 @@ class MovedWindow(SubmodelMethod):
             worse[held[0] != held[1]] += 1
         return worse.sort(stable=True).indices[:keep].sort().values
 
-    def inputs(self, axis: Axis, keep: int, seat: ClientRound) -> Tensor | None:
+    def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
         """As announced; moved clients read the channels that they write."""
-        return None if self._moves(seat) else self._method.inputs(axis, keep, seat)
+        return None if self._moves(client_round) else self._method.inputs(axis, keep, client_round)
 
-    def rate(self, seat: ClientRound) -> float:
+    def rate(self, client_round: ClientRound) -> float:
         """As announced."""
-        return self._method.rate(seat)
+        return self._method.rate(client_round)
 
-    def key(self, seat: ClientRound) -> Hashable:
+    def key(self, client_round: ClientRound) -> Hashable:
         """As announced, but for moved clients, who share a window."""
-        return ("moved", self.rate(seat)) if self._moves(seat) else self._method.key(seat)
+        return ("moved", self.rate(client_round)) if self._moves(client_round) else self._method.key(client_round)
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
         """As announced."""
@@ -77,8 +77,8 @@ class MovedWindow(SubmodelMethod):
         """As announced."""
         return self._method.problems(space, capacities, clients)
 
-    def _moves(self, seat: ClientRound) -> bool:
-        return seat.round == self._after.round and seat.client in self._clients
+    def _moves(self, client_round: ClientRound) -> bool:
+        return client_round.round == self._after.round and client_round.client in self._clients
 
     def _mask(self, plan: Plan, client: int, axis: Axis) -> Tensor:
         mask = torch.zeros(axis.width, dtype=torch.bool)
@@ -90,8 +90,8 @@ class MovedWindow(SubmodelMethod):
         """Channels that a client was to have in a round."""
         if client not in plan.participants:
             return torch.empty(0, dtype=torch.long)
-        seat = plan.seat(client)
-        return self._method.channels(axis, scaled_width(axis.width, self._method.rate(seat)), seat)
+        client_round = plan.client_round(client)
+        return self._method.channels(axis, scaled_width(axis.width, self._method.rate(client_round)), client_round)
 
 
 class RollingModel(ActiveAttack):

@@ -132,7 +132,7 @@ class Matching(ImageExtraction):
 def _count(update: IsolatedUpdate, public: PublicKnowledge) -> int:
     """Images that the attacked clients go through in the round, together; sizes and recipe are public."""
     assert public.plan_of is not None
-    sizes, local = public.plan_of(update.round).roster.sizes, public.local
+    sizes, local = public.plan_of(update.round).client_pool.sizes, public.local
     most = local.batch_size * local.steps if local.steps is not None else max(sizes)
     return sum(min(sizes[client], most) for client in update.clients)
 
@@ -140,7 +140,7 @@ def _count(update: IsolatedUpdate, public: PublicKnowledge) -> int:
 def _training(update: IsolatedUpdate, public: PublicKnowledge) -> LinearTraining:
     """How the attacked clients train; as if by plain SGD where an attacker insists on other optimisers."""
     assert public.plan_of is not None
-    sizes, lr = public.plan_of(update.round).roster.sizes, public.learning_rates[update.round]
+    sizes, lr = public.plan_of(update.round).client_pool.sizes, public.learning_rates[update.round]
     training = LinearTraining.of(public.local, lr, max(sizes[client] for client in update.clients))
     return LinearTraining(lr, 1) if isinstance(training, str) else training
 

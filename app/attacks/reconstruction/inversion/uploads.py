@@ -44,7 +44,7 @@ class UploadInversion(PassiveAttack):
         """The client with the fewest samples of each width: an update over few samples tells most."""
         assert world.public.plan_of is not None
         plan = world.public.plan_of(round_ - 1)
-        by_size = sorted(plan.participants, key=lambda client: (plan.roster.sizes[client], client))
+        by_size = sorted(plan.participants, key=lambda client: (plan.client_pool.sizes[client], client))
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
     def _of_client(

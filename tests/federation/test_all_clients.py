@@ -64,8 +64,8 @@ def test_other_choices_are_what_they_say():
     """Another's values come from a fixed exchange without fixed points, the mean is the mean, none is the server's."""
 
     def look(federation):
-        everyone = AllClients(federation, federation.plan.round)
-        return {choice: everyone.scores(choice) for choice in everyone.choices}
+        all_clients = AllClients(federation, federation.plan.round)
+        return {choice: all_clients.scores(choice) for choice in all_clients.choices}
 
     federation, found = seen(look)
     values = torch.stack([federation.personal.of(client) for client in range(5)])
@@ -159,20 +159,20 @@ def joined(net=WAFFLE, clients=2, visits=3, **settings):
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_newcomers_take_part_in_no_round(sampling):
     """They are drawn by the seed; the others take part as before; the means over everyone leave them out."""
-    federation, everyone = seen(
+    federation, all_clients = seen(
         lambda f: AllClients(f, f.plan.round).scores(),
         newcomers=Newcomers(2),
         rounds=4,
         participation=0.7,
         sampling=sampling,
     )
-    absent = federation.roster.absent
+    absent = federation.client_pool.absent
     assert len(absent) == 2
     for round_ in range(4):
         assert absent.isdisjoint(federation.plan_of(round_).participants)
     assert absent.isdisjoint(federation.personal.clients)
-    assert {local.client for local in everyone} == set(range(5)) - absent
-    assert federation.roster.most == (3 if sampling == "poisson" else 2)
+    assert {local.client for local in all_clients} == set(range(5)) - absent
+    assert federation.client_pool.most == (3 if sampling == "poisson" else 2)
 
 
 def test_newcomers_fit_only_what_is_theirs():
@@ -180,13 +180,13 @@ def test_newcomers_fit_only_what_is_theirs():
     federation, (before, mean, fitted, tuned) = joined(
         rounds=6, visits=10, data=Blobs((60, 50, 60, 40, 50), nonmembers=0.4)
     )
-    assert {local.client for local in before} == federation.roster.absent
+    assert {local.client for local in before} == federation.client_pool.absent
     for scores in (mean, fitted, tuned):
         assert [local.client for local in scores] == [local.client for local in before]
     for local in before:
         assert local.score.loss == pytest.approx(by_hand(federation, local.client).loss, abs=1e-9)
     assert sum(local.score.loss for local in fitted) < sum(local.score.loss for local in before)
-    assert federation.roster.absent.isdisjoint(federation.personal.clients)
+    assert federation.client_pool.absent.isdisjoint(federation.personal.clients)
 
 
 @pytest.mark.parametrize("executor", ["sequence", "vectorised"])
