@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
@@ -127,15 +128,29 @@ def test_starting_the_program_is_cheap():
 
 
 def test_every_package_is_installed():
-    """pyproject.toml lists exactly the folders with an __init__.py, and ships the recipes."""
+    """The patterns of pyproject.toml find every folder with an __init__.py, and nothing else, such as the tests."""
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for package in OURS
         for path in (ROOT / package).rglob("__init__.py")
     }
-    assert sorted(setup["packages"]) == sorted(packages)
-    assert setup["package-data"]["app.configs"] == ["**/*.yaml"]
+    assert sorted(find_packages(str(ROOT), **setup["packages"]["find"])) == sorted(packages)
+
+
+def test_every_data_file_is_installed():
+    """Recipes, comparisons, the report's style and script, and the marks of typed packages are package data."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    installed = {
+        path
+        for package, patterns in data.items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    files = {path for package in OURS for path in (ROOT / package).rglob("*") if path.is_file()}
+    not_needed = {path for path in files if path.suffix in (".py", ".pyc", ".pyo") or path.name == "README.md"}
+    assert files - not_needed == installed
+    assert {path.parent.name for path in installed if path.name == "py.typed"} == set(OURS)
 
 
 def test_every_folder_of_modules_is_a_package():
