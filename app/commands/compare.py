@@ -1,7 +1,7 @@
-"""`rampart compare`: run a matrix of methods, defenses, datasets and seeds, and tabulate what came out.
+"""`rampart compare`: run a matrix of datasets, methods, defenses and seeds, and tabulate the results.
 
-Every cell is an ordinary run of `rampart fit`. The same command goes on where an interrupted one stopped: finished runs
-are kept, unfinished ones are resumed.
+Every entry of the matrix is an ordinary run of `rampart fit`. The same command continues after an interruption:
+finished runs are kept, unfinished ones are resumed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from app.errors import UserError, raise_all
 from app.experiments.board import Board
 from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.jobs import make_job
 from app.experiments.local_engine import LocalEngine, default_workers, gpus, local_shares
 from app.experiments.matrix import Combination, PlannedRun, baseline_of, planned_runs
-from app.experiments.parsed import ParsedRun
-from app.experiments.parsing import parse_all
-from app.experiments.processes import Job, cores
+from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.spec import ComparisonSpec
-from app.experiments.stopping import StopRequest
 
 INTERRUPTED = 130
 
@@ -34,7 +31,7 @@ class Engine(Protocol):
     """Runs jobs somewhere."""
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
-        """Run all jobs, tell the board, and stop when asked to."""
+        """Run all jobs, report to the board, and stop on request."""
 
 
 def compare_parser() -> ArgumentParser:
@@ -71,27 +68,27 @@ def compare(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     if options.address and options.engine != "ray":
         parser.error("--address needs --engine ray")
-    spec = asked_for(options)
-    cells = planned_runs(spec)
-    parsed = parse_all(cells)
+    spec = requested_spec(options)
+    runs = planned_runs(spec)
+    parsed = parse_all(runs)
     folder = ComparisonFolder((options.root / spec.name).resolve())
     if options.dry:
-        _show_plan(spec, cells, parsed, folder)
+        _show_plan(spec, runs, parsed, folder)
         return 0
     folder.claim()
     with folder.locked():
-        raise_all(folder.problems(cells, parsed))
-        for name in folder.left_over(cells):
+        raise_all(folder.problems(runs, parsed))
+        for name in folder.left_over(runs):
             print(f"note: {name} is no longer part of the comparison, but is still shown; delete {folder.run(name)}")
-        folder.write(spec, cells)
-        code = _run(cells, parsed, folder, spec.name, options)
+        folder.write(spec, runs)
+        code = _run(runs, parsed, folder, spec.name, options)
     if code != INTERRUPTED:
         _show_results(folder)
     return code
 
 
-def asked_for(options: Namespace) -> ComparisonSpec:
-    """The comparison that the options ask for: the file's, at the scale, with the seeds and under the name given."""
+def requested_spec(options: Namespace) -> ComparisonSpec:
+    """The comparison of the file, at the scale, with the seeds and under the name that the options give."""
     spec = read_spec(options.config)
     if options.scale is not None:
         spec = spec.at_scale(find_scale(spec, options.scale))
@@ -100,22 +97,22 @@ def asked_for(options: Namespace) -> ComparisonSpec:
     if options.name is not None:
         spec = replace(spec, name=options.name)
     if not planned_runs(spec):
-        raise UserError.of("no cell has these seeds", "there is nothing to run", "name other seeds, or exclude less")
+        raise UserError.of("no run has these seeds", "there is nothing to run", "name other seeds, or exclude less")
     raise_all(name_problems(spec))
     return spec
 
 
 def _run(
-    cells: tuple[PlannedRun, ...],
+    runs: tuple[PlannedRun, ...],
     parsed: Mapping[Combination, ParsedRun],
     folder: ComparisonFolder,
     group: str,
     options: Namespace,
 ) -> int:
-    todo = [cell for cell in cells if folder.state(cell.name) is not State.FINISHED]
-    jobs = [make_job(cell, folder, parsed, group) for cell in todo]
-    done = len(cells) - len(todo)
-    print(f"comparison {folder.path}: {len(cells)} runs, {done} of them finished", flush=True)
+    unfinished = [planned for planned in runs if folder.state(planned.name) is not State.FINISHED]
+    jobs = [folder.job(planned, parsed[planned.combination], group) for planned in unfinished]
+    done = len(runs) - len(jobs)
+    print(f"comparison {folder.path}: {len(runs)} runs, {done} of them finished", flush=True)
     if not jobs:
         return 0
     with StopRequest() as stop:
@@ -124,7 +121,7 @@ def _run(
         engine.run(jobs, board, stop)
         board.close()
     print(board.status())
-    if stop.asked:
+    if stop.requested:
         print("interrupted; the same command goes on from here")
         return INTERRUPTED
     if board.failures:
@@ -147,17 +144,17 @@ def _engine(options: Namespace, jobs: int) -> tuple[Engine, int]:
 
 def _show_plan(
     spec: ComparisonSpec,
-    cells: tuple[PlannedRun, ...],
+    runs: tuple[PlannedRun, ...],
     parsed: Mapping[Combination, ParsedRun],
     folder: ComparisonFolder,
 ) -> None:
-    """Every run with its state, and what is wrong with those that are there."""
-    method, defense = baseline_of(spec, cells)
-    print(f"{spec.name}: {spec.purpose}\n{len(cells)} runs in {folder.path}, compared with {method} and {defense}")
-    width = max(len(cell.name) for cell in cells)
-    for cell in cells:
-        print(f"  {cell.name:<{width}}  {folder.state(cell.name).value:<13}  {shlex.join(cell.arguments)}")
-    for problem in folder.problems(cells, parsed):
+    """Every run with its state, and the problems of existing runs."""
+    method, defense = baseline_of(spec, runs)
+    print(f"{spec.name}: {spec.purpose}\n{len(runs)} runs in {folder.path}, compared with {method} and {defense}")
+    width = max(len(planned.name) for planned in runs)
+    for planned in runs:
+        print(f"  {planned.name:<{width}}  {folder.state(planned.name).value:<13}  {shlex.join(planned.arguments)}")
+    for problem in folder.problems(runs, parsed):
         print(f"error: {problem}")
 
 

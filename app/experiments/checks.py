@@ -1,4 +1,4 @@
-"""Contradictions between the parts of a comparison, each told with what to change."""
+"""Contradictions between the parts of a comparison, each with what to change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LONGEST_NAME = 200
 def problems_of(spec: ComparisonSpec) -> Iterator[Problem]:
     """Everything that is wrong with a comparison whose parts could be read."""
     yield from name_problems(spec)
-    yield from _datasets(spec)
+    yield from _dataset_problems(spec)
     if not full_product(spec):
-        return  # an empty axis or no seed: already told
-    yield from _excluded(spec)
-    yield from _included(spec)
-    yield from _baseline(spec)
-    yield from _run_names(spec)
+        return  # an empty axis or no seed, which reading has reported
+    yield from _exclude_problems(spec)
+    yield from _include_problems(spec)
+    yield from _baseline_problems(spec)
+    yield from _run_name_problems(spec)
 
 
 def name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -33,8 +33,7 @@ def name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
         yield Problem(f"the name of the comparison is {spec.name!r}", "it could not name a folder", remedy)
 
 
-def _datasets(spec: ComparisonSpec) -> Iterator[Problem]:
-    """Only one dataset can be what the recipes below say."""
+def _dataset_problems(spec: ComparisonSpec) -> Iterator[Problem]:
     bare = [entry.name for entry in spec.datasets if not entry.configs and not entry.options]
     if len(bare) > 1:
         cause = f"the datasets {' and '.join(bare)} both stand for what `base` says"
@@ -42,49 +41,50 @@ def _datasets(spec: ComparisonSpec) -> Iterator[Problem]:
         yield Problem(cause, "the same runs would be made twice under different names", remedy)
 
 
-def _excluded(spec: ComparisonSpec) -> Iterator[Problem]:
-    every = full_product(spec)
+def _exclude_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    product = full_product(spec)
     for pattern in spec.exclude:
-        if not any(pattern.matches(labels) for labels in every):
-            yield Problem(f"exclude: {pattern} matches no cell", "it has no effect", "correct it or remove it")
+        if not any(pattern.matches(labels) for labels in product):
+            yield Problem(f"exclude: {pattern} matches no run", "it has no effect", "correct it or remove it")
     if not remaining(spec) and not spec.include:
-        yield Problem("every cell is excluded", "there is nothing to run", "exclude less")
+        yield Problem("every run is excluded", "there is nothing to run", "exclude less")
 
 
-def _included(spec: ComparisonSpec) -> Iterator[Problem]:
-    there = set(remaining(spec))
+def _include_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    present = set(remaining(spec))
     for pattern in spec.include:
-        cells = included(spec, pattern)
-        against = [one for one in spec.exclude if any(one.matches(labels) for labels in cells)]
+        runs = included(spec, pattern)
+        against = [other for other in spec.exclude if any(other.matches(labels) for labels in runs)]
         if against:
-            cause = f"include: {pattern} asks for cells that exclude: {against[0]} leaves out"
+            cause = f"include: {pattern} asks for runs that exclude: {against[0]} leaves out"
             yield Problem(cause, "it is unclear whether they are to be run", "remove one of the two")
-        elif there.issuperset(cells):
+        elif present.issuperset(runs):
             cause = f"include: {pattern} is part of the matrix already"
             yield Problem(cause, "it has no effect", "correct it or remove it")
-        there.update(cells)
+        present.update(runs)
 
 
-def _baseline(spec: ComparisonSpec) -> Iterator[Problem]:
-    pairs = {(cell.labels.method, cell.labels.defense) for cell in planned_runs(spec)}
+def _baseline_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    pairs = {(planned.labels.method, planned.labels.defense) for planned in planned_runs(spec)}
     if spec.baseline is not None and pairs and spec.baseline not in pairs:
         method, defense = spec.baseline
         yield Problem(
-            f"baseline: no cell has the method {method} with the defense {defense}",
+            f"baseline: no run has the method {method} with the defense {defense}",
             "there would be nothing to compare the others with",
             "name a method and a defense that are run, or include them",
         )
 
 
-def _run_names(spec: ComparisonSpec) -> Iterator[Problem]:
-    cells = defaultdict(list)
-    for cell in planned_runs(spec):
-        cells[cell.name.casefold()].append(cell)  # some file systems do not tell them apart
-    for same in cells.values():
-        if len(same) > 1:
-            told = " and ".join(f"({', '.join(cell.combination)})" for cell in same)
-            cause = f"the cells {told} would both be called {same[0].name}"
+def _run_name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    by_name = defaultdict(list)
+    for planned in planned_runs(spec):
+        by_name[planned.name.casefold()].append(planned)  # some file systems ignore case
+    for runs in by_name.values():
+        name = runs[0].name
+        if len(runs) > 1:
+            combinations = " and ".join(f"({', '.join(planned.combination)})" for planned in runs)
+            cause = f"the runs {combinations} would both be called {name}"
             yield Problem(cause, "one would overwrite the other", "rename an entry of an axis")
-        if len(same[0].name) > LONGEST_NAME:
-            cause = f"the name {same[0].name} has {len(same[0].name)} characters"
+        if len(name) > LONGEST_NAME:
+            cause = f"the name {name} has {len(name)} characters"
             yield Problem(cause, "a file system may refuse it", f"shorten names to {LONGEST_NAME} in all")

@@ -1,4 +1,4 @@
-"""The folder of a comparison: its runs, their logs, `comparison.json`, and who is at work there."""
+"""The folder of a comparison: its runs, their jobs and logs, `comparison.json`, and the lock of the folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -16,15 +17,19 @@ import yaml
 
 from app.errors import Problem, UserError
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
-from app.experiments.parsed import ParsedRun
+from app.experiments.parsing import ParsedRun
+from app.experiments.processes import Job
 from app.experiments.spec import ComparisonSpec
 from app.renamed import current
 from app.results.run.folder import cannot_write, finite, write_text
 from app.results.run.store import COMPARISON
 
+FIT = (sys.executable, "-P", "-m", "app.cli", "fit")
+"""`rampart fit`; modules in the working folder do not shadow ours."""
+
 
 class State(Enum):
-    """How far a run has come."""
+    """Progress of a run."""
 
     NEW = "to be run"
     PARTLY = "to be resumed"
@@ -33,20 +38,15 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """Where the runs of a comparison lie.
-
-    Attributes:
-        path: the folder.
-    """
+    """The folder that holds the runs of a comparison."""
 
     path: Path
 
     def run(self, name: str) -> Path:
-        """Folder of a run."""
         return self.path / name
 
     def log(self, name: str) -> Path:
-        """File with everything that a run printed."""
+        """File with the output of a run."""
         return self.path / ".logs" / f"{name}.log"
 
     def run_lock(self, name: str) -> Path:
@@ -54,13 +54,12 @@ class ComparisonFolder:
         return self.path / ".logs" / f"{name}.lock"
 
     def state(self, name: str) -> State:
-        """How far a run has come."""
         if (self.run(name) / "summary.json").is_file():
             return State.FINISHED
         return State.PARTLY if (self.run(name) / "config.yaml").is_file() else State.NEW
 
     def claim(self) -> None:
-        """Make the folder, or say why it cannot be one of a comparison.
+        """Make the folder.
 
         Raises:
             UserError: where it is a single run, or cannot be written.
@@ -78,7 +77,7 @@ class ComparisonFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from working on the same comparison; the system frees the lock however this process ends.
+        """Keep other processes from working on the same comparison; the system frees the lock when this one ends.
 
         Raises:
             UserError: where another process is at work.
@@ -98,40 +97,67 @@ class ComparisonFolder:
             file.flush()
             yield
 
-    def problems(self, cells: Sequence[PlannedRun], parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
-        """Runs that are there, but with other settings than the comparison now asks for."""
-        before = {cell["run"]: cell for cell in self._told().get("cells", [])}
-        for cell in cells:
-            if self.state(cell.name) is State.NEW:
+    def job(self, planned: PlannedRun, parsed: ParsedRun, group: str, program: Sequence[str] = FIT) -> Job:
+        """The job of a planned run.
+
+        Args:
+            planned: the run.
+            parsed: configuration of its combination.
+            group: name of the comparison, by which trackers group its runs.
+            program: command that takes the arguments of `rampart fit`.
+        """
+        name, begun = planned.name, self.state(planned.name) is State.PARTLY
+        bar = "--trainer.enable_progress_bar"
+        quiet = () if bar in planned.arguments else (bar, "false")
+        place = ("--run.root", str(self.path), "--run.name", name, "--group", group)
+        return Job(
+            name=name,
+            combination=planned.combination,
+            command=(*program, *planned.arguments, *quiet, *place),
+            log=self.log(name),
+            lock=self.run_lock(name),
+            summary=self.run(name) / "summary.json",
+            rounds=parsed.rounds,
+            begun=begun,
+            workers=_workers(parsed.config) or (_workers(self._config(name)) if begun else None),
+            home=Path.cwd(),
+        )
+
+    def problems(self, runs: Sequence[PlannedRun], parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
+        """Existing runs with other settings than the comparison now asks for."""
+        recorded = {record["run"]: record for record in self._recorded_runs()}
+        for planned in runs:
+            if self.state(planned.name) is State.NEW:
                 continue
-            stored = before.get(cell.name, {}).get("arguments")
-            changed = parsed[cell.combination].differs_in(self._config(cell.name))
-            if not changed and (stored is None or stored == list(cell.arguments)):
+            before = recorded.get(planned.name, {}).get("arguments", list(planned.arguments))
+            changed = parsed[planned.combination].differs_in(self._config(planned.name))
+            if not changed and before == list(planned.arguments):
                 continue
-            what = f" ({', '.join(changed)} differ)" if changed else f" ({_difference(stored, cell.arguments)})"
+            difference = f"{', '.join(changed)} differ" if changed else _difference(before, planned.arguments)
+            folder = self.run(planned.name)
             yield Problem(
-                f"{self.run(cell.name)} was made with other settings than the comparison now asks for{what}",
+                f"{folder} was made with other settings than the comparison now asks for ({difference})",
                 "the table would mix two experiments",
-                f"delete {self.run(cell.name)} to run it again, take the change back, or choose another --name",
+                f"delete {folder} to run it again, take the change back, or choose another --name",
             )
 
-    def left_over(self, cells: Sequence[PlannedRun]) -> list[str]:
-        """Runs of an earlier version of the comparison that this one no longer asks for."""
-        names = {cell.name for cell in cells}
-        earlier = [cell["run"] for cell in self._told().get("cells", [])]
+    def left_over(self, runs: Sequence[PlannedRun]) -> list[str]:
+        """Existing runs of an earlier version of the comparison that this one no longer asks for."""
+        names = {planned.name for planned in runs}
+        earlier = [record["run"] for record in self._recorded_runs()]
         return [name for name in earlier if name not in names and self.state(name) is not State.NEW]
 
-    def write(self, spec: ComparisonSpec, cells: tuple[PlannedRun, ...]) -> None:
-        """Write `comparison.json`; runs of an earlier version keep their places in it as long as they are there."""
-        kept = set(self.left_over(cells))
-        earlier = [cell for cell in self._told().get("cells", []) if cell["run"] in kept]
-        method, defense = baseline_of(spec, cells)
+    def write(self, spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> None:
+        """Write `comparison.json`; existing runs of an earlier version keep their entries."""
+        kept = set(self.left_over(runs))
+        earlier = [record for record in self._recorded_runs() if record["run"] in kept]
+        method, defense = baseline_of(spec, runs)
         record = {
             "name": spec.name,
             "purpose": spec.purpose,
             "scale": spec.scale,
             "baseline": {"method": method, "defense": defense},
-            "cells": [_record(cell) for cell in cells] + earlier,
+            "cells": [_record(planned) for planned in runs] + earlier,
             "published": list(spec.published),
         }
         try:
@@ -146,30 +172,31 @@ class ComparisonFolder:
         except OSError:
             return 0
 
-    def saved_workers(self, name: str) -> int | None:
-        """Worker threads that a run was begun with, None where that was left to the program."""
-        workers = (self._config(name).get("model") or {}).get("workers")
-        return workers if isinstance(workers, int) else None
-
     def _config(self, name: str) -> Mapping[str, Any]:
-        """Configuration of a run; empty where it cannot be read."""
+        """Saved configuration of a run; empty where it cannot be read."""
         try:
             config = current(yaml.safe_load((self.run(name) / "config.yaml").read_text()))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             return {}
         return config if isinstance(config, Mapping) else {}
 
-    def _told(self) -> dict[str, Any]:
-        """What `comparison.json` holds; empty where there is none."""
+    def _recorded_runs(self) -> list[dict[str, Any]]:
+        """Runs in `comparison.json`; none where there is no such file."""
         try:
-            told = json.loads((self.path / COMPARISON).read_text())
+            record = json.loads((self.path / COMPARISON).read_text())
         except (OSError, ValueError):
-            return {}
-        return told if isinstance(told, dict) else {}
+            return []
+        return record.get("cells", []) if isinstance(record, dict) else []
 
 
-def _record(cell: PlannedRun) -> dict[str, Any]:
-    return {"run": cell.name, **asdict(cell.labels), "arguments": list(cell.arguments)}
+def _record(planned: PlannedRun) -> dict[str, Any]:
+    return {"run": planned.name, **asdict(planned.labels), "arguments": list(planned.arguments)}
+
+
+def _workers(config: Mapping[str, Any]) -> int | None:
+    """Worker threads that a configuration asks for, None where that is left to the program."""
+    workers = (config.get("model") or {}).get("workers")
+    return workers if isinstance(workers, int) else None
 
 
 def _difference(before: Sequence[str], now: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Runs on this machine: a fixed number at a time, each with cores, and where there are some a GPU, of its own."""
+"""Runs jobs on this machine: a fixed number at a time, each with cores of its own and, where there is one, a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
-from app.experiments.processes import Job, Resources, cores, start
-from app.experiments.stopping import StopRequest
+from app.experiments.processes import Job, Resources, StopRequest, cores, start
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
@@ -21,47 +20,40 @@ Starter = Callable[[Job, Resources], subprocess.Popen[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
-class _AtWork:
+class _RunningJob:
     job: Job
     share: Resources
     process: subprocess.Popen[bytes]
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine."""
+    """Runs jobs in processes of this machine.
+
+    Args:
+        shares: one for each run at a time.
+        starter: starts a process.
+    """
 
     def __init__(self, shares: Sequence[Resources], starter: Starter = start) -> None:
-        """An engine.
-
-        Args:
-            shares: one for each run at a time.
-            starter: starts a process.
-        """
         self._shares, self._start = tuple(shares), starter
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
-        """Run all jobs; returns when none is left, or when those at work have ended after a request to stop.
-
-        Args:
-            jobs: in the order in which to start them.
-            board: is told what happens.
-            stop: tells whether to stop.
-        """
-        waiting, free, running = deque(jobs), deque(self._shares), list[_AtWork]()
-        asked = False
+        """Run all jobs in their order; returns when none is left, or when the running ones have ended after a stop."""
+        waiting, free, running = deque(jobs), deque(self._shares), list[_RunningJob]()
+        interrupted = False
         try:
-            while running or (waiting and not stop.asked):
-                while waiting and free and not stop.asked:
+            while running or (waiting and not stop.requested):
+                while waiting and free and not stop.requested:
                     job, share = waiting.popleft(), free.popleft()
-                    running.append(_AtWork(job, share, self._start(job, share)))
+                    running.append(_RunningJob(job, share, self._start(job, share)))
                     board.started(job)
-                if stop.asked and (not asked or stop.urgent):
-                    _signal(running, signal.SIGTERM if asked else signal.SIGINT)
-                    asked = True
+                if stop.requested and (not interrupted or stop.urgent):
+                    _signal(running, signal.SIGTERM if interrupted else signal.SIGINT)
+                    interrupted = True
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.share)
-                    board.ended(one.job, one.process.returncode, stop.asked)
+                    board.ended(one.job, one.process.returncode, stop.requested)
                 board.tick()
                 time.sleep(PAUSE)
         finally:
@@ -71,7 +63,7 @@ class LocalEngine:
 
 
 def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] = ()) -> tuple[Resources, ...]:
-    """The machine in equal parts, so that all workers together keep every core busy and none twice.
+    """Equal shares of the machine, so that all workers together use every core once.
 
     Args:
         workers: parts, 1 or more.
@@ -80,16 +72,16 @@ def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] 
     """
     count, bound = len(available), hasattr(os, "sched_setaffinity")
     shares = []
-    for at in range(workers):
-        own = tuple(available[at * count // workers : (at + 1) * count // workers]) or (available[at % count],)
-        device = devices[at % len(devices)] if devices else None
+    for part in range(workers):
+        own = tuple(available[part * count // workers : (part + 1) * count // workers]) or (available[part % count],)
+        device = devices[part % len(devices)] if devices else None
         shares.append(Resources(max(1, count // workers), own if bound else (), device))
     return tuple(shares)
 
 
-def default_workers(cells: int, devices: Sequence[str]) -> int:
-    """One run per GPU, else one for every two cores; never more than there are cells, at least 1."""
-    return max(1, min(cells, len(devices) or len(cores()) // 2))
+def default_workers(jobs: int, devices: Sequence[str]) -> int:
+    """One run per GPU, else one for every two cores; never more than there are jobs, at least 1."""
+    return max(1, min(jobs, len(devices) or len(cores()) // 2))
 
 
 def gpus() -> tuple[str, ...]:
@@ -101,7 +93,7 @@ def gpus() -> tuple[str, ...]:
     return tuple(named[:count] if named else map(str, range(count)))
 
 
-def _signal(running: Sequence[_AtWork], number: int) -> None:
+def _signal(running: Sequence[_RunningJob], number: int) -> None:
     for one in running:
         if one.process.poll() is None:
             one.process.send_signal(number)

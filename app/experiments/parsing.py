@@ -1,81 +1,116 @@
-"""What every cell would be run with, found out by the parser of `rampart fit` before anything starts."""
+"""The configuration of every planned run, found by the parser of `rampart fit` before anything starts."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.commands.fit import FitCommand, complete_config, quieten
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
-from app.experiments.parsed import ParsedRun
 from app.federation.capacities import Capacities
 
-SHOWN = 3
-"""Cells that a message names; of further ones it tells the number."""
+PARTS = ("model", "data", "defenses", "attacks", "defense_order")
+"""Parts of a configuration that a result depends on; the seed is part of a run's name."""
+
+TRAINER_OPTIONS = ("max_epochs", "precision")
+"""Options of the trainer that a result depends on."""
+
+NAMED = 3
+"""Combinations that a message names; further ones are only counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class ParsedRun:
+    """The complete configuration of a combination as plain data; the seed is that of one of its runs."""
+
+    config: Mapping[str, Any]
+
+    @property
+    def rounds(self) -> int | None:
+        """Number of rounds, None where it is not fixed."""
+        rounds = (self.config.get("trainer") or {}).get("max_epochs")
+        return rounds if isinstance(rounds, int) and rounds >= 0 else None
+
+    def differs_in(self, saved: Mapping[str, Any]) -> list[str]:
+        """Parts in which the saved configuration of a run differs from this one."""
+        changed = [part for part in PARTS if _comparable(part, saved) != _comparable(part, self.config)]
+        before, now = (config.get("trainer") or {} for config in (saved, self.config))
+        return changed + [f"trainer.{name}" for name in TRAINER_OPTIONS if before.get(name) != now.get(name)]
 
 
 class _ParsedOnly(FitCommand):
-    """Parses the command line and stops there."""
+    """Parses the command line and stops there: claims no folder, builds nothing."""
 
     def before_instantiate_classes(self) -> None:
-        """Claim no folder."""
+        pass
 
     def instantiate_classes(self) -> None:
-        """Build nothing."""
+        pass
 
 
-def parse_all(cells: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
-    """What every combination of dataset, method and defense would be run with; nothing is loaded or trained.
+def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
+    """The configuration of every combination of dataset, method and defense; nothing is loaded or trained.
 
     Raises:
-        UserError: with the problems of all combinations, each told once.
+        UserError: with the problems of all combinations, each once.
     """
     quieten()
     parsed: dict[Combination, ParsedRun] = {}
-    wrong: dict[Problem, list[str]] = defaultdict(list)
-    for cell in {cell.combination: cell for cell in cells}.values():
+    problems: dict[Problem, list[str]] = defaultdict(list)
+    for planned in {planned.combination: planned for planned in runs}.values():
         try:
-            parsed[cell.combination] = _parse(cell.arguments)
+            parsed[planned.combination] = _parse(planned.arguments)
         except UserError as error:
             for problem in error.problems:
-                wrong[problem].append("-".join(cell.combination))
-    raise_all(_told(problem, names) for problem, names in wrong.items())
+                problems[problem].append("-".join(planned.combination))
+    raise_all(_with_names(problem, names) for problem, names in problems.items())
     return parsed
 
 
 def _parse(arguments: tuple[str, ...]) -> ParsedRun:
-    told = io.StringIO()
-    seeds = logging.getLogger("lightning.fabric.utilities.seed")
-    level = seeds.level
-    seeds.setLevel(logging.WARNING)
+    message = io.StringIO()
+    seed_logger = logging.getLogger("lightning.fabric.utilities.seed")
+    level = seed_logger.level
+    seed_logger.setLevel(logging.WARNING)
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(message):
             command = _ParsedOnly(arguments)
         config = complete_config(command.parser, command.config)
         raise_all(_capacity_problems(config))
         return ParsedRun(config)
     except SystemExit as end:
-        cause, _, remedy = told.getvalue().strip().removeprefix("error: ").partition("\n  remedy: ")
+        cause, _, remedy = message.getvalue().strip().removeprefix("error: ").partition("\n  remedy: ")
         raise UserError.of(cause, "no run starts", remedy) from end
     finally:
-        seeds.setLevel(level)
+        seed_logger.setLevel(level)
 
 
 def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Widths that contradict each other, as where two recipes of a cell give them; else every run would find out."""
-    told = config["model"].get("capacities")
+    """Widths of clients that contradict each other, as where two recipes give them."""
+    capacities = config["model"].get("capacities")
     clients = ((config["data"].get("init_args") or {}).get("partition") or {}).get("init_args", {}).get("clients")
-    if isinstance(clients, int):  # else the data tell how many there are
-        yield from (Capacities(**told) if isinstance(told, Mapping) else Capacities.of(told)).problems(clients)
+    if isinstance(clients, int):  # otherwise the number of clients follows from the data
+        is_mapping = isinstance(capacities, Mapping)
+        yield from (Capacities(**capacities) if is_mapping else Capacities.of(capacities)).problems(clients)
 
 
-def _told(problem: Problem, names: list[str]) -> Problem:
-    """The problem with the cells that have it."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    cause = f"{', '.join(names[:SHOWN])}{more}: {problem.cause}"
-    return Problem(cause, problem.consequence, problem.remedy)
+def _with_names(problem: Problem, names: list[str]) -> Problem:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return replace(problem, cause=f"{', '.join(names[:NAMED])}{more}: {problem.cause}")
+
+
+def _comparable(part: str, config: Mapping[str, Any]) -> str:
+    """Text that is equal for equal settings: the number of threads does not count, the order of defenses does."""
+    value = config.get(part)
+    if part == "model" and isinstance(value, Mapping):
+        value = {key: item for key, item in value.items() if key != "workers"}
+    if part in ("defenses", "attacks"):
+        value = list((value or {}).items())
+    return json.dumps(value, sort_keys=True, default=str)

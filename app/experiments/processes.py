@@ -1,4 +1,4 @@
-"""Processes of runs: what each is told, its share of the machine, and how it is started.
+"""Processes of runs: the job of each, its share of the machine, how it is started, and requests to stop.
 
 Nothing heavy is imported here, since the workers of a cluster load this module before each run.
 """
@@ -10,8 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
 import app
 
@@ -19,12 +22,15 @@ ROOT = Path(app.__file__).parents[1]
 PAUSE = 0.2
 """Seconds between two looks at a process."""
 
+GRACE = 60.0
+"""Seconds that interrupted runs get to end by themselves."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A worker's part of the machine.
+    """A worker's share of the machine.
 
     Attributes:
         threads: threads that it may keep busy, 1 or more.
@@ -39,16 +45,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """A cell, ready to be run.
+    """A planned run with its command and files.
 
     Attributes:
-        name: the run's name.
         combination: dataset, method and defense.
         command: program and arguments, without the share of the machine.
-        log: where everything it prints goes.
+        log: file that its output is appended to.
         lock: file that its process keeps locked.
-        summary: file that shows that it has finished.
-        rounds: rounds that it takes, None where unknown.
+        summary: file that exists when it has finished.
+        rounds: number of rounds, None where unknown.
         begun: whether an earlier process has begun it.
         workers: worker threads that it was begun with or asks for, None where that is left open.
         home: working folder, which relative paths start from.
@@ -66,24 +71,60 @@ class Job:
     home: Path = Path()
 
 
+class StopRequest:
+    """Counts interrupts (Ctrl-C) and requests to terminate while it is entered.
+
+    Attributes:
+        count: requests so far; after the second one, runs are no longer waited for.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._since = 0.0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        self.arm()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def arm(self) -> None:
+        """Take over the signals, also from a library that has taken them over meanwhile."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous = signal.signal(number, self._count)
+            self._previous.setdefault(number, previous)
+
+    @property
+    def requested(self) -> bool:
+        return self.count > 0
+
+    @property
+    def urgent(self) -> bool:
+        """Whether runs are no longer waited for."""
+        return self.count > 1 or (self.requested and time.monotonic() - self._since > GRACE)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self._since = self._since or time.monotonic()
+        self.count += 1
+
+
 def start(job: Job, share: Resources) -> subprocess.Popen[bytes]:
     """Start a job in a session of its own; it ends when this process ends.
 
-    To be called in the main thread. The output is added to the job's log, after a line with the command.
-
-    Args:
-        job: what to run.
-        share: part of the machine that it gets.
+    To be called in the main thread. The output is appended to the job's log, after a line with the command.
     """
     command = [*job.command, *_worker_option(job, share)]
     cores = ",".join(map(str, share.cores))
-    leash = [sys.executable, "-P", "-m", "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores, "--"]
+    supervisor = (sys.executable, "-P", "-m", "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         return subprocess.Popen(  # noqa: S603  our own command
-            [*leash, *command],
+            [*supervisor, "--", *command],
             cwd=job.home,
             env=_environment(job, share),
             stdin=subprocess.DEVNULL,
@@ -126,8 +167,8 @@ def cores() -> tuple[int, ...]:
 
 def _worker_option(job: Job, share: Resources) -> tuple[str, ...]:
     """A run goes on with the number of threads it was begun with; bound to cores, it counts them itself."""
-    open_ = job.workers is None and not job.begun and not share.cores
-    workers = share.threads if open_ else job.workers
+    undecided = job.workers is None and not job.begun and not share.cores
+    workers = share.threads if undecided else job.workers
     return () if workers is None else ("--model.workers", str(workers))
 
 

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: one task per cell, which Ray repeats where its worker dies; the run then resumes.
+"""Runs jobs on a Ray cluster: one task per run, which Ray repeats where its worker dies; the run then resumes.
 
 All nodes need this program and the folder of the comparison under the same paths.
 """
@@ -12,30 +12,28 @@ from typing import Any
 
 from app.errors import UserError
 from app.experiments.board import Board
-from app.experiments.processes import Job, Resources, cores, work
-from app.experiments.stopping import StopRequest
+from app.experiments.processes import Job, Resources, StopRequest, cores, work
 
 RETRIES = 3
-"""How often a run is repeated whose worker dies."""
+"""Repetitions of a run whose worker dies."""
 
 ATTEMPTS = 3
-"""How often a cluster of this machine is started, since Ray gives up after half a minute where a machine is busy."""
+"""Attempts to start a cluster of this machine: Ray gives up after half a minute where the machine is busy."""
 
 PAUSE = 0.2
 """Seconds between two looks at the cluster."""
 
 
 class RayEngine:
-    """Runs jobs as tasks of a Ray cluster."""
+    """Runs jobs as tasks of a Ray cluster.
+
+    Args:
+        address: of an existing cluster; without one, a cluster of this machine alone is started, which listens on the
+            loopback device only and ends with this process.
+        workers: runs at a time, None for one for every two cores.
+    """
 
     def __init__(self, address: str | None, workers: int | None) -> None:
-        """Connect to a cluster.
-
-        Args:
-            address: of an existing cluster; without one, a cluster of this machine alone is started, which listens on
-                the loopback device only and ends with this process.
-            workers: runs at a time, None for one for every two cores.
-        """
         self._ray = _ray()
         self._connect(address)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -46,28 +44,22 @@ class RayEngine:
         self._threads = max(1, min(total // self.workers, widest))
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
-        """Run all jobs; returns when none is left, or when those at work have ended after a request to stop.
-
-        Args:
-            jobs: in the order in which to start them.
-            board: is told what happens.
-            stop: tells whether to stop.
-        """
+        """Run all jobs in their order; returns when none is left, or when the running ones have ended after a stop."""
         stop.arm()  # Ray takes over some signals
         task = self._ray.remote(num_cpus=self._threads, num_gpus=int(self._gpus > 0), max_retries=RETRIES)(work)
-        asked = False
+        cancelled = False
         try:
             tasks = {task.remote(job, Resources(self._threads)): job for job in jobs}
             sizes = {job.name: _size(job) for job in jobs}
             while tasks:
-                if stop.asked and (not asked or stop.urgent):
+                if stop.requested and (not cancelled or stop.urgent):
                     for one in tasks:
                         self._ray.cancel(one, force=stop.urgent)
-                    asked = True
+                    cancelled = True
                 done, _ = self._ray.wait(list(tasks), num_returns=1, timeout=PAUSE)
-                _tell_started(tasks.values(), sizes, board)
+                _report_started(tasks.values(), sizes, board)
                 for one in done:
-                    board.ended(tasks.pop(one), self._code(one), stop.asked)
+                    board.ended(tasks.pop(one), self._code(one), stop.requested)
                 board.tick()
         finally:
             self._ray.shutdown()
@@ -119,8 +111,8 @@ def _size(job: Job) -> int:
     return job.log.stat().st_size if job.log.exists() else 0
 
 
-def _tell_started(jobs: Any, sizes: dict[str, int], board: Board) -> None:
-    """A job whose log has grown is at work."""
+def _report_started(jobs: Any, sizes: dict[str, int], board: Board) -> None:
+    """A job has started when its log has grown."""
     for job in jobs:
         if job.name in sizes and _size(job) > sizes[job.name]:
             del sizes[job.name]

@@ -1,4 +1,4 @@
-"""The file of a comparison, read into a `ComparisonSpec`; all that is wrong with it is told at once."""
+"""Reads the file of a comparison into a `ComparisonSpec`; all problems of the file are reported in one error."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Any
 
 from app.errors import UserError, raise_all
 from app.experiments.checks import problems_of
-from app.experiments.fields import Fields, did_you_mean
+from app.experiments.fields import FieldReader, did_you_mean
 from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern, Scale
 from app.recipes import Recipe, find_comparison, read_layer, shipped_recipes
+from app.results.run.labels import NO_DEFENSE
 
 KEYS = (
     *("name", "base", "datasets", "methods", "defenses", "attacks", "set", "seeds"),
     *("include", "exclude", "baseline", "scales", "published"),
 )
-PLACES = (*AXES, "seed")
+PATTERN_KEYS = (*AXES, "seed")
 
 
 def read_spec(name: str) -> ComparisonSpec:
-    """A comparison by its file or by the name of a shipped one.
-
-    Args:
-        name: path or name.
+    """The comparison in a file, or the shipped one of that name.
 
     Raises:
         UserError: with everything that is wrong with the file.
     """
     path = find_comparison(name)
-    fields = Fields(path.parent)
-    content = fields.mapping(read_layer(path), "a comparison", KEYS)
-    spec = _spec(content, path, fields)
-    raise_all([*fields.problems, *problems_of(spec)])
+    reader = _SpecReader(path)
+    spec = reader.spec(read_layer(path))
+    raise_all([*reader.problems, *problems_of(spec)])
     return spec
 
 
@@ -49,116 +46,120 @@ def find_scale(spec: ComparisonSpec, name: str) -> Scale:
     return known[name]
 
 
-def _spec(content: Mapping[str, Any], path: Path, fields: Fields) -> ComparisonSpec:
-    axes = {key: fields.entries(content.get(key), key) for key in AXES.values()}
-    if "defenses" not in content:
-        axes["defenses"] = (AxisEntry("none"),)
-    for key, entries in axes.items():
-        if not entries and not content.get(key):  # else it was told why
-            fields.wrong(f"{key} is empty", f"name at least one below {key}", "there would be no cell")
-    exclude = tuple(_pattern(one, f"exclude[{at}]", axes, fields) for at, one in _numbered(content, "exclude", fields))
-    include = []
-    for at, one in _numbered(content, "include", fields):
-        _add_new_entries(one, f"include[{at}]", axes, fields)
-        include.append(_pattern(one, f"include[{at}]", axes, fields))
-    return ComparisonSpec(
-        name=str(content.get("name") or path.stem),
-        purpose=Recipe(path.stem, "comparison", path).purpose,
-        path=path,
-        datasets=axes["datasets"],
-        methods=axes["methods"],
-        defenses=axes["defenses"],
-        base=fields.recipes(content.get("base"), "base"),
-        attacks=fields.recipes(content.get("attacks"), "attacks"),
-        options=fields.options(content.get("set"), "set"),
-        seeds=fields.seeds(content.get("seeds", [0]), "seeds"),
-        include=tuple(one for one in include if one is not None),
-        exclude=tuple(one for one in exclude if one is not None),
-        baseline=_baseline(content.get("baseline"), axes, fields),
-        scales=_scales(content.get("scales"), fields),
-        published=_published(content.get("published"), fields),
-    )
+class _SpecReader(FieldReader):
+    """Reads the sections of the file; `axes` grows by what only `include` names."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.path = path
+        self.axes: dict[str, tuple[AxisEntry, ...]] = {}
 
-def _numbered(content: Mapping[str, Any], key: str, fields: Fields) -> list[tuple[int, Mapping[str, Any]]]:
-    """Mappings of a list, counted from 1."""
-    value = content.get(key) or []
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) and one for one in value):
-        fields.wrong(f"{key} is {value!r}", f"write {key} as a list such as [{{method: fedavg, defense: none}}]")
-        return []
-    return [(at, fields.mapping(one, f"{key}[{at}]", PLACES)) for at, one in enumerate(value, 1)]
+    def spec(self, file: Mapping[str, Any]) -> ComparisonSpec:
+        content = self.mapping(file, "a comparison", KEYS)
+        self._read_axes(content)
+        exclude = self._patterns(content.get("exclude"), "exclude")
+        include = self._patterns(content.get("include"), "include")
+        return ComparisonSpec(
+            name=str(content.get("name") or self.path.stem),
+            purpose=Recipe(self.path.stem, "comparison", self.path).purpose,
+            path=self.path,
+            datasets=self.axes["datasets"],
+            methods=self.axes["methods"],
+            defenses=self.axes["defenses"],
+            base=self.recipes(content.get("base"), "base"),
+            attacks=self.recipes(content.get("attacks"), "attacks"),
+            options=self.options(content.get("set"), "set"),
+            seeds=self.seeds(content.get("seeds", [0]), "seeds"),
+            include=include,
+            exclude=exclude,
+            baseline=self._baseline(content.get("baseline")),
+            scales=self._scales(content.get("scales")),
+            published=self._published(content.get("published")),
+        )
 
+    def _read_axes(self, content: Mapping[str, Any]) -> None:
+        self.axes = {key: self.entries(content.get(key), key) for key in AXES.values()}
+        if "defenses" not in content:
+            self.axes["defenses"] = (AxisEntry(NO_DEFENSE),)
+        for key, entries in self.axes.items():
+            if not entries and not content.get(key):  # otherwise the reason is noted already
+                self.add_problem(f"{key} is empty", f"name at least one below {key}", "there would be no run")
 
-def _add_new_entries(
-    one: Mapping[str, Any], where: str, axes: dict[str, tuple[AxisEntry, ...]], fields: Fields
-) -> None:
-    """Give what only `include` names a place at the end of its axis."""
-    for label, axis in AXES.items():
-        named = one.get(label)
-        known = {entry.name for entry in axes[axis]}
-        if isinstance(named, Mapping) and len(named) == 1 and (name := str(next(iter(named)))) not in known:
-            axes[axis] += (fields.entry(name, named[name], axis, listed=False),)
-        elif isinstance(named, Mapping):
-            remedy = f"write {label}: {{a-new-name: {{configs: [...], set: {{...}}}}}}, or the name of one in {axis}"
-            fields.wrong(f"{where} describes the {label} as {dict(named)}", remedy)
-        elif isinstance(named, str) and named not in known and (named == "none" or fields.is_recipe(named)):
-            axes[axis] += (fields.entry(named, None, axis, listed=False),)
+    def _patterns(self, value: Any, key: str) -> tuple[Pattern, ...]:
+        items = value or []
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) and item for item in items):
+            remedy = f"write {key} as a list such as [{{method: fedavg, defense: none}}]"
+            self.add_problem(f"{key} is {items!r}", remedy)
+            return ()
+        patterns = []
+        for number, item in enumerate(items, 1):
+            where = f"{key}[{number}]"
+            labels = self.mapping(item, where, PATTERN_KEYS)
+            if key == "include":
+                self._add_new_entries(labels, where)
+            patterns.append(self._pattern(labels, where))
+        return tuple(pattern for pattern in patterns if pattern is not None)
 
+    def _add_new_entries(self, labels: Mapping[str, Any], where: str) -> None:
+        """Append what only `include` names to its axis."""
+        for label, axis in AXES.items():
+            value = labels.get(label)
+            known = {entry.name for entry in self.axes[axis]}
+            if isinstance(value, Mapping) and len(value) == 1 and (name := str(next(iter(value)))) not in known:
+                self.axes[axis] += (self.entry(name, value[name], axis, listed=False),)
+            elif isinstance(value, Mapping):
+                form = f"{label}: {{a-new-name: {{configs: [...], set: {{...}}}}}}"
+                remedy = f"write {form}, or the name of one in {axis}"
+                self.add_problem(f"{where} describes the {label} as {dict(value)}", remedy)
+            elif isinstance(value, str) and value not in known and (value == NO_DEFENSE or self.is_recipe(value)):
+                self.axes[axis] += (self.entry(value, None, axis, listed=False),)
 
-def _pattern(
-    one: Mapping[str, Any], where: str, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields
-) -> Pattern | None:
-    """Cells by label; None where a name is unknown."""
-    named: dict[str, str] = {}
-    for label, axis in AXES.items():
-        value = one.get(label)
-        name = str(next(iter(value), "")) if isinstance(value, Mapping) else value
-        if name is not None and _known(name, label, axis, where, axes, fields):
-            named[label] = name
-    seeds = fields.seeds(one["seed"], f"{where}.seed") if "seed" in one else None
-    complete = set(named) == {label for label in AXES if one.get(label) is not None} and set(one) <= set(PLACES)
-    return Pattern(seeds=seeds, **named) if complete and (named or seeds) else None
+    def _pattern(self, labels: Mapping[str, Any], where: str) -> Pattern | None:
+        """Runs by label; None where a name is unknown."""
+        names: dict[str, str] = {}
+        for label in AXES:
+            value = labels.get(label)
+            name = str(next(iter(value), "")) if isinstance(value, Mapping) else value
+            if name is not None and self._is_known(name, label, where):
+                names[label] = name
+        seeds = self.seeds(labels["seed"], f"{where}.seed") if "seed" in labels else None
+        complete = set(names) == {label for label in AXES if labels.get(label) is not None}
+        return Pattern(seeds=seeds, **names) if complete and (names or seeds) else None
 
+    def _is_known(self, name: Any, label: str, where: str) -> bool:
+        axis = AXES[label]
+        names = [entry.name for entry in self.axes[axis]]
+        if name in names:
+            return True
+        recipes = [recipe.name for recipe in shipped_recipes()] if where.startswith("include") else []
+        remedy = f"{did_you_mean(name, names + recipes)}{axis} are {', '.join(names) or 'empty'}"
+        self.add_problem(f"{where} names the {label} {name!r}, which is not among {axis}", remedy)
+        return False
 
-def _known(
-    name: Any, label: str, axis: str, where: str, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields
-) -> bool:
-    names = [entry.name for entry in axes[axis]]
-    if name in names:
-        return True
-    choices = [*names, *(recipe.name for recipe in shipped_recipes())] if where.startswith("include") else names
-    cause = f"{where} names the {label} {name!r}, which is not among {axis}"
-    fields.wrong(cause, f"{did_you_mean(name, choices)}{axis} are {', '.join(names) or 'empty'}")
-    return False
+    def _baseline(self, value: Any) -> tuple[str, str] | None:
+        labels = self.mapping(value, "baseline", ("method", "defense"))
+        pattern = None if value is None else self._pattern(labels, "baseline")
+        if pattern is None:
+            return None
+        if pattern.method is None:
+            self.add_problem("baseline names no method", "write baseline: {method: fedavg, defense: none}")
+            return None
+        return pattern.method, pattern.defense or NO_DEFENSE
 
+    def _scales(self, value: Any) -> tuple[Scale, ...]:
+        scales = []
+        for name, content in self.mapping(value, "scales").items():
+            where = f"scales.{name}"
+            parts = self.mapping(content, where, ("seeds", "configs", "set"))
+            seeds = self.seeds(parts["seeds"], f"{where}.seeds") if "seeds" in parts else None
+            configs = self.recipes(parts.get("configs"), f"{where}.configs")
+            scales.append(Scale(name, seeds, configs, self.options(parts.get("set"), f"{where}.set")))
+        return tuple(scales)
 
-def _baseline(value: Any, axes: Mapping[str, tuple[AxisEntry, ...]], fields: Fields) -> tuple[str, str] | None:
-    if value is None:
-        return None
-    parts = fields.mapping(value, "baseline", ("method", "defense"))
-    pattern = _pattern(parts, "baseline", axes, fields)
-    if pattern is None or pattern.method is None:
-        if pattern is not None:
-            fields.wrong("baseline names no method", "write baseline: {method: fedavg, defense: none}")
-        return None
-    return pattern.method, pattern.defense or "none"
-
-
-def _scales(value: Any, fields: Fields) -> tuple[Scale, ...]:
-    scales = []
-    for name, content in fields.mapping(value, "scales").items():
-        where = f"scales.{name}"
-        parts = fields.mapping(content, where, ("seeds", "configs", "set"))
-        seeds = fields.seeds(parts["seeds"], f"{where}.seeds") if "seeds" in parts else None
-        configs = fields.recipes(parts.get("configs"), f"{where}.configs")
-        scales.append(Scale(name, seeds, configs, fields.options(parts.get("set"), f"{where}.set")))
-    return tuple(scales)
-
-
-def _published(value: Any, fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        fields.wrong("published is no list of figures", "write published as a list of mappings")
-        return ()
-    return tuple(dict(one) for one in value)
+    def _published(self, value: Any) -> tuple[Mapping[str, Any], ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(figures, Mapping) for figures in value):
+            self.add_problem("published is no list of figures", "write published as a list of mappings")
+            return ()
+        return tuple(dict(figures) for figures in value)

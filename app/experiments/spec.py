@@ -1,4 +1,4 @@
-"""What a comparison asks for: the axes of its matrix, further and excluded cells, and what every run has in common."""
+"""The data of a comparison: axes of the matrix, further and excluded runs, and the settings all runs share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from app.results.run.labels import RunLabels
 
 AXES = {"dataset": "datasets", "method": "methods", "defense": "defenses"}
-"""Label of a run, and the key of the axis that it is taken from."""
+"""Label of a run -> key of the axis that it is taken from."""
 
 Options = tuple[tuple[str, str], ...]
 """Options of `rampart fit` with their values, such as `("trainer.max_epochs", "20")`; later ones win."""
@@ -18,13 +18,13 @@ Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class AxisEntry:
-    """A place on an axis.
+    """One dataset, method or defense of the matrix.
 
     Attributes:
-        name: what it is called in tables and in names of runs.
+        name: as shown in tables and in names of runs.
         configs: recipes or files that it stands for, first to last.
         options: options on top of them.
-        listed: whether it is part of the axis; otherwise it only occurs in cells that `include` adds.
+        listed: whether it is part of the axis; otherwise it only occurs in runs that `include` adds.
     """
 
     name: str
@@ -35,14 +35,7 @@ class AxisEntry:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Cells of the matrix; what is None may be anything.
-
-    Attributes:
-        dataset: name on the axis of datasets.
-        method: name on the axis of methods.
-        defense: name on the axis of defenses.
-        seeds: any of these.
-    """
+    """Selects runs by their labels; None matches every value."""
 
     dataset: str | None = None
     method: str | None = None
@@ -50,7 +43,7 @@ class Pattern:
     seeds: tuple[int, ...] | None = None
 
     def matches(self, labels: RunLabels) -> bool:
-        """Whether a cell is one of those meant."""
+        """Whether a run with these labels is selected."""
         named = all(getattr(self, axis) in (None, getattr(labels, axis)) for axis in AXES)
         return named and (self.seeds is None or labels.seed in self.seeds)
 
@@ -62,12 +55,12 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Scale:
-    """A size in which the whole comparison can be made.
+    """A size in which the whole comparison can be run.
 
     Attributes:
-        name: what to write after `--scale`.
-        seeds: instead of the comparison's, None for the same.
-        configs: recipes over every cell.
+        name: value of `--scale`.
+        seeds: replace those of the comparison; None keeps them.
+        configs: recipes over those of every run.
         options: options on top of everything.
     """
 
@@ -76,33 +69,23 @@ class Scale:
     configs: tuple[str, ...] = ()
     options: Options = ()
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether it is the comparison as it stands."""
-        return self.seeds is None and not self.configs and not self.options
-
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """A comparison, read and understood.
+    """The content of a comparison file.
 
     Attributes:
-        name: name of the folder that holds its runs.
+        name: name of the folder that holds the runs.
         purpose: the comment in the file's first line.
-        path: the file.
-        base: recipes below every cell.
-        datasets: the axis of datasets.
-        methods: the axis of methods.
-        defenses: the axis of defenses.
-        attacks: recipes over every cell.
+        base: recipes below those of every run.
+        attacks: recipes over those of every run.
         options: options on top of all recipes.
-        seeds: every cell is run once with each of them.
-        include: further cells.
-        exclude: cells that are left out.
-        baseline: method and defense that others are compared with, None for the first ones.
-        scales: sizes in which it can be made.
-        published: figures that others have published, as they stand in the file.
-        scale: size in which it is made, `full` for that of the file.
+        seeds: every combination is run once with each of them.
+        include: further runs.
+        exclude: runs that are left out.
+        baseline: method and defense that the others are compared with, None for the first ones.
+        published: published figures, as they stand in the file.
+        scale: size in which it is run, `full` for that of the file.
     """
 
     name: str
@@ -128,8 +111,8 @@ class ComparisonSpec:
         return entries
 
     def at_scale(self, scale: Scale) -> ComparisonSpec:
-        """The same comparison in another size, under a name of its own where anything changes."""
-        if scale.changes_nothing:
+        """The same comparison in another size, under a name of its own unless the scale changes nothing."""
+        if scale == Scale(scale.name):
             return self
         return replace(
             self.with_seeds(scale.seeds) if scale.seeds else self,
@@ -140,11 +123,11 @@ class ComparisonSpec:
         )
 
     def with_seeds(self, seeds: tuple[int, ...]) -> ComparisonSpec:
-        """The same comparison with these seeds only."""
-        return replace(
-            self, seeds=seeds, include=tuple(replace(one, seeds=_common(one.seeds, seeds)) for one in self.include)
+        """The same comparison with these seeds only; an entry of `include` keeps those of its seeds among them."""
+        include = (
+            pattern
+            if pattern.seeds is None
+            else replace(pattern, seeds=tuple(seed for seed in pattern.seeds if seed in seeds))
+            for pattern in self.include
         )
-
-
-def _common(named: tuple[int, ...] | None, seeds: tuple[int, ...]) -> tuple[int, ...] | None:
-    return None if named is None else tuple(seed for seed in named if seed in seeds)
+        return replace(self, seeds=seeds, include=tuple(include))

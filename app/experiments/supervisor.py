@@ -1,4 +1,4 @@
-"""Runs a command that ends with the process that asked for it, however that ends; a file is kept locked till then.
+"""Runs a command that ends with its parent process, however that ends, and keeps a file locked until then.
 
 `python -m app.experiments.supervisor PARENT LOCK CORES -- COMMAND ...`: an interrupt is passed on to the command and
 all its processes; a request to terminate, and the end of the parent, kill them.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 PATIENCE = 30.0
-"""Seconds to wait for a former process of the same run, which may be about to end."""
+"""Seconds to wait for an earlier process of the same run, which may be about to end."""
 
 PAUSE = 0.2
 """Seconds between two looks at the parent."""
@@ -28,11 +28,11 @@ REPEAT = 5.0
 """Seconds after which a command that goes on is interrupted again: Python loses an interrupt that hits a destructor."""
 
 BUSY = 75
-"""Exit code where a former process of the same run is still alive."""
+"""Exit code where an earlier process of the same run is still alive."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command on the leash; returns its exit code, 128 and the signal's number where a signal ended it."""
+    """Run and watch the command; returns its exit code, 128 and the signal's number where a signal ended it."""
     parent, lock, cores = int(arguments[0]), Path(arguments[1]), arguments[2]
     command = arguments[4:]
     if cores and hasattr(os, "sched_setaffinity"):
@@ -76,18 +76,16 @@ def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
 
 
 class _Interrupt:
-    """An interrupt that is passed on, and again as long as the command goes on."""
+    """Interrupts a process group, and repeats that as long as the command goes on."""
 
     def __init__(self, group: int) -> None:
         self._group, self._sent = group, math.inf
 
     def send(self) -> None:
-        """Interrupt the command."""
         self._sent = time.monotonic()
         _signal(self._group, signal.SIGINT)
 
     def repeat(self) -> None:
-        """Interrupt it again where the last time was long ago."""
         if time.monotonic() - self._sent > REPEAT:
             self.send()
 

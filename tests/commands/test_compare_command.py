@@ -48,8 +48,8 @@ def pretend(monkeypatch):
     def install(pretender):
         parse = command.parse_all
 
-        def remembered(cells):
-            parsed = parse(cells)
+        def remembered(runs):
+            parsed = parse(runs)
             pretender.configs = {key: dict(run.config) for key, run in parsed.items()}
             return parsed
 
@@ -77,8 +77,8 @@ def test_all_runs_then_none(typed, pretend, tmp_path, capsys):
         f"digits-{method}-none-s{seed}" for method in ("fedavg", "heterofl") for seed in (0, 1)
     ]
     assert "results of small" in capsys.readouterr().out
-    told = json.loads((tmp_path / "runs" / "small" / COMPARISON).read_text())
-    assert [cell["run"] for cell in told["cells"]] == [job.name for job in engine.seen]
+    comparison = json.loads((tmp_path / "runs" / "small" / COMPARISON).read_text())
+    assert [record["run"] for record in comparison["cells"]] == [job.name for job in engine.seen]
     assert typed() == 0
     assert len(engine.seen) == 4
     assert "4 runs, 4 of them finished\nresults of small" in capsys.readouterr().out
@@ -112,9 +112,9 @@ def test_scale_seeds_and_name(typed, pretend, tmp_path):
     assert (tmp_path / "runs" / "small-quick").is_dir()
     assert typed("--seeds", "4", "--name", "other") == 0
     assert typed("--seeds", "5", "--name", "other") == 0
-    told = json.loads((tmp_path / "runs" / "other" / COMPARISON).read_text())
-    assert [cell["seed"] for cell in told["cells"]] == [5, 5, 4, 4]
-    assert told["name"] == "other"
+    comparison = json.loads((tmp_path / "runs" / "other" / COMPARISON).read_text())
+    assert [record["seed"] for record in comparison["cells"]] == [5, 5, 4, 4]
+    assert comparison["name"] == "other"
     assert "other" in engine.seen[-1].command
 
 

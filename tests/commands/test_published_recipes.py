@@ -61,11 +61,11 @@ def test_file_is_understood(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_numbers_belong_to_cells(name):
+def test_published_numbers_belong_to_runs(name):
     """Every number stands beside a run that the comparison makes, and is told once."""
-    figures, cells = figures_of(name), {cell.combination for cell in planned_runs(spec_of(name))}
+    figures, runs = figures_of(name), {planned.combination for planned in planned_runs(spec_of(name))}
     assert figures
-    assert {figure.place for figure in figures} <= cells
+    assert {figure.place for figure in figures} <= runs
     keys = [(*each.place, each.measure, each.client, each.relation, each.statistic) for each in figures]
     assert len(keys) == len(set(keys))
     assert all(figure.where.startswith(("Table ", "Figure ")) for figure in figures)
@@ -73,13 +73,13 @@ def test_published_numbers_belong_to_cells(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_cells_are_understood_by_the_program(name):
-    """The parser of `rampart fit` takes the first and the last cell, as published and in short."""
+def test_runs_are_understood_by_the_program(name):
+    """The parser of `rampart fit` takes the first and the last run, as published and in short."""
     spec = spec_of(name)
     for each in (spec, spec.at_scale(find_scale(spec, "quick"))):
-        cells = planned_runs(each)
-        ends = [cells[0], cells[-1]]
-        assert len(parse_all(ends)) == len({cell.combination for cell in ends})
+        runs = planned_runs(each)
+        ends = [runs[0], runs[-1]]
+        assert len(parse_all(ends)) == len({planned.combination for planned in ends})
 
 
 @pytest.mark.parametrize(("name", "dataset", "method", "defense", "measure", "client", "value", "spread"), VALUES)

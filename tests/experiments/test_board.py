@@ -3,11 +3,9 @@
 import io
 import re
 
-import pytest
 from comparison_kit import board_of, fake_job
 
 from app.experiments.board import Board
-from app.experiments.folder import ComparisonFolder
 
 
 class Terminal(io.StringIO):
@@ -16,14 +14,6 @@ class Terminal(io.StringIO):
     def isatty(self):
         """Yes."""
         return True
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """An empty folder of a comparison."""
-    made = ComparisonFolder(tmp_path / "runs")
-    made.claim()
-    return made
 
 
 def leave(folder, name, rounds, finished=False):

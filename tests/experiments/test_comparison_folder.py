@@ -11,9 +11,8 @@ from comparison_kit import spec_of
 
 from app.errors import UserError
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.jobs import make_job
 from app.experiments.matrix import planned_runs
-from app.experiments.parsed import ParsedRun
+from app.experiments.parsing import ParsedRun
 from app.results.run.store import COMPARISON
 
 CONFIG = {"trainer": {"max_epochs": 3}, "model": {"net": "MLP", "workers": None}, "data": {"a": 1}}
@@ -33,17 +32,9 @@ def spec(tmp_path):
     return spec_of(tmp_path)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """An empty one."""
-    made = ComparisonFolder(tmp_path / "runs")
-    made.claim()
-    return made
-
-
-def parsed(cells, config=CONFIG):
+def parsed(runs, config=CONFIG):
     """The same configuration for every combination."""
-    return {cell.combination: ParsedRun(config) for cell in cells}
+    return {planned.combination: ParsedRun(config) for planned in runs}
 
 
 def leave_run(folder, name, config=CONFIG, finished=True):
@@ -65,15 +56,15 @@ def test_states(folder):
 
 def test_what_is_stored(folder, spec):
     """Places and arguments of all runs, the baseline, the purpose."""
-    cells = planned_runs(spec)
-    folder.write(spec, cells)
-    told = json.loads((folder.path / COMPARISON).read_text())
-    assert (told["name"], told["purpose"], told["published"]) == ("mine", "What it is for.", [])
-    assert told["scale"] == "full"
-    assert told["baseline"] == {"method": "fedavg", "defense": "none"}
-    assert [cell["run"] for cell in told["cells"]] == [cell.name for cell in cells]
+    runs = planned_runs(spec)
+    folder.write(spec, runs)
+    record = json.loads((folder.path / COMPARISON).read_text())
+    assert (record["name"], record["purpose"], record["published"]) == ("mine", "What it is for.", [])
+    assert record["scale"] == "full"
+    assert record["baseline"] == {"method": "fedavg", "defense": "none"}
+    assert [entry["run"] for entry in record["cells"]] == [planned.name for planned in runs]
     first = {"dataset": "digits", "method": "fedavg", "defense": "none", "seed": 0}
-    assert told["cells"][0] == {"run": cells[0].name, **first, "arguments": list(cells[0].arguments)}
+    assert record["cells"][0] == {"run": runs[0].name, **first, "arguments": list(runs[0].arguments)}
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -91,10 +82,10 @@ def test_other_arguments_are_noticed(folder, spec, finished, tmp_path):
 
 def test_edited_recipes_are_noticed(folder, spec):
     """The arguments are the same, but they mean something else now."""
-    cells = planned_runs(spec)
-    folder.write(spec, cells)
+    runs = planned_runs(spec)
+    folder.write(spec, runs)
     leave_run(folder, "digits-fedavg-none-s0")
-    [problem] = folder.problems(cells, parsed(cells, {**CONFIG, "data": {"a": 2}}))
+    [problem] = folder.problems(runs, parsed(runs, {**CONFIG, "data": {"a": 2}}))
     assert "(data differ)" in problem.cause
 
 
@@ -103,11 +94,11 @@ def test_runs_that_are_no_longer_asked_for_keep_their_places(folder, spec, tmp_p
     folder.write(spec, planned_runs(spec))
     leave_run(folder, "digits-heterofl-none-s0")
     smaller = spec_of(tmp_path, methods=["fedprox"])
-    cells = planned_runs(smaller)
-    assert folder.left_over(cells) == ["digits-heterofl-none-s0"]
-    folder.write(smaller, cells)
-    told = json.loads((folder.path / COMPARISON).read_text())
-    assert [cell["run"] for cell in told["cells"]] == ["digits-fedprox-none-s0", "digits-heterofl-none-s0"]
+    runs = planned_runs(smaller)
+    assert folder.left_over(runs) == ["digits-heterofl-none-s0"]
+    folder.write(smaller, runs)
+    record = json.loads((folder.path / COMPARISON).read_text())
+    assert [entry["run"] for entry in record["cells"]] == ["digits-fedprox-none-s0", "digits-heterofl-none-s0"]
 
 
 def test_folder_of_a_single_run_is_refused(tmp_path):
@@ -118,7 +109,7 @@ def test_folder_of_a_single_run_is_refused(tmp_path):
 
 
 def test_only_one_at_a_time(folder):
-    """The second is told who is there; after kill -9 of the first, the lock is free."""
+    """The second is record who is there; after kill -9 of the first, the lock is free."""
     process = subprocess.Popen(
         [sys.executable, "-c", LOCKER, str(folder.path / ".lock")], stdout=subprocess.PIPE, text=True
     )
@@ -135,11 +126,11 @@ def test_only_one_at_a_time(folder):
 
 def test_threads_of_a_run_stay_what_they_were(folder, spec):
     """A resumed run gets the number it was begun with, as a run may not change its settings on the way."""
-    cells = planned_runs(spec)
+    runs = planned_runs(spec)
     begun = {**CONFIG, "model": {"workers": 3}}
-    leave_run(folder, cells[0].name, begun, finished=False)
-    jobs = [make_job(cell, folder, parsed(cells), "mine") for cell in cells]
+    leave_run(folder, runs[0].name, begun, finished=False)
+    jobs = [folder.job(planned, parsed(runs)[planned.combination], "mine") for planned in runs]
     assert [(job.begun, job.workers) for job in jobs] == [(True, 3), (False, None)]
-    assert jobs[1].command[-6:] == ("--run.root", str(folder.path), "--run.name", cells[1].name, "--group", "mine")
-    asked = make_job(cells[1], folder, parsed(cells, begun), "mine")
-    assert asked.workers == 3
+    assert jobs[1].command[-6:] == ("--run.root", str(folder.path), "--run.name", runs[1].name, "--group", "mine")
+    job = folder.job(runs[1], ParsedRun(begun), "mine")
+    assert job.workers == 3

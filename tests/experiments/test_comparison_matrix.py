@@ -1,4 +1,4 @@
-"""Cells of a comparison: how many, in which order, under which names, told what."""
+"""Cells of a comparison: how many, in which order, under which names, with which arguments."""
 
 import pytest
 from comparison_kit import SMALL, spec_of, write
@@ -18,7 +18,7 @@ WIDE = {
 
 def names(spec):
     """Names of all runs."""
-    return [cell.name for cell in planned_runs(spec)]
+    return [planned.name for planned in planned_runs(spec)]
 
 
 def test_product_of_the_axes_in_their_order(tmp_path):
@@ -34,16 +34,23 @@ def test_product_of_the_axes_in_their_order(tmp_path):
     assert every[-1] == "sizes-heterofl-strong-s2"
 
 
-def test_what_a_cell_is_told(tmp_path):
+def test_arguments_of_a_run(tmp_path):
     """Recipes from base to attacks, options of the entries, then those of everything, then the seed."""
     spec = spec_of(tmp_path, **WIDE, attacks=["membership"], set={"trainer.max_epochs": 5, "tracking": "disabled"})
-    told = {cell.name: cell.arguments for cell in planned_runs(spec)}
-    assert told["sizes-heterofl-strong-s1"] == (
+    arguments = {planned.name: planned.arguments for planned in planned_runs(spec)}
+    assert arguments["sizes-heterofl-strong-s1"] == (
         *("--config", "demo", "--config", "demo", "--config", "heterofl", "--config", "dp-sgd", "--config", "l2"),
         *("--config", "membership", "--model.capacities.large", "2", "--trainer.max_epochs", "5"),
         *("--tracking", "disabled", "--seed_everything", "1"),
     )
-    assert told["digits-fedavg-none-s0"][:6] == ("--config", "demo", "--config", "fedavg", "--config", "membership")
+    assert arguments["digits-fedavg-none-s0"][:6] == (
+        "--config",
+        "demo",
+        "--config",
+        "fedavg",
+        "--config",
+        "membership",
+    )
 
 
 def test_values_are_written_as_on_a_command_line(tmp_path):
@@ -64,8 +71,8 @@ def test_exclude_removes_what_matches(tmp_path):
     ]
 
 
-def test_include_adds_cells_in_their_place(tmp_path):
-    """A new method with all seeds and datasets, but only without defense; a further seed of one cell."""
+def test_include_adds_runs_in_their_place(tmp_path):
+    """A new method with all seeds and datasets, but only without defense; a further seed of one run."""
     include = [{"method": "mapp-fl", "defense": "none"}, {"dataset": "digits", "method": "fedavg", "seed": 7}]
     every = names(spec_of(tmp_path, **WIDE, include=include))
     assert len(every) == 36 + 6 + 3
@@ -79,9 +86,9 @@ def test_include_adds_cells_in_their_place(tmp_path):
 def test_include_may_describe_what_is_new(tmp_path):
     """A method of another name with options of its own."""
     include = [{"method": {"wide": {"configs": ["heterofl"], "set": {"model.capacities.large": 4}}}}]
-    cells = planned_runs(spec_of(tmp_path, include=include))
-    assert [cell.name for cell in cells][-1] == "digits-wide-none-s0"
-    assert cells[-1].arguments[2:6] == ("--config", "heterofl", "--model.capacities.large", "4")
+    runs = planned_runs(spec_of(tmp_path, include=include))
+    assert [planned.name for planned in runs][-1] == "digits-wide-none-s0"
+    assert runs[-1].arguments[2:6] == ("--config", "heterofl", "--model.capacities.large", "4")
 
 
 def test_without_axis_of_defenses_there_is_none(tmp_path):
@@ -99,7 +106,7 @@ def test_without_axis_of_defenses_there_is_none(tmp_path):
     ],
 )
 def test_baseline(changes, expected, tmp_path):
-    """As stated, else the first method without defense, else the first cell."""
+    """As stated, else the first method without defense, else the first run."""
     spec = spec_of(tmp_path, **changes)
     assert baseline_of(spec, planned_runs(spec)) == expected
 

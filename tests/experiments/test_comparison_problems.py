@@ -29,26 +29,26 @@ CASES = {
     "empty axis": ({"methods": []}, "methods is empty", "at least one"),
     "missing axis": ({"datasets": None}, "datasets is empty", "at least one"),
     "no seeds": ({"seeds": []}, "seeds is empty", "[0, 1, 2]"),
-    "exclude without effect": ({**DEFENDED, "exclude": [{"seed": 9}]}, "{seed: 9} matches no cell", "remove it"),
-    "all excluded": ({"exclude": [{"dataset": "digits"}]}, "every cell is excluded", "exclude less"),
+    "exclude without effect": ({**DEFENDED, "exclude": [{"seed": 9}]}, "{seed: 9} matches no run", "remove it"),
+    "all excluded": ({"exclude": [{"dataset": "digits"}]}, "every run is excluded", "exclude less"),
     "already there": ({"include": [{"method": "fedavg"}]}, "{method: fedavg} is part of the matrix already", "remove"),
     "contradiction": (
         {**DEFENDED, "exclude": [{"defense": "memdefense"}], "include": [{"defense": "memdefense", "seed": 3}]},
-        "include: {defense: memdefense, seed: 3} asks for cells that exclude: {defense: memdefense} leaves out",
+        "include: {defense: memdefense, seed: 3} asks for runs that exclude: {defense: memdefense} leaves out",
         "remove one of the two",
     ),
     "duplicate seeds": ({"seeds": [0, 1, 0]}, "seeds names 0 more than once", "once"),
     "negative seed": ({"seeds": [0, -1]}, "seeds holds -1", "0 or more"),
     "seed that is no number": ({"seeds": ["one", True]}, "seeds holds 'one', True", "whole numbers"),
     "defense without defense": ({"defenses": {"none": ["l2"]}}, "defenses.none stands for ['l2']", "another name"),
-    "one name for two cells": (
+    "one name for two runs": (
         {"datasets": {"a": ["demo"], "a-b": ["demo"]}, "methods": {"b-c": ["fedavg"], "c": ["heterofl"]}},
         "(a, b-c, none) and (a-b, c, none) would both be called a-b-c-none-s0",
         "rename",
     ),
     "baseline that is not run": (
         {**DEFENDED, "exclude": [{"method": "fedavg", "defense": "none"}], "baseline": {"method": "fedavg"}},
-        "no cell has the method fedavg with the defense none",
+        "no run has the method fedavg with the defense none",
         "include them",
     ),
     "seed as an option": ({"set": {"seed_everything": 3}}, "set sets seed_everything", "remove it"),
@@ -99,7 +99,7 @@ def test_files_that_hold_no_comparison(text, tmp_path):
 
 
 def test_options_are_tried_before_anything_starts(tmp_path):
-    """Two wrong options in different cells are two problems, each told once with the cells that have it."""
+    """Two wrong options in different runs are two problems, each told once with the runs that have it."""
     changes = {
         "defenses": {"none": None, "memdefense": {"set": {"defenses.memdefense.gama": 0.5}}},
         "methods": {"fedavg": None, "heterofl": {"set": {"model.capacities.lage": 2}}},
@@ -115,8 +115,8 @@ def test_options_are_tried_before_anything_starts(tmp_path):
     assert "lage" in causes[1]
 
 
-def test_option_of_a_defense_that_a_cell_does_not_have(tmp_path):
-    """The cells without the defense are named."""
+def test_option_of_a_defense_that_a_run_does_not_have(tmp_path):
+    """The runs without the defense are named."""
     changes = {"defenses": ["none", "memdefense"], "set": {"defenses.memdefense.gamma": 0.5}}
     with pytest.raises(UserError) as error:
         parse_all(planned_runs(spec_of(tmp_path, **changes)))
@@ -124,15 +124,15 @@ def test_option_of_a_defense_that_a_cell_does_not_have(tmp_path):
     assert problem.cause.startswith("digits-fedavg-none, digits-heterofl-none: --defenses.memdefense.gamma")
 
 
-def test_recipes_of_a_cell_that_contradict_each_other(tmp_path):
-    """Two recipes that both say how wide clients are: told before anything starts, with the cells."""
+def test_recipes_of_a_run_that_contradict_each_other(tmp_path):
+    """Two recipes that both say how wide clients are: told before anything starts, with the runs."""
     with pytest.raises(UserError) as error:
         parse_all(planned_runs(spec_of(tmp_path, base=["overfitted"], set={"data.partition.clients": 4})))
     [problem] = error.value.problems
     assert problem.cause.startswith("digits-heterofl-none: capacities are given by large and by rates")
 
 
-def test_rounds_and_settings_of_good_cells(tmp_path):
+def test_rounds_and_settings_of_good_runs(tmp_path):
     """The parser of `rampart fit` says what each combination is run with; nothing is built."""
     parsed = parse_all(planned_runs(spec_of(tmp_path, **{**SMALL, "set": {"trainer.max_epochs": 7}, "seeds": [0, 1]})))
     assert list(parsed) == [("digits", "fedavg", "none"), ("digits", "heterofl", "none")]

@@ -10,27 +10,23 @@ from dataclasses import asdict
 import pytest
 from comparison_kit import alive, board_of, comes, fake_job
 
-from app.experiments.folder import ComparisonFolder
 from app.experiments.local_engine import LocalEngine, local_shares
-from app.experiments.processes import Resources, last_lines, start
-from app.experiments.stopping import StopRequest
+from app.experiments.processes import Resources, StopRequest, last_lines, start
 from app.experiments.supervisor import BUSY
 
 PARENT = """
 import json, pathlib, sys
-from app.experiments.processes import Job, Share, start
-told = json.loads(sys.argv[1])
-paths = {key: pathlib.Path(told.pop(key)) for key in ("log", "lock", "summary", "home")}
-start(Job(**told, **paths), Share(1)).wait()
+from app.experiments.processes import Job, Resources, start
+fields = json.loads(sys.argv[1])
+paths = {key: pathlib.Path(fields.pop(key)) for key in ("log", "lock", "summary", "home")}
+start(Job(**fields, **paths), Resources(1)).wait()
 """
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """An empty folder of a comparison."""
-    made = ComparisonFolder(tmp_path / "runs")
-    made.claim()
-    return made
+ADJUSTED = """
+import sys
+from app.experiments import supervisor
+supervisor.{} = 0.5
+sys.exit(supervisor.main(sys.argv[1:]))
+"""
 
 
 def seen(folder, name):
@@ -53,11 +49,10 @@ class StopWhen(StopRequest):
         self.conditions = list(conditions)
 
     @property
-    def asked(self):
-        """Whether anybody asked to stop."""
+    def requested(self):
         if self.conditions and self.conditions[0]():
             self.conditions.pop(0)
-            self._noted(signal.SIGINT, None)
+            self._count(signal.SIGINT, None)
         return self.count > 0
 
 
@@ -139,19 +134,9 @@ def test_an_interrupt_that_is_lost_is_sent_again(tmp_path):
         "time.sleep(60)\n"
         "time.sleep(60)\n"
     )
-    hasty = "import sys; from app.experiments import leash; leash.REPEAT = 0.5; sys.exit(leash.main(sys.argv[1:]))"
-    command = [
-        sys.executable,
-        "-c",
-        hasty,
-        str(os.getpid()),
-        str(tmp_path / "lock"),
-        "",
-        "--",
-        sys.executable,
-        "-c",
-        deaf,
-    ]
+    hasty = ADJUSTED.format("REPEAT")
+    lock = str(tmp_path / "lock")
+    command = [sys.executable, "-c", hasty, str(os.getpid()), lock, "", "--", sys.executable, "-c", deaf]
     process = subprocess.Popen(command)
     try:
         assert comes((tmp_path / "ready").exists)
@@ -163,8 +148,8 @@ def test_an_interrupt_that_is_lost_is_sent_again(tmp_path):
 
 def test_runs_do_not_outlive_their_parent(folder):
     """After kill -9 of the parent, the run is gone, and its lock is free."""
-    told = json.dumps(asdict(fake_job(folder, "a", "slow")), default=str)
-    process = subprocess.Popen([sys.executable, "-c", PARENT, told])
+    fields = json.dumps(asdict(fake_job(folder, "a", "slow")), default=str)
+    process = subprocess.Popen([sys.executable, "-c", PARENT, fields])
     try:
         assert comes((folder.run("a") / "seen").exists)
         pid = int(seen(folder, "a")[0][0])
@@ -182,9 +167,7 @@ def test_a_run_at_work_is_not_started_twice(folder, monkeypatch):
     try:
         assert comes((folder.run("a") / "seen").exists)
         pid = seen(folder, "a")[0][0]
-        impatient = (
-            "import sys; from app.experiments import leash; leash.PATIENCE = 0.5; sys.exit(leash.main(sys.argv[1:]))"
-        )
+        impatient = ADJUSTED.format("PATIENCE")
         second = [sys.executable, "-c", impatient, str(os.getpid()), str(folder.run_lock("a")), "", "--", "false"]
         ended = subprocess.run(second, capture_output=True, text=True)
         assert ended.returncode == BUSY

@@ -7,9 +7,8 @@ import pytest
 from comparison_kit import board_of, fake_job
 
 from app.errors import UserError
-from app.experiments.folder import ComparisonFolder
+from app.experiments.processes import StopRequest
 from app.experiments.ray_engine import ATTEMPTS, RETRIES, RayEngine
-from app.experiments.stopping import StopRequest
 
 
 class FakeRay:
@@ -72,14 +71,6 @@ class FakeRay:
     def shutdown(self):
         """Note it."""
         self.closed += 1
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """An empty folder of a comparison."""
-    made = ComparisonFolder(tmp_path / "runs")
-    made.claim()
-    return made
 
 
 @pytest.fixture

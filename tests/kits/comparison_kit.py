@@ -17,7 +17,7 @@ from app.experiments.processes import Job
 from app.experiments.reading import read_spec
 
 SMALL = {"base": ["demo"], "datasets": {"digits": None}, "methods": ["fedavg", "heterofl"]}
-"""Two cells."""
+"""Two runs."""
 
 PROGRAM = textwrap.dedent(
     """
