@@ -13,6 +13,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 
 from app.errors import Problem, raise_all
+from app.files import write_figure
 from app.models.base import DataShape
 from datamodules.augmentation import CropFlip
 from datamodules.partitions import Iid, Partition
@@ -248,7 +249,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         folder.mkdir(parents=True, exist_ok=True)
         table = PartitionTable(self.client_class_table(), self.class_names, self.client_names, tuple(self.groups))
         table.write_csv(folder / "partition.csv")
-        table.draw().savefig(folder / "partition.png", dpi=130)
+        write_figure(folder / "partition.png", table.draw())
 
     def train_dataloader(self) -> Any:
         """The clients of this round, as the federation chooses them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from app.files import csv_text, write_text
 
 MOST_CLIENTS_IN_WORDS = 25
 MOST_CLASSES_IN_WORDS = 20
@@ -34,11 +35,11 @@ class PartitionTable:
 
     def write_csv(self, path: Path) -> None:
         """One row per client: client, size, one column per class, group, name."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["client", "size", *self.classes, "group", "name"])
-            for client, counts in enumerate(self.counts.tolist()):
-                rows.writerow([client, sum(counts), *counts, self.groups[client], self.clients[client]])
+        rows = [
+            [client, sum(counts), *counts, self.groups[client], self.clients[client]]
+            for client, counts in enumerate(self.counts.tolist())
+        ]
+        write_text(path, csv_text([["client", "size", *self.classes, "group", "name"], *rows]))
 
     def draw(self) -> Figure:
         """Heat map, one row per client; numbers in the cells as long as they can be read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from app.federation.channels.cost import ChannelCost, RoundCosts
 from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
-from app.results.run.folder import write_text
+from app.files import write_json
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -147,7 +146,7 @@ def _seconds(value: float) -> str:
 def _write(path: Path, found: list[ChannelCost]) -> None:
     records = [asdict(one) | {"shared_decrypt": one.shared_decrypt} for one in found]
     try:
-        write_text(path, json.dumps(records, indent=2) + "\n")
+        write_json(path, records)
     except OSError as error:
         raise UserError.of(
             f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"

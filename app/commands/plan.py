@@ -18,7 +18,7 @@ from app.errors import UserError
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
-from app.results.run.folder import finite, write_text
+from app.files import write_figure, write_json, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 
@@ -99,7 +99,7 @@ def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: l
         _forget_pictures(folder)
         names = _draw(folder, federation, layers)
         record = plain_plan(federation, found) | {"pictures": names}
-        write_text(folder / "plan.json", json.dumps(finite(record), indent=2) + "\n")
+        write_json(folder / "plan.json", record)
         write_text(folder / "plan.csv", rows_csv(found))
     except OSError as error:
         raise UserError.of(
@@ -112,9 +112,9 @@ def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> 
     if not layers:
         return []
     title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
-    draw_overview(layers, title).savefig(folder / "overview.png", dpi=130)
+    write_figure(folder / "overview.png", draw_overview(layers, title))
     for layer in tqdm(layers, unit=" pictures", delay=1, leave=False, disable=None):
-        draw_layer(layer, title).savefig(folder / f"{layer.name}.png", dpi=130)
+        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title))
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 
 

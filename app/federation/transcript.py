@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from app.errors import UserError
 from app.federation.channels.base import Form, Message
+from app.files import npz_bytes, replace_all
 
 SEALED = "sealed"
 """Marks a round whose models the server holds as ciphertext."""
@@ -215,15 +216,7 @@ def _upload(path: Path) -> Upload:
 
 def _save(path: Path, **tensors: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    arrays: dict[str, Any] = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_all({path: npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})})
 
 
 def _load(path: Path) -> dict[str, Tensor]:

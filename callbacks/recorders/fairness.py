@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from app.federation.all_clients import AllClients, Choice, LocalScore
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.results.attacks.reconstruction_files import save_figure
+from app.files import write_figure
 from app.results.run.fairness import FINE_TUNED, OWN, Everybody, forget_unplanned, write_fairness
 from app.results.run.figures import draw_fairness
 from app.results.run.files import restored
@@ -84,7 +84,7 @@ class FairnessRecorder(FederatedCallback):
         records = folder.read_lines("metrics.jsonl")
         try:
             write_fairness(folder, everybody, records)
-            save_figure(folder.path / "fairness.png", draw_fairness(everybody, records, folder.name))
+            write_figure(folder.path / "fairness.png", draw_fairness(everybody, records, folder.name))
         except OSError as error:
             raise cannot_write(folder.path, error) from error
 

@@ -10,7 +10,7 @@ from setuptools import find_packages
 
 ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
-BOTTOM = {"app.errors", "app.renamed", "app.seeding"}
+BOTTOM = {"app.errors", "app.files", "app.renamed", "app.seeding"}
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy"} | BOTTOM
 
 MAY_IMPORT = {

@@ -39,8 +39,8 @@ def few_pictures(monkeypatch):
     """Drawing takes most of the time."""
 
     class Blank:
-        def savefig(self, path, dpi):
-            path.write_bytes(b"")
+        def savefig(self, file, **_):
+            file.write(b"")
 
     monkeypatch.setattr("app.commands.plan.draw_layer", lambda *_: Blank())
     monkeypatch.setattr("app.commands.plan.draw_overview", lambda *_: Blank())

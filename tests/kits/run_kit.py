@@ -51,7 +51,7 @@ def no_pictures(monkeypatch):
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)
     monkeypatch.setattr("callbacks.recorders.fairness.draw_fairness", lambda *_: None)
-    monkeypatch.setattr("callbacks.recorders.fairness.save_figure", lambda *_: None)
+    monkeypatch.setattr("callbacks.recorders.fairness.write_figure", lambda *_: None)
     monkeypatch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
 
 

@@ -19,13 +19,13 @@ from finding_kit import finding, missing
 
 from app.attacks.findings import Finding
 from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
+from app.files import finite
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.reconstruction import judge
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.results.attacks.membership_files import AttackFiles, AttackRecord
 from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
-from app.results.run.folder import finite
 from app.results.run.labels import NO_DEFENSE, RunLabels
 from app.results.run.store import COMPARISON, ClientEnd, RunRecord, Store
 

@@ -17,6 +17,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.central import ShadowJob
 from app.errors import UserError
+from app.files import npz_bytes, replace_all
 from app.models.base import ScalableNet
 
 VERSION = 1
@@ -59,16 +60,13 @@ class ShadowCache:
         if self._folder is None:
             return
         path = self._folder / f"{key}.npz"
-        temporary = path.with_suffix(f".{os.getpid()}.part")  # another run may be writing the same shadow
         vectors = torch.stack([snapshot.vector for snapshot in snapshots]).cpu().numpy()
         rounds = np.array([snapshot.round for snapshot in snapshots])
+        content = npz_bytes({"rate": np.array(snapshots[-1].rate), "rounds": rounds, "vectors": vectors})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                np.savez(file, rate=np.array(snapshots[-1].rate), rounds=rounds, vectors=vectors)
-            temporary.replace(path)
+            replace_all({path: content}, f".{os.getpid()}.part")  # another run may be writing the same shadow
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise UserError.of(
                 f"cannot keep shadow models in {self._folder}: {error.strerror or error}",
                 "they would be trained again for every attack",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
@@ -15,10 +13,10 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from app.attacks.factor_recovery import COSTS, ClientRecovery, FactorFinding
+from app.files import csv_text, finite, json_text, png_bytes, replace_all
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import Array, NotAvailable
-from app.results.run.files import replace_all
-from app.results.run.folder import RunFolder, cannot_write, finite
+from app.results.run.folder import RunFolder, cannot_write
 
 USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
 """Colours of factors that clients use and do not use, and of medians."""
@@ -182,10 +180,10 @@ class FactorResults:
             UserError: where the files cannot be written.
         """
         text, table, picture = (self._folder.path / f"{STEM}.{kind}" for kind in ("json", "csv", "png"))
-        contents = {text: (json.dumps(finite(_record(finding)), indent=2) + "\n").encode()}
+        contents = {text: json_text(_record(finding)).encode()}
         if isinstance(finding, FactorFinding):
-            contents[table] = _table(finding)
-            contents[picture] = _picture(finding, f"private choice of factors: {self._folder.name}")
+            contents[table] = _table(finding).encode()
+            contents[picture] = png_bytes(draw_factors(finding, f"private choice of factors: {self._folder.name}"))
         try:
             text.parent.mkdir(parents=True, exist_ok=True)
             replace_all(contents)
@@ -256,15 +254,6 @@ def _numbers(estimate: Estimate | NotAvailable) -> Iterator[tuple[str, float | s
         yield from (("low", estimate.interval.low), ("high", estimate.interval.high))
 
 
-def _table(finding: FactorFinding) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow([field.name for field in fields(ClientRecovery)])
-    writer.writerows([list(finite(asdict(client)).values()) for client in finding.clients])
-    return text.getvalue().encode()
-
-
-def _picture(finding: FactorFinding, title: str) -> bytes:
-    file, figure = io.BytesIO(), draw_factors(finding, title)
-    figure.savefig(file, dpi=130, format="png")
-    return file.getvalue()
+def _table(finding: FactorFinding) -> str:
+    rows = [list(finite(asdict(client)).values()) for client in finding.clients]
+    return csv_text([[field.name for field in fields(ClientRecovery)], *rows])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ import numpy as np
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber
 from app.errors import UserError
+from app.files import json_text, npz_bytes, replace_all
 from app.metrics.intervals import Interval
 from app.metrics.leakage import KnownThreshold, Leakage, TprAtFpr
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.vulnerability import ClientRow
-from app.results.run.files import replace_all, restored, result_path, unreadable
-from app.results.run.folder import finite
+from app.results.run.files import restored, result_path, unreadable
 
 OTHER_RESULTS = ("factors.json",)
 """Files in the folder of attacks that hold no membership inference."""
@@ -113,7 +112,7 @@ class AttackFiles:
         arrays, text = self._path(record.label, "npz"), self._path(record.label, "json")
         contents = {} if isinstance(finding.scores, NotAvailable) else {arrays: _packed(finding.scores)}
         plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
-        contents[text] = (json.dumps(finite(plain), indent=2) + "\n").encode()
+        contents[text] = json_text(plain).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_all(contents)
@@ -194,10 +193,7 @@ def _with_bounds(name: str, value: float, interval: Interval | NotAvailable) -> 
 
 
 def _packed(scores: MembershipScores) -> bytes:
-    """The arrays as the content of an npz file."""
-    file, arrays = io.BytesIO(), {name: getattr(scores, name) for name in ARRAYS}
-    np.savez(file, **arrays)
-    return file.getvalue()
+    return npz_bytes({name: getattr(scores, name) for name in ARRAYS})
 
 
 def read_attack(path: Path) -> AttackRecord:

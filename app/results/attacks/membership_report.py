@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.attacks.findings import Finding, ReportedNumber
+from app.files import csv_text
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import KnownThreshold, Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -71,7 +70,7 @@ def clients_csv(results: Iterable[Result]) -> str:
     """Content of `clients.csv`: one line per result and client; rates and areas are fractions."""
     names = ("auc", "low", "high", *(f"tpr@{100 * target:g}%" for target in FPR_TARGETS))
     lines = [[record.label, *_client_cells(row)] for record in records_of(results) for row in record.clients]
-    return _csv([["label", "client", "size", "members", "nonmembers", *names, "reason"], *lines])
+    return csv_text([["label", "client", "size", "members", "nonmembers", *names, "reason"], *lines])
 
 
 def samples_csv(scores_by_label: Mapping[str, MembershipScores], most: int = MOST_EXPOSED) -> str:
@@ -86,7 +85,7 @@ def samples_csv(scores_by_label: Mapping[str, MembershipScores], most: int = MOS
         found = sample_table(scores)
         columns = (found.clients, found.samples, found.scores, found.exposure)
         lines += [[label, *row] for row in zip(*(column[:most].tolist() for column in columns), strict=True)]
-    return _csv([[None if cell != cell else cell for cell in line] for line in lines])  # NaN as an empty cell
+    return csv_text([[None if cell != cell else cell for cell in line] for line in lines])  # NaN as an empty cell
 
 
 def records_of(results: Iterable[Result]) -> list[AttackRecord]:
@@ -264,12 +263,6 @@ def _client_cells(row: ClientRow) -> list[Cell]:
     )
     rates = [entry and entry.decision.tpr for entry in (tpr_at(found, target) for target in FPR_TARGETS)]
     return [row.client, row.size, found.members, found.nonmembers, found.auc.value, *ends, *rates, None]
-
-
-def _csv(lines: Iterable[Sequence[Cell]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(lines)
-    return text.getvalue()
 
 
 def _item(text: str) -> str:

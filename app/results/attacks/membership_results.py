@@ -9,12 +9,13 @@ from tqdm import tqdm
 
 from app.attacks.findings import Finding
 from app.errors import UserError
+from app.files import write_figure, write_text
 from app.metrics.membership import MembershipScores
 from app.results.attacks.headline import headline_numbers, headline_summary
 from app.results.attacks.membership_figures import draw_clients, draw_leakage, draw_roc
 from app.results.attacks.membership_files import AttackFiles
 from app.results.attacks.membership_report import COLUMNS, clients_csv, rows, samples_csv, table
-from app.results.run.folder import RunFolder, write_text
+from app.results.run.folder import RunFolder
 from app.results.run.tracking import RoundLogger
 
 
@@ -68,13 +69,12 @@ class AttackResults:
         write_text(path / "clients.csv", clients_csv(records))
         write_text(path / "vulnerable.csv", samples_csv(scores))
         if scores:
-            draw_roc(scores, title).savefig(path / "roc.png", dpi=130)
-        draw_leakage(records, title).savefig(path / "leakage.png", dpi=130)
+            write_figure(path / "roc.png", draw_roc(scores, title))
+        write_figure(path / "leakage.png", draw_leakage(records, title))
         for finding in found:
             if finding.clients:
-                draw_clients(finding, dict(enumerate(rates))).savefig(
-                    path / f"{finding.conditions.label}.clients.png", dpi=130
-                )
+                figure = draw_clients(finding, dict(enumerate(rates)))
+                write_figure(path / f"{finding.conditions.label}.clients.png", figure)
         self._folder.update_summary("attacks", attack_summary(self._folder))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Iterator
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 
 from app.attacks.reconstruction.base import Pictures, ReconstructionConditions, ReconstructionFinding
 from app.errors import UserError
+from app.files import json_text, npz_bytes, replace_all, write_figure
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
-from app.results.run.files import replace_all, restored, result_path, unreadable
-from app.results.run.folder import finite
+from app.results.run.files import restored, result_path, unreadable
 
 PREFIX = "attacks/reconstruction"
 """Folder within the run's, and first part of every name in summaries."""
@@ -94,7 +93,7 @@ class ReconstructionFiles:
         text, images, picture = (self._path(record.label, kind) for kind in ("json", "npz", "png"))
         contents = {} if finding.pictures is None else {images: _packed(finding.pictures)}
         plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
-        contents[text] = (json.dumps(finite(plain), indent=2) + "\n").encode()
+        contents[text] = json_text(plain).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_all(contents)
@@ -110,7 +109,7 @@ class ReconstructionFiles:
     def write_picture(self, label: str, figure: Figure) -> Path:
         """Keep the picture of a result in `<label>.png`; returns its path."""
         path = self._path(label, "png")
-        save_figure(path, figure)
+        write_figure(path, figure)
         return path
 
     def images(self, label: str) -> KeptImages:
@@ -150,13 +149,6 @@ class ReconstructionFiles:
         return result_path(self.folder, label, kind)
 
 
-def save_figure(path: Path, figure: Figure) -> None:
-    """Write a picture so that a crash leaves the old one or the new one, never half of one."""
-    file = io.BytesIO()
-    figure.savefig(file, dpi=130, format="png")
-    replace_all({path: file.getvalue()})
-
-
 def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
     """Names and values of all that was measured."""
     for name in ("pearson", "psnr", "ssim"):
@@ -176,11 +168,10 @@ def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
 
 def _packed(pictures: Pictures) -> bytes:
     """The images and their keys as the content of an npz file."""
-    file, truth = io.BytesIO(), pictures.truth
+    truth = pictures.truth
     keys = np.stack([part.cpu().numpy() for part in (truth.clients, truth.samples, truth.labels)], axis=1)
     originals, found = (images.float().cpu().numpy() for images in (truth.images, pictures.found))
-    np.savez(file, originals=originals, reconstructions=found, keys=keys.astype(np.int64))
-    return file.getvalue()
+    return npz_bytes({"originals": originals, "reconstructions": found, "keys": keys.astype(np.int64)})
 
 
 def read_reconstruction(path: Path) -> ReconstructionRecord:

@@ -9,9 +9,10 @@ from tqdm import tqdm
 
 from app.attacks.reconstruction.base import ReconstructionFinding
 from app.errors import UserError
+from app.files import write_figure
 from app.metrics.reconstruction import Reconstruction
 from app.results.attacks.reconstruction_figures import draw_reconstructions, draw_summary
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, save_figure
+from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
 from app.results.attacks.reconstruction_report import COLUMNS, rows, table
 from app.results.run.folder import RunFolder
 from app.results.run.tracking import RoundLogger
@@ -66,7 +67,7 @@ class ReconstructionResults:
                 pictures[label] = self._files.write_picture(label, figure)
         if records := self._files.records():
             path = self._folder.path / f"{PREFIX}.png"
-            save_figure(path, draw_summary(records, f"reconstruction: {self._folder.name}"))
+            write_figure(path, draw_summary(records, f"reconstruction: {self._folder.name}"))
             pictures["summary"] = path
         self._folder.update_summary("reconstruction", reconstruction_summary(self._folder))
         return pictures

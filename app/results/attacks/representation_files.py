@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -10,7 +9,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from app.results.run.files import replace_all, unreadable
+from app.files import npz_bytes, replace_all
+from app.results.run.files import unreadable
 from app.results.run.folder import cannot_write
 
 NAME = "representations.npz"
@@ -39,11 +39,9 @@ ARRAYS = ("features", "labels", "members", "samples")
 
 def write_representations(folder: Path, found: RepresentedSamples) -> Path:
     """Keep representations in a run's folder, which exists; returns the file's path."""
-    path, file = folder / NAME, io.BytesIO()
-    arrays = {name: getattr(found, name) for name in ARRAYS}
-    np.savez_compressed(file, **arrays)
+    path = folder / NAME
     try:
-        replace_all({path: file.getvalue()})
+        replace_all({path: npz_bytes({name: getattr(found, name) for name in ARRAYS}, compressed=True)})
     except OSError as error:
         raise cannot_write(path, error) from error
     return path

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from app.files import csv_text
 from app.metrics.membership import NotAvailable
 from app.results.comparison.entries import entry_of
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
@@ -30,13 +29,13 @@ def as_csv(table: ComparisonTable) -> str:
         + ["\n".join(row.notes)]
         for row in table.rows
     ]
-    return _written([[*PLACE, "seeds", *head, "notes"], *lines])
+    return csv_text([[*PLACE, "seeds", *head, "notes"], *lines], line_end="\n")
 
 
 def as_csv_seeds(table: ComparisonTable) -> str:
     """One line per row, measure and seed; without a value where a seed has none."""
     lines = [line for row in table.rows for measure in table.measures for line in _seed_lines(row, measure)]
-    return _written([SEED_COLUMNS, *lines])
+    return csv_text([SEED_COLUMNS, *lines], line_end="\n")
 
 
 def _cells(entry: Value | NotAvailable) -> list[Cell]:
@@ -61,9 +60,3 @@ def _seed_lines(row: Row, measure: Measure) -> Iterable[list[Cell]]:
 
 def _plain(value: float) -> Cell:
     return value if math.isfinite(value) else ""
-
-
-def _written(lines: Iterable[Sequence[Cell]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()

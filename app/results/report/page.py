@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from app.errors import UserError
+from app.files import replace_all
 from app.results.comparison.table import ComparisonTable
 from app.results.report.details import run_section
 from app.results.report.drawing import Drawing
@@ -26,7 +27,6 @@ from app.results.report.sections import (
 )
 from app.results.report.table_section import table_section
 from app.results.report.threats import threat_section
-from app.results.run.files import replace_all
 from app.results.run.store import Store
 
 GENERATOR = "rampart report"

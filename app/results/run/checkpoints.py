@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
+from app.files import replace_all
 from app.results.run.folder import cannot_write
 
 
@@ -21,25 +21,18 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint in one step with a checksum beside it, and loads nothing but tensors and plain data."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write to a temporary file, force it to disk, then put it in place.
+        """Write the checkpoint and its checksum.
 
         Raises:
             UserError: where the disk is full or not writable; the checkpoints before stay as they are.
         """
-        target = Path(path)
-        temporary = target.with_name(target.name + ".part")
-        buffer = io.BytesIO()
+        target, buffer = Path(path), io.BytesIO()
         torch.save(checkpoint, buffer)
         data = buffer.getbuffer()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_synced(temporary, data)
-            _write_synced(_checksum_file(target), hashlib.sha256(data).hexdigest().encode())
-            temporary.replace(target)
+            replace_all({_checksum_file(target): hashlib.sha256(data).hexdigest().encode(), target: data})
         except OSError as error:
-            temporary.unlink(missing_ok=True)
-            if not target.exists():
-                _checksum_file(target).unlink(missing_ok=True)
             raise cannot_write(target, error) from error
 
     def load_checkpoint(
@@ -99,10 +92,3 @@ def damage(path: Path) -> str | None:
 
 def _checksum_file(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
-
-
-def _write_synced(path: Path, data: Any) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.files import csv_text, write_text
 from app.metrics.fairness import POINTS, Fairness, Swap, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
-from app.results.run.folder import RunFolder, write_text
+from app.results.run.folder import RunFolder
 
 OWN, ANOTHER, MEAN, NONE, FINE_TUNED = "own", "another", "mean", "none", "fine_tuned"
 """Whose private part a client is evaluated with; the last one is its own model after one more local training."""
@@ -211,15 +210,11 @@ def _spread(found: Mapping[str, Any]) -> str:
 
 def _table(everybody: Everybody) -> str:
     """One line per client."""
-    text = io.StringIO(newline="")
-    writer, private = csv.writer(text), ANOTHER in everybody.accuracies
-    holds = ("holds_own",) if private else ()
-    writer.writerow(["client", "group", "test_samples", *holds, *everybody.accuracies])
-    for place, client in enumerate(everybody.clients):
-        told = (int(everybody.holders[place]),) if private else ()
-        accuracies = [values[place] for values in everybody.accuracies.values()]
-        writer.writerow([client, everybody.groups[place], everybody.samples[place], *told, *accuracies])
-    return text.getvalue()
+    columns = {"client": everybody.clients, "group": everybody.groups, "test_samples": everybody.samples}
+    if ANOTHER in everybody.accuracies:
+        columns["holds_own"] = tuple(map(int, everybody.holders))
+    columns |= everybody.accuracies
+    return csv_text([list(columns), *zip(*columns.values(), strict=True)])
 
 
 NEWCOMER_WORDS = {
@@ -259,11 +254,9 @@ class JoinedClients:
 
 def write_newcomers(folder: RunFolder, joined: JoinedClients) -> None:
     """Write `newcomers.csv` and `newcomers.json`."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["client", "group", *joined.accuracies])
-    rows.writerows(zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True))
-    write_text(folder.path / "newcomers.csv", text.getvalue())
+    rows = zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True)
+    text = csv_text([("client", "group", *joined.accuracies), *rows], line_end="\n")
+    write_text(folder.path / "newcomers.csv", text)
     folder.write_json("newcomers.json", joined.record() | {"words": NEWCOMER_WORDS})
 
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from app.files import write_figure
 from app.metrics.fairness import POINTS
 from app.metrics.intervals import Interval
 from app.metrics.membership import Array
@@ -56,7 +57,7 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     axes.grid(alpha=0.3)
     if axes.get_lines():
         axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, dpi=130)
+    write_figure(path, figure)
 
 
 BUDGETS = {
@@ -90,7 +91,7 @@ def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bo
     _line(accuracy, records, "server/accuracy", "server's accuracy", "black", "--")
     accuracy.set(ylabel="accuracy (dashed)", ylim=(0, 1.02))
     axes.legend(handles=[*axes.get_lines()[:-1], *accuracy.get_lines()], loc="upper left", fontsize=8)
-    figure.savefig(path, dpi=130)
+    write_figure(path, figure)
     return True
 
 

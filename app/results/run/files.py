@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -38,20 +38,6 @@ def result_path(folder: Path, label: str, kind: str) -> Path:
             "give attacks, targets and protocols short names without slashes, special signs and a dot in front",
         )
     return folder / f"{label}.{kind}"
-
-
-def replace_all(contents: Mapping[Path, bytes]) -> None:
-    """Write several files; the old ones are replaced only when all new ones are on the disk."""
-    parts = {path: path.with_name(path.name + ".part") for path in contents}
-    try:
-        for path, content in contents.items():
-            parts[path].write_bytes(content)
-        for path, part in parts.items():
-            part.replace(path)
-    except OSError:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
-        raise
 
 
 def unchanged(value: Any) -> Any:

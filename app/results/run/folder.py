@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import os
@@ -18,6 +17,7 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from app.errors import UserError
+from app.files import csv_text, finite, write_json, write_text
 from app.renamed import current
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
@@ -157,11 +157,9 @@ class RunFolder:
         if path.is_file():
             with path.open(newline="") as file:
                 header, *rows = list(csv.reader(file)) or [[]]
-            text = io.StringIO(newline="")
             # a row cut short by a crash may show another round than its own
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
-            csv.writer(text).writerows([header, *whole] if whole else [])
-            write_text(path, text.getvalue())
+            write_text(path, csv_text([header, *whole] if whole else []))
 
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line to a JSON-lines file."""
@@ -179,7 +177,7 @@ class RunFolder:
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         """Write a JSON file in one step."""
-        write_text(self.path / name, json.dumps(finite(record), indent=2) + "\n")
+        write_json(self.path / name, record)
 
     def update_summary(self, part: str, record: Mapping[str, Any]) -> None:
         """Replace one part of the summary of a finished run; a run that goes on writes its summary at its end."""
@@ -193,17 +191,6 @@ class RunFolder:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never half of one."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        temporary.write_text(text, newline="")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def cannot_write(path: Path, error: OSError) -> UserError:
     """What to tell when a run's files cannot be written."""
     return UserError.of(
@@ -211,15 +198,6 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         "the run stops here; what was written before is kept, and the run resumes from its last checkpoint",
         "free some space or choose another --run.root, then repeat the command",
     )
-
-
-def finite(value: Any) -> Any:
-    """The same data with NaN and infinities as null, which JSON can hold."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _round_of(line: str) -> float:

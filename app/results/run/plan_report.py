@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +9,7 @@ from typing import Any
 
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
+from app.files import csv_text
 
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5
@@ -160,13 +159,11 @@ def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
 
 def rows_csv(audit: PlanAudit) -> str:
     """The table as CSV: one row per layer and the total; client ids separated by spaces."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["name", *(column.key for column in COLUMNS), "alone", "exposed"])
+    rows = [["name", *(column.key for column in COLUMNS), "alone", "exposed"]]
     for layer in (*audit.layers, audit.total):
         clients = [" ".join(map(str, ids)) for ids in (layer.alone, layer.exposed)]
-        writer.writerow([layer.name, *(getattr(layer, column.key) for column in COLUMNS), *clients])
-    return text.getvalue()
+        rows.append([layer.name, *(getattr(layer, column.key) for column in COLUMNS), *clients])
+    return csv_text(rows)
 
 
 def _plain(layer: LayerAudit) -> dict[str, Any]:

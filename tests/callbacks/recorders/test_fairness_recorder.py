@@ -229,7 +229,7 @@ quick = pytest.mark.usefixtures("no_pictures", "no_drawing")
 @pytest.fixture
 def no_drawing(monkeypatch):
     """The picture has tests of its own."""
-    monkeypatch.setattr("callbacks.recorders.fairness.save_figure", lambda *_: None)
+    monkeypatch.setattr("callbacks.recorders.fairness.write_figure", lambda *_: None)
 
 
 def multimodal(root, name, rounds, *options):

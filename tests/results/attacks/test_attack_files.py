@@ -149,16 +149,19 @@ def test_a_full_disk_leaves_the_earlier_result(files, monkeypatch, broken):
     """Scores and record are replaced together or not at all, and nothing half-written stays."""
     earlier = finding(seed=1)
     files.write(earlier)
-    write = Path.write_bytes
+    original = Path.open
 
-    def full(path, content):
-        write(path, content[:10])
+    def full(path, *arguments):
+        file = original(path, *arguments)
         if path.name.endswith(broken):
+            file.write(b"half of it")
             raise OSError(28, "No space left on device")
+        return file
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(UserError, match="No space left"):
         files.write(finding(seed=2))
+    monkeypatch.undo()
     assert sorted(path.name for path in files.folder.iterdir()) == ["yeom.global.json", "yeom.global.npz"]
     assert files.records() == [AttackRecord.of(earlier)]
     assert files.scores("yeom.global").scores.tolist() == earlier.scores.scores.tolist()

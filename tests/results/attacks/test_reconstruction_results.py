@@ -125,9 +125,10 @@ def test_a_full_disk_loses_nothing_old(files, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match="No space left"):
         files.write(missing("rolling.2"))
+    monkeypatch.undo()
     assert files.records() == [ReconstructionRecord.of(found)]
     assert sorted(path.name for path in files.folder.iterdir()) == ["rolling.2.json", "rolling.2.npz"]
 

@@ -75,7 +75,7 @@ def test_no_folder_no_checkpoint(tmp_path):
     assert newest_usable(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize("file", ["round-00003.ckpt.part", "round-00003.ckpt.sha256"])
+@pytest.mark.parametrize("file", ["round-00003.ckpt.part", "round-00003.ckpt.sha256.part"])
 def test_failed_write_leaves_nothing_behind(file, saved, monkeypatch):
     """Whichever file the disk has no room for, the earlier checkpoints are as they were and no scrap is left."""
     before = {path: path.read_bytes() for path in saved.iterdir()}

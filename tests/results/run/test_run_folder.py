@@ -9,7 +9,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from run_kit import INTERRUPTIBLE, Interrupter, command, exit_code, records, train
 
 from app.errors import UserError
-from app.results.run.folder import NAME_VARIABLE, RunFolder, RunSettings, finite, write_text
+from app.files import finite, write_text
+from app.results.run.folder import NAME_VARIABLE, RunFolder, RunSettings
 
 CONFIG = {"seed_everything": 0, "trainer": {}, "model": {"a": 1}, "data": {}, "defenses": {}, "tracking": "offline"}
 
