@@ -54,7 +54,8 @@ def planned(root, capsys, *options):
 
 def layer_of(record):
     """The audit of a layer as plan.json has it."""
-    return LayerAudit(**{name: tuple(v) if isinstance(v := record[name], list) else v for name in FIELDS})
+    plain = {name: tuple(v) if isinstance(v := record[name], list) else v for name in FIELDS}
+    return LayerAudit(coordinates=plain.pop("cells"), **plain)
 
 
 def rows_of(text):
@@ -92,7 +93,7 @@ def test_table_and_files_agree(recipe, code, tmp_path, capsys):
 
 @pytest.mark.usefixtures("few_pictures")
 def test_columns_say_what_their_names_promise(tmp_path, capsys):
-    """Rolling windows of half and a quarter of 8 rows (65 cells each), four clients in two rounds, by hand.
+    """Rolling windows of half and a quarter of 8 rows (65 weights each), four clients in two rounds, by hand.
 
     Three windows of rows 0-3 and one of rows 0-1 move on: row 0 loses four clients, row 2 gains one, row 4 three.
     """
@@ -100,7 +101,7 @@ def test_columns_say_what_their_names_promise(tmp_path, capsys):
     said, _ = planned(tmp_path, capsys, *TINY, *options)
     header, rows = rows_of(said)
     assert dict(zip(header[1:], rows["layers.hidden1"], strict=True)) == {
-        **{"cells": "520", "trained": "50.00%", "ever": "62.50%", "min": "0", "med": "1.5", "max": "4"},
+        **{"weights": "520", "trained": "50.00%", "ever": "62.50%", "min": "0", "med": "1.5", "max": "4"},
         **{"nobody": "520", "one": "0", "changed": "195", "by one": "65", "least": "1"},
     }
 
@@ -146,12 +147,15 @@ def test_settings_are_kept(tmp_path, capsys):
 FINDINGS = {
     "one wide client": (
         ("--config", "heterofl", "--model.capacities.large", "1", "--model.capacities.widest", "first"),
-        ("a single contributor: 900 of 1,830 (cell, round) pairs (49.18%)", "only client 0 ever trains cells alone"),
+        (
+            "a single contributor: 900 of 1,830 (weight, round) pairs (49.18%)",
+            "only client 0 ever trains weights alone",
+        ),
     ),
-    "equal clients": ((), ("a single contributor: none", "changes between rounds: none", "uncovered cells: none")),
+    "equal clients": ((), ("a single contributor: none", "changes between rounds: none", "uncovered weights: none")),
     "small clients only": (
         ("--config", "heterofl", "--model.capacities.large", "0", "--model.uncovered_cells", "zero"),
-        ("49.18% of the cells are trained by nobody", "49.18% in no round at all", "they become zero"),
+        ("49.18% of the weights are trained by nobody", "49.18% in no round at all", "they become zero"),
     ),
     "few at a time": (
         ("--model.participation", "0.25"),
@@ -222,7 +226,7 @@ def test_help_names_the_command_and_its_options(capsys):
     assert "--plan.rounds" in text
     assert "plan the first so many rounds, at least 1" in text
     assert exit_code("--help") == 0
-    assert "plan      show who trains which cells, before any training" in capsys.readouterr().out
+    assert "plan      show who trains which weights, before any training" in capsys.readouterr().out
 
 
 def test_runs_on_any_device_can_be_planned_here(tmp_path):

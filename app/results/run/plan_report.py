@@ -14,13 +14,16 @@ from app.files import csv_text
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5
 
+CELLS = "cells"
+"""The number of weights in the files."""
+
 
 @dataclass(frozen=True)
 class PlanColumn:
     """One number of a layer.
 
     Attributes:
-        key: attribute of `LayerAudit`; the name in `plan.json` and `plan.csv`.
+        key: the name in `plan.json` and `plan.csv`; but for `cells`, the attribute of `LayerAudit`.
         head: the name in the terminal.
         form: format of the number in the terminal.
         meaning: what it says, in a few words.
@@ -31,15 +34,19 @@ class PlanColumn:
     form: str
     meaning: str
 
+    def value(self, layer: LayerAudit) -> Any:
+        """The number; None where there is none."""
+        return layer.coordinates if self.key == CELLS else getattr(layer, self.key)
+
     def text(self, layer: LayerAudit) -> str:
         """The number as the terminal shows it."""
-        value = getattr(layer, self.key)
-        unknown = value is None or (self.key != "coordinates" and not layer.coordinates)
+        value = self.value(layer)
+        unknown = value is None or (self.key != CELLS and not layer.coordinates)
         return "-" if unknown else format(value, self.form)
 
 
 COLUMNS = (
-    PlanColumn("coordinates", "weights", ",", "weights, biases and buffers that clients send"),
+    PlanColumn(CELLS, "weights", ",", "weights, biases and buffers that clients send"),
     PlanColumn("trained", "trained", ".2%", "share of the weights that somebody trains in an average round"),
     PlanColumn("trained_once", "ever", ".2%", "share of the weights that somebody trains in at least one round"),
     PlanColumn("fewest", "min", "d", "fewest clients that train a weight in a round"),
@@ -101,9 +108,9 @@ def _personal(audit: PlanAudit) -> list[str]:
 def _alone(audit: PlanAudit) -> str:
     total = audit.total
     if not total.single:
-        return "cells with a single contributor: none; no sum consists of one client's update"
+        return "weights with a single contributor: none; no sum consists of one client's update"
     return (
-        f"cells with a single contributor: {_share(total.single, total.pairs)}, in {_where(audit, 'single')}; "
+        f"weights with a single contributor: {_share(total.single, total.pairs)}, in {_where(audit, 'single')}; "
         f"only {_clients(total.alone)} ever {'trains' if len(total.alone) == 1 else 'train'} weights alone: secure "
         f"aggregation would reveal {'its' if len(total.alone) == 1 else 'their'} update there"
     )
@@ -162,12 +169,13 @@ def rows_csv(audit: PlanAudit) -> str:
     rows = [["name", *(column.key for column in COLUMNS), "alone", "exposed"]]
     for layer in (*audit.layers, audit.total):
         clients = [" ".join(map(str, ids)) for ids in (layer.alone, layer.exposed)]
-        rows.append([layer.name, *(getattr(layer, column.key) for column in COLUMNS), *clients])
+        rows.append([layer.name, *(column.value(layer) for column in COLUMNS), *clients])
     return csv_text(rows)
 
 
 def _plain(layer: LayerAudit) -> dict[str, Any]:
-    return asdict(layer) | {column.key: getattr(layer, column.key) for column in COLUMNS} | {"pairs": layer.pairs}
+    plain = {CELLS if name == "coordinates" else name: value for name, value in asdict(layer).items()}
+    return plain | {column.key: column.value(layer) for column in COLUMNS} | {"pairs": layer.pairs}
 
 
 def _moves(layer: LayerAudit) -> int:
