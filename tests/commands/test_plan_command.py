@@ -82,7 +82,7 @@ def test_table_and_files_agree(recipe, code, tmp_path, capsys):
     for layer, plain in zip(layers, (*record["layers"], record["total"]), strict=True):
         assert rows[layer.name] == [column.text(layer) for column in COLUMNS]
         for column in COLUMNS:
-            assert plain[column.key] == getattr(layer, column.key)
+            assert plain[column.key] == column.value(layer)
             assert table[layer.name][column.key] == ("" if plain[column.key] is None else str(plain[column.key]))
         assert table[layer.name]["alone"] == " ".join(map(str, layer.alone))
     weights = ["blocks.0.conv", "blocks.1.conv", "blocks.2.conv", "blocks.3.conv", "classifier"]
