@@ -15,7 +15,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Activations, Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
-from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.parameters import WidthNets
 from app.models.base import ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.seeding import numpy_generator
@@ -29,7 +29,7 @@ class ModelQuery:
 
     def __init__(self, public: PublicKnowledge) -> None:
         self._public = public
-        self._nets: dict[float, tuple[ScalableNet, FlatNet]] = {}
+        self._nets = WidthNets(public.prototype)
         self._kept: dict[tuple[str, int, bytes], Responses] = {}
 
     def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Responses:
@@ -56,11 +56,7 @@ class ModelQuery:
 
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
-        if snapshot.rate not in self._nets:
-            with torch.random.fork_rng(devices=[]):  # building a network draws initial values
-                net = self._public.prototype.scaled(snapshot.rate).to(self._public.device, self._public.dtype)
-            self._nets[snapshot.rate] = (net, FlatNet(ParameterSpace(net), net))
-        net, flat = self._nets[snapshot.rate]
+        net, flat = self._nets.of(snapshot.rate)
         flat.write(snapshot.vector.to(self._public.device, self._public.dtype))
         return net.eval()
 

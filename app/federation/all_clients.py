@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,7 @@ from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import gather
 from app.federation.execution.executors import make_executor
 from app.federation.execution.tasks import ClientTask
-from app.federation.parameters import FlatNet, ParameterSpace
-from app.models.base import ScalableNet
+from app.federation.parameters import WidthNets
 from app.seeding import numpy_generator, torch_generator
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ class AllClients:
         self._federation = federation
         self._plan = federation.plan_of(round_)
         self._theta = federation.space.read(federation.net)
-        self._nets = threading.local()  # worker threads evaluate one client each
+        self._nets = WidthNets(federation.net)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -141,7 +139,7 @@ class AllClients:
 
     def _score(self, client: int, vector: Tensor) -> Score:
         federation, rate = self._federation, self._plan.rate(client)
-        net, flat = self._net(rate)
+        net, flat = self._nets.of(rate)
         flat.write(vector)
         noise = torch_generator(federation.seed, "everyone", self._plan.round, client)
         for name, value in net.sample_noise(noise).items():
@@ -152,16 +150,6 @@ class AllClients:
             statistics_context(net, store, federation.data.train_indices(client), size),
         ):
             return score(net, store, federation.data.test_indices(client), size)
-
-    def _net(self, rate: float) -> tuple[ScalableNet, FlatNet]:
-        if not hasattr(self._nets, "by_rate"):
-            self._nets.by_rate = {}
-        nets: dict[float, tuple[ScalableNet, FlatNet]] = self._nets.by_rate
-        if rate not in nets:
-            with torch.random.fork_rng(devices=[]):  # building a network draws initial values
-                net = self._federation.net.scaled(rate).to(self._theta.device, self._theta.dtype)
-            nets[rate] = (net, FlatNet(ParameterSpace(net), net))
-        return nets[rate]
 
     def _undefended(self) -> LocalContext:
         """How clients train for themselves: defenses have no part in it, since nothing leaves the client."""

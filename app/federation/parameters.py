@@ -7,7 +7,8 @@ writes flat vectors and indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
@@ -150,6 +151,38 @@ class FlatNet:
         pieces = vector.split([block.size for block in self.space.blocks])
         shaped = [piece.view(block.shape) for piece, block in zip(pieces, self.space.blocks, strict=True)]
         torch._foreach_copy_(self._tensors, shaped)
+
+
+class WidthNets:
+    """One network per width, built from a prototype on first use and then reused: its values are to be overwritten.
+
+    Every thread has its own networks, so that workers can use them at the same time.
+    """
+
+    def __init__(
+        self, prototype: ScalableNet, prepare: Callable[[ScalableNet], object] | None = None, fork: bool = True
+    ) -> None:
+        """Keep no network yet.
+
+        Args:
+            prototype: the server's network; its device and floating type are those of all networks.
+            prepare: called once on every new network, before its tensors are looked up.
+            fork: leave torch's global generator as it was, although a new network draws initial values from it.
+        """
+        self._prototype, self._prepare, self._fork = prototype, prepare, fork
+        self._nets: dict[tuple[int, float], tuple[ScalableNet, FlatNet]] = {}
+
+    def of(self, rate: float) -> tuple[ScalableNet, FlatNet]:
+        """The network of one width rate, in (0, 1], and the same network as a flat vector."""
+        key = (threading.get_ident(), rate)
+        if key not in self._nets:
+            like = next(self._prototype.parameters())
+            with torch.random.fork_rng(devices=[], enabled=self._fork):
+                net = self._prototype.scaled(rate).to(like.device, like.dtype)
+            if self._prepare is not None:
+                self._prepare(net)
+            self._nets[key] = net, FlatNet(ParameterSpace(net), net)
+        return self._nets[key]
 
 
 def lasting_buffers(net: nn.Module) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,7 +19,7 @@ from app.federation.client import ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.parameters import FlatNet, WidthNets
 from app.federation.plan import Plan
 from app.federation.reports import listed
 from app.models.base import ScalableNet
@@ -44,11 +43,11 @@ class Probes:
     """Networks to try received models in: one for each width and worker, since workers look at the same time."""
 
     def __init__(self) -> None:
-        self._nets: dict[tuple[int, float], tuple[ScalableNet, FlatNet]] = {}
+        self._nets: WidthNets | None = None
 
     def clear(self) -> None:
         """Let go of the networks."""
-        self._nets.clear()
+        self._nets = None
 
     def weights(self, federation: FederatedModule, client: ClientModule) -> list[Tensor]:
         """Weight tensors (two dimensions or more) that the server sent; personal layers never came from it."""
@@ -74,14 +73,9 @@ class Probes:
         return gradient_ratio(net, client.label_loss(net(images), labels))
 
     def _of(self, federation: FederatedModule, client: ClientModule) -> tuple[ScalableNet, FlatNet]:
-        assert client.received is not None
-        key = (threading.get_ident(), federation.plan.rate(client.client))
-        if key not in self._nets:
-            with torch.random.fork_rng(devices=[]):  # its first values are drawn, and overwritten
-                net = federation.net.scaled(key[1]).to(client.received.device, client.received.dtype)
-            probing(net)
-            self._nets[key] = net, FlatNet(ParameterSpace(net), net)
-        return self._nets[key]
+        if self._nets is None:
+            self._nets = WidthNets(federation.net, probing)
+        return self._nets.of(federation.plan.rate(client.client))
 
 
 Coordinates = tuple[Tensor, Tensor]

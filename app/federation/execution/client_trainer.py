@@ -17,7 +17,7 @@ from app.federation.client import Batch, ClientModule, LossHook, PenaltyHook
 from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
 from app.federation.execution.tasks import ClientScores, ClientTask, TrainedClient
 from app.federation.local_training import LocalTraining
-from app.federation.parameters import FlatNet, ParameterSpace
+from app.federation.parameters import FlatNet, WidthNets
 from app.federation.submodels import LocalWidths
 from app.federation.submodels.fjord import OrderedDropout
 from app.models.base import ScalableNet
@@ -118,8 +118,8 @@ class ClientTrainer:
 
     def __init__(self, context: LocalContext) -> None:
         self.context = context
-        self._clients: dict[float, ClientModule] = {}
-        self._flat: dict[float, FlatNet] = {}
+        self._clients: dict[float, tuple[ClientModule, FlatNet]] = {}
+        self._nets = WidthNets(context.prototype, self._prepare, fork=False)
 
     def train(self, task: ClientTask) -> TrainedClient:
         """Load, evaluate, train and evaluate again."""
@@ -132,7 +132,7 @@ class ClientTrainer:
             loss = self._fit(task, client)
             trained = time.perf_counter()
             scores = ClientScores() if client.refusal else self.evaluate_trained(task, client, received)
-            vector = self._flat[task.capacity].read()
+            vector = self.flat(task.capacity).read()
         finished = time.perf_counter()
         seconds = trained - evaluated, evaluated - started + finished - trained
         return TrainedClient(task, vector, loss, received_loss, scores, *seconds, client.refusal)
@@ -145,20 +145,28 @@ class ClientTrainer:
         client.share.fill_(1 / max(1, len(task.train)))
         if task.owned is not None:
             client.owned.copy_(task.owned)
-        self._flat[task.capacity].write(task.received)
+        self.flat(task.capacity).write(task.received)
         return client
 
     def module(self, capacity: float) -> ClientModule:
         """The module of one width, built on first use."""
+        return self._built(capacity)[0]
+
+    def flat(self, capacity: float) -> FlatNet:
+        """The network of one width as a flat vector."""
+        return self._built(capacity)[1]
+
+    def _built(self, capacity: float) -> tuple[ClientModule, FlatNet]:
         if capacity not in self._clients:
-            net = self.context.prototype.scaled(capacity).to(self.context.device, self.context.dtype)
-            if self.context.local.channels_last:
-                net = net.to(memory_format=torch.channels_last)
-            for name, parameter in net.named_parameters():
-                parameter.requires_grad_(self.context.trained is None or name in self.context.trained)
-            self._flat[capacity] = FlatNet(ParameterSpace(net), net)
-            self._clients[capacity] = self._wrapped(net, capacity)
+            net, flat = self._nets.of(capacity)
+            self._clients[capacity] = self._wrapped(net, capacity), flat
         return self._clients[capacity]
+
+    def _prepare(self, net: ScalableNet) -> None:
+        if self.context.local.channels_last:
+            net.to(memory_format=torch.channels_last)
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(self.context.trained is None or name in self.context.trained)
 
     def _wrapped(self, net: ScalableNet, capacity: float) -> ClientModule:
         context, dropout = self.context, None
@@ -167,11 +175,6 @@ class ClientTrainer:
         hooks = (context.loss_hooks, context.penalty_hooks)
         client = ClientModule(net, context.local, *hooks, dropout, context.store.classes)
         return client.to(context.device)
-
-    def flat(self, capacity: float) -> FlatNet:
-        """The network of one width as a flat vector."""
-        self.module(capacity)
-        return self._flat[capacity]
 
     def batch_ids(self, task: ClientTask) -> tuple[Tensor, ...]:
         """Sample ids of every local step of the task, on the device."""

@@ -61,11 +61,11 @@ class InSequence(Executor):
 
     def __init__(self, context: LocalContext) -> None:
         super().__init__(context)
-        self._workshop = ClientTrainer(context)
+        self._client_trainer = ClientTrainer(context)
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the clients in turn."""
-        yield from map(self._workshop.train, tasks)
+        yield from map(self._client_trainer.train, tasks)
 
 
 class WorkerThreads(Executor):

@@ -31,7 +31,7 @@ class Vectorised(Executor):
         super().__init__(context)
         if context.device.type == "cpu":
             keep_freed_memory()
-        self._workshop = ClientTrainer(context)
+        self._client_trainer = ClientTrainer(context)
         self._steps: dict[float, RecordedStep] = {}
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
@@ -46,7 +46,7 @@ class Vectorised(Executor):
     def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
         started = time.perf_counter()
         with self.context.precision():
-            stack = ClientStack(self._workshop, tasks, self._step(tasks[0].capacity))
+            stack = ClientStack(self._client_trainer, tasks, self._step(tasks[0].capacity))
             stack.fit()
         seconds = (time.perf_counter() - started) / len(tasks)
         for task, vector, loss in zip(tasks, stack.vectors(), stack.mean_losses(), strict=True):
@@ -55,7 +55,7 @@ class Vectorised(Executor):
     def _step(self, capacity: float) -> RecordedStep:
         """Losses and gradients of clients of one width; not recorded where callbacks, which may change, have a say."""
         if capacity not in self._steps:
-            objective = _Objective(self._workshop.module(capacity))
+            objective = _Objective(self._client_trainer.module(capacity))
             hooks = self.context.loss_hooks or self.context.penalty_hooks
             self._steps[capacity] = RecordedStep(objective.of, record=not hooks)
         return self._steps[capacity]
@@ -63,11 +63,11 @@ class Vectorised(Executor):
     def _evaluated(self, task: ClientTask, vector: Tensor, loss: float, train_seconds: float) -> TrainedClient:
         started = time.perf_counter()
         with self.context.precision():
-            client = self._workshop.client_for(task)
-            received_loss = self._workshop.received_loss(task, client)
-            received = self._workshop.evaluate_received(task, client)
-            self._workshop.flat(task.capacity).write(vector)
-            scores = self._workshop.evaluate_trained(task, client, received)
+            client = self._client_trainer.client_for(task)
+            received_loss = self._client_trainer.received_loss(task, client)
+            received = self._client_trainer.evaluate_received(task, client)
+            self._client_trainer.flat(task.capacity).write(vector)
+            scores = self._client_trainer.evaluate_trained(task, client, received)
         return TrainedClient(task, vector, loss, received_loss, scores, train_seconds, time.perf_counter() - started)
 
 
@@ -78,7 +78,7 @@ class ClientStack:
         """Stack the received models.
 
         Args:
-            workshop: gives the module of that width and the clients' batches.
+            client_trainer: gives the module of that width and the clients' batches.
             tasks: clients of equal capacity.
             step: their losses and gradients.
         """
