@@ -19,7 +19,7 @@ from app.errors import UserError
 from app.results.comparison.formats import as_csv, as_csv_seeds, as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable
 from app.results.comparison.tabulate import tabulate
-from app.results.figures import pictures_of
+from app.results.figures import figures_of
 from app.results.published.formats import as_markdown as published_markdown
 from app.results.published.formats import as_text as published_text
 from app.results.published.side_by_side import PublishedComparison, published_of, side_by_side
@@ -141,7 +141,7 @@ def _without_reports(store: Store) -> Store:
 
 
 def _drawings(store: Store, table: ComparisonTable) -> Iterator[Drawing]:
-    pictures = pictures_of(store, table)
+    pictures = figures_of(store, table)
     yield from map(drawn, tqdm(pictures, "drawing", unit=" pictures", delay=1, leave=False, disable=None))
 
 

@@ -12,7 +12,7 @@ from store_kit import make_store
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
-from app.results.figures.style import INK, Picture, report_style
+from app.results.figures.style import INK, ReportFigure, report_style
 from app.results.report.drawing import drawn
 from app.results.report.page import page
 
@@ -78,7 +78,7 @@ def picture(key="pareto", title="Accuracy and leakage", label="fedavg"):
         axes.set_xlabel("accuracy")
         axes.legend()
         plt.close(figure)
-    return Picture(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", figure)
+    return ReportFigure(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", figure)
 
 
 def page_of(table_=None, store_=None, pictures=None, tables=None, more=()):

@@ -105,6 +105,11 @@ class ComparisonTable:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Datasets in the order of the rows."""
+        return tuple(dict.fromkeys(row.dataset for row in self.rows))
+
     def of(self, dataset: str) -> tuple[Row, ...]:
         """Rows of one dataset."""
         return tuple(row for row in self.rows if row.dataset == dataset)

@@ -1,34 +1,38 @@
-"""Pictures of the report, one file for each kind; all rows look the same in all of them."""
+"""Figures of the report, one module for each kind; a row of the table has the same style in all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from app.results.comparison.table import ComparisonTable
 from app.results.figures.clients import clients
 from app.results.figures.cost import cost
 from app.results.figures.coverage import contributors
+from app.results.figures.data import FigureData
 from app.results.figures.pareto import pareto
 from app.results.figures.partition import heatmap
 from app.results.figures.reconstructions import reconstructions
 from app.results.figures.roc import roc
 from app.results.figures.rounds import rounds
-from app.results.figures.scene import FigureData
-from app.results.figures.style import Picture
+from app.results.figures.style import ReportFigure
 from app.results.figures.tsne import tsne
 from app.results.run.store import Store
 
-KINDS = (pareto, roc, rounds, clients, reconstructions, tsne, cost, heatmap, contributors)
-"""In the order of the report."""
+KINDS: tuple[Callable[[FigureData, str], ReportFigure | None], ...] = (
+    *(pareto, roc, rounds, clients, reconstructions, tsne, cost, heatmap, contributors),
+)
+"""In the order of the report; each draws one dataset, or nothing where the runs have no data for it."""
 
 
-def pictures_of(store: Store, table: ComparisonTable) -> Iterator[Picture]:
-    """All pictures that the runs have something for, kind by kind and dataset by dataset.
+def figures_of(store: Store, table: ComparisonTable) -> Iterator[ReportFigure]:
+    """All figures that the runs have data for, kind by kind and dataset by dataset.
 
     Args:
         store: the runs.
         table: their table.
     """
-    scene = FigureData(store, table)
+    data = FigureData(store, table)
     for kind in KINDS:
-        yield from kind(scene)
+        for dataset in data.datasets:
+            if figure := kind(data, dataset):
+                yield figure

@@ -1,9 +1,9 @@
-"""How many clients stand behind every weight under each method, and who trains which outputs."""
+"""Number of clients that train every weight under each method, and the outputs that each client trains."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from app.federation.transcript import Transcript
 from app.results.figures import layout
-from app.results.figures.scene import FigureData
-from app.results.figures.style import COLOURS, FAINT, Picture, report_style
+from app.results.figures.data import FigureData
+from app.results.figures.style import COLOURS, FAINT, ReportFigure, report_style
 from app.results.run.plan_figures import MOST_POINTS, fewest
 from app.results.run.store import RunRecord
 
 ALONE = COLOURS[6]
-"""Colour of weights behind which a single client stands."""
+"""Colour of weights that a single client trains."""
 
 ACROSS = 3
 """Methods side by side."""
@@ -35,12 +35,9 @@ MOST_METHODS = 9
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Who trained a weight matrix in one round.
+    """Clients that train a weight matrix in one round, counted from 1.
 
     Attributes:
-        method: name of the method.
-        layer: name of the matrix.
-        round: counted from 1.
         counts: (outputs, inputs) number of clients that train the weight.
         outputs: (clients of the round, outputs) width rate of a client that trains the output, 0 where it does not.
         clients: ids of the rows of `outputs`.
@@ -54,21 +51,35 @@ class Coverage:
     clients: tuple[int, ...]
 
 
-def contributors(scene: FigureData) -> Iterator[Picture]:
-    """One picture per dataset where some method gives clients parts of the network."""
-    for dataset in scene.datasets:
-        methods: dict[str, RunRecord] = {}
-        for row in scene.ordered(dataset):
-            for run in scene.runs(row)[:1]:
-                methods.setdefault(row.method, run)
-        found = [maps for method, run in methods.items() if (maps := contributors_of(method, run.path))]
-        shown = _same_layer(found[:MOST_METHODS])
-        if any(np.ptp(one.counts) > 0 or np.any(one.outputs == 0) for one in shown):
-            yield _picture(scene, dataset, shown)
+def contributors(data: FigureData, dataset: str) -> ReportFigure | None:
+    """Clients per weight, two panels per method; None where every client trains the whole network."""
+    methods: dict[str, RunRecord] = {}
+    for row in data.baseline_first(dataset):
+        for run in data.runs(row)[:1]:
+            methods.setdefault(row.method, run)
+    maps = [layers for method, run in methods.items() if (layers := contributors_of(method, run.path))]
+    shown = _same_layer(maps[:MOST_METHODS])
+    if not any(np.ptp(one.counts) > 0 or np.any(one.outputs == 0) for one in shown):
+        return None
+    names = {one.layer for one in shown}
+    where = f"the weights of {names.pop()}" if len(names) == 1 else "the weights of each network's largest layer"
+    with report_style():
+        plot = _plot(shown)
+    return data.report_figure(
+        "contributors",
+        "Clients that train each weight",
+        dataset,
+        plot,
+        f"Above, {where}, outputs by inputs, coloured by the number of clients that train them in the last round "
+        "that was kept. Below, the outputs that each client trains; the stronger the colour, the wider the client's "
+        "submodel.",
+        "Many clients per weight are good. Red weights are trained by a single client: a sum over all clients would "
+        "reveal that client's own update. Grey weights are trained by no client.",
+    )
 
 
 def contributors_of(method: str, folder: Path) -> dict[str, Coverage]:
-    """Maps of all weight matrices in the last round that the run has kept, by name; empty where it has kept none.
+    """Coverage of all weight matrices in the last round that the run has kept, by name; empty where it has kept none.
 
     Args:
         method: name of the method.
@@ -104,25 +115,29 @@ def _map(
     return Coverage(method, str(layer["name"]), round_, counts, outputs, tuple(indices))
 
 
-def _same_layer(found: Sequence[Mapping[str, Coverage]]) -> list[Coverage]:
-    """The largest matrix that all methods have and that is not trained alike everywhere; each one's largest else."""
-    if not found:
+def _same_layer(methods: Sequence[Mapping[str, Coverage]]) -> list[Coverage]:
+    """The largest matrix that all methods have and that is trained unevenly; without a common one, each one's largest.
+
+    Args:
+        methods: matrices of each method by name.
+    """
+    if not methods:
         return []
-    common = [name for name in found[0] if all(name in maps for maps in found)]
-    uneven = [name for name in common if any(np.ptp(maps[name].counts) > 0 for maps in found)]
+    common = [name for name in methods[0] if all(name in layers for layers in methods)]
+    uneven = [name for name in common if any(np.ptp(layers[name].counts) > 0 for layers in methods)]
     if not common:
-        return [max(maps.values(), key=lambda one: one.counts.size) for maps in found]
-    chosen = max(uneven or common, key=lambda name: found[0][name].counts.size)
-    return [maps[chosen] for maps in found]
+        return [max(layers.values(), key=lambda one: one.counts.size) for layers in methods]
+    chosen = max(uneven or common, key=lambda name: methods[0][name].counts.size)
+    return [layers[chosen] for layers in methods]
 
 
-def _figure(shown: Sequence[Coverage]) -> Figure:
-    """Two panels per method, one above the other, and one key of the colours."""
+def _plot(shown: Sequence[Coverage]) -> Figure:
+    """Two panels per method, one above the other, and one colour bar."""
     across = min(ACROSS, len(shown))
     lines = -(-len(shown) // across)
     colours, norm = _colours(max(int(one.counts.max()) for one in shown))
     margins = layout.Margins(right=0.75, across=0.55, down=0.62)
-    figure, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
+    plot, grid = layout.panels(2 * lines, [2.0] * across, 1.5, margins)
     for number in range(across * lines):
         line, column = divmod(number, across)
         upper, lower = grid[2 * line, column], grid[2 * line + 1, column]
@@ -135,28 +150,8 @@ def _figure(shown: Sequence[Coverage]) -> Figure:
         if column == 0:
             upper.set_ylabel("output")
             lower.set_ylabel("client")
-    _bar(grid[0, across - 1])
-    return figure
-
-
-def _picture(scene: FigureData, dataset: str, shown: Sequence[Coverage]) -> Picture:
-    with report_style():
-        figure = _figure(shown)
-    names = {one.layer for one in shown}
-    where = f"the weights of {names.pop()}" if len(names) == 1 else "the weights of each network's largest layer"
-    return Picture(
-        key=scene.key("contributors", dataset),
-        title=scene.title("Who trains which weights", dataset),
-        shows=(
-            f"Above, {where}, outputs by inputs, coloured by the number of clients that train them in the last round "
-            "that was kept. Below, the outputs that each client trains; the stronger the colour, the wider the client."
-        ),
-        reading=(
-            "Many clients behind every weight are good. Red weights are trained by a single client: a sum over all "
-            "clients would be that client's own update. Grey weights are trained by nobody."
-        ),
-        figure=figure,
-    )
+    _colour_bar(grid[0, across - 1])
+    return plot
 
 
 def _colours(most: int) -> tuple[ListedColormap, BoundaryNorm]:
@@ -180,11 +175,11 @@ def _show_counts(axes: Axes, one: Coverage, **colours: Any) -> None:
 
 def _show_outputs(axes: Axes, one: Coverage) -> None:
     clients, outputs = one.outputs.shape
-    picture = np.zeros((clients, outputs, 4))
-    picture[...] = to_rgba(COLOURS[0])
-    picture[..., 3] = np.where(one.outputs > 0, 0.3 + 0.7 * one.outputs, 0.0)
+    image = np.zeros((clients, outputs, 4))
+    image[...] = to_rgba(COLOURS[0])
+    image[..., 3] = np.where(one.outputs > 0, 0.3 + 0.7 * one.outputs, 0.0)
     extent = (-0.5, outputs - 0.5, clients - 0.5, -0.5)
-    axes.imshow(picture, aspect="auto", interpolation="nearest", extent=extent)
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     for edge in range(1, clients if clients <= 40 else 0):
         axes.axhline(edge - 0.5, color=FAINT, linewidth=0.4)
     step = -(-clients // 12)
@@ -193,8 +188,8 @@ def _show_outputs(axes: Axes, one: Coverage) -> None:
     axes.set_xlabel("output", labelpad=1)
 
 
-def _bar(axes: Axes) -> None:
-    """What the colours mean, beside the last panel of the first line."""
+def _colour_bar(axes: Axes) -> None:
+    """Legend of the colours beside the last panel of the first line."""
     place = axes.inset_axes((1.08, 0.0, 0.06, 1.0))
     bar = axes.figure.colorbar(axes.images[0], cax=place)
     bar.ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))

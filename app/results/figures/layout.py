@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
+from sklearn.isotonic import isotonic_regression
 
-from app.results.figures.scene import RowStyle
+from app.results.figures.data import RowStyle
 from app.results.figures.style import FAINT, INK
 
 SMALL = 8.0
@@ -22,24 +23,15 @@ LINE_HEIGHT = 0.165
 """Inches from one label to the next."""
 
 LETTER = 0.067
-"""Inches that a letter of a label takes on average, with some to spare."""
+"""Inches of a letter of a label, on average and with some to spare."""
 
 CHANCE: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3)), "alpha": 0.6, "zorder": 1}
-"""Lines of what guessing would reach."""
+"""Style of the lines of random guessing."""
 
 
 @dataclass(frozen=True)
 class Margins:
-    """Inches around and between panels.
-
-    Attributes:
-        left: for the tick labels and the title of the axis.
-        right: beside the last panel, where labels go.
-        top: above the first panel.
-        bottom: below the last panel.
-        across: between columns.
-        down: between lines.
-    """
+    """Inches around the panels, between their columns (across) and between their lines (down)."""
 
     left: float = 0.62
     right: float = 0.15
@@ -104,31 +96,18 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     order = np.argsort(wanted, kind="stable")
     # With k gaps taken off, places that keep their distance become places that only keep their order.
     target = np.asarray(wanted, dtype=np.float64)[order] - gap * np.arange(number)
-    level = np.clip(_monotone(target), low, max(low, high - gap * (number - 1)))
+    level = np.clip(isotonic_regression(target), low, max(low, high - gap * (number - 1)))
     places = np.empty(number)
     places[order] = level + gap * np.arange(number)
     return [float(place) for place in places]
 
 
-def _monotone(target: np.ndarray) -> np.ndarray:
-    """The nearest sequence that never falls (least squares): neighbours that would are replaced by their mean."""
-    blocks: list[tuple[float, int]] = []
-    for value in target:
-        mean, size = float(value), 1
-        while blocks and blocks[-1][0] > mean:
-            before, count = blocks.pop()
-            mean, size = (mean * size + before * count) / (size + count), size + count
-        blocks.append((mean, size))
-    return np.array([mean for mean, size in blocks for _ in range(size)])
-
-
-def label_column(axes: Axes, entries: Sequence[tuple[float, RowStyle]], markers: bool = True) -> None:
+def label_column(axes: Axes, entries: Sequence[tuple[float, RowStyle]]) -> None:
     """Names of rows to the right of a panel, each at the height of its value or near it, with a thin line to it.
 
     Args:
         axes: a panel whose limits are final and whose height is fixed.
-        entries: value on the panel's y axis, and how the row looks.
-        markers: whether the row's marker stands before its name.
+        entries: value on the panel's y axis, and style of the row.
     """
     figure = axes.figure
     assert isinstance(figure, Figure)
@@ -138,23 +117,16 @@ def label_column(axes: Axes, entries: Sequence[tuple[float, RowStyle]], markers:
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1]) for y, _ in entries]
     wanted = [min(max(place, 0.0), 1.0) for place in wanted]
     places = spread(wanted, LINE_HEIGHT / tall, 0.0, 1.0)
-    for (_, look), start, end in zip(entries, wanted, places, strict=True):
+    for (_, style), start, end in zip(entries, wanted, places, strict=True):
         leader = Line2D(
-            [1 + 0.04 / wide, 1 + 0.2 / wide], [start, end], color=look.colour, linewidth=0.8, alpha=0.7, clip_on=False
+            [1 + 0.04 / wide, 1 + 0.2 / wide], [start, end], color=style.colour, linewidth=0.8, alpha=0.7, clip_on=False
         )
         leader.set_transform(axes.transAxes)
         axes.add_line(leader)
-        if markers:
-            name_mark(axes, 1 + 0.28 / wide, end, look)
-        place = 1 + (0.38 if markers else 0.24) / wide
-        axes.text(place, end, look.label, transform=axes.transAxes, va="center", ha="left", fontsize=SMALL)
-
-
-def name_mark(axes: Axes, x: float, y: float, look: RowStyle) -> None:
-    """The marker of a row at a place in fractions of the panel, which may lie outside of it."""
-    mark = Line2D([x], [y], color=look.colour, marker=look.marker, markersize=5.0, linestyle="", clip_on=False)
-    mark.set_transform(axes.transAxes)
-    axes.add_line(mark)
+        mark = Line2D([1 + 0.28 / wide], [end], color=style.colour, marker=style.marker, markersize=5.0, linestyle="")
+        mark.set(transform=axes.transAxes, clip_on=False)
+        axes.add_line(mark)
+        axes.text(1 + 0.38 / wide, end, style.label, transform=axes.transAxes, va="center", ha="left", fontsize=SMALL)
 
 
 def remark(axes: Axes, text: str, place: tuple[float, float] = (0.02, 0.97), **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Leakage as figures need it: the strongest attack of every run, and AUC over rounds."""
+"""Leakage for figures: the strongest attack of every run, and AUC over rounds."""
 
 from __future__ import annotations
 
@@ -11,52 +11,37 @@ from app.results.comparison.leakage_columns import KINDS, headline_label, record
 from app.results.comparison.rows import RowRuns
 from app.results.run.store import RunRecord
 
-UTILITY = {
-    "clients_accuracy": "accuracy of the clients' models (%)",
-    "everyone_accuracy": "accuracy of all clients, own test sets (%)",
-    "clients_own": "accuracy of trained clients, own test sets (%)",
-    "server_accuracy": "accuracy of the server's model (%)",
-}
-"""How useful a row is, the most wanted first: what clients get out of it."""
-
-AUC = {"uploads": "uploads_auc", "global": "global_auc"}
-"""Leakage by what is attacked."""
-
-SECONDS_RATIO = "seconds_ratio"
-MEGABYTES = ("megabytes_up", "megabytes_down")
-
-
 TARGETS = {kind: KINDS[kind] for kind in ("uploads", "global")}
 """What is attacked, in words."""
 
 
-def strongest(cell: RowRuns, kind: str) -> list[tuple[RunRecord, AttackRecord]]:
-    """Every run with its result of the attack that the table shows for the row; none where there is no number.
+def strongest(row_runs: RowRuns, kind: str) -> list[tuple[RunRecord, AttackRecord]]:
+    """Every run with its result of the attack that the table shows for the row; empty where there is no number.
 
     Args:
-        cell: the runs of a row.
+        row_runs: the runs of a row.
         kind: of the target: `uploads` or `global`.
     """
-    label = headline_label(cell, kind)
+    label = headline_label(row_runs, kind)
     if not isinstance(label, str):
         return []
-    found = [(run, record_of(run, label)) for run in cell.runs]
-    return [(run, record) for run, record in found if record is not None and isinstance(record.leakage, Leakage)]
+    records = [(run, record_of(run, label)) for run in row_runs.runs]
+    return [(run, record) for run, record in records if record is not None and isinstance(record.leakage, Leakage)]
 
 
-def auc_by_round(cell: RowRuns, kind: str) -> list[dict[int, float]]:
-    """AUC of every seed after every round that was attacked, counted from 1; the end of the run included.
+def auc_by_round(row_runs: RowRuns, kind: str) -> list[dict[int, float]]:
+    """AUC of every seed after every attacked round, counted from 1; the end of the run included.
 
     In every round it is that of the attack with the largest mean over the seeds, as in the table.
 
     Args:
-        cell: the runs of a row.
+        row_runs: the runs of a row.
         kind: of the target: `uploads` or `global`.
     """
-    seeds: list[dict[int, float]] = [{} for _ in cell.runs]
-    for round_ in sorted({_round(run, record) for run in cell.runs for record in _audits(run, kind)}):
-        runs = [_only_round(run, kind, round_) for run in cell.runs]
-        for run, record in strongest(replace(cell, runs=tuple(runs)), kind):
+    seeds: list[dict[int, float]] = [{} for _ in row_runs.runs]
+    for round_ in sorted({_round(run, record) for run in row_runs.runs for record in _audits(run, kind)}):
+        runs = [_only_round(run, kind, round_) for run in row_runs.runs]
+        for run, record in strongest(replace(row_runs, runs=tuple(runs)), kind):
             if isinstance(record.leakage, Leakage):
                 seeds[runs.index(run)][round_] = record.leakage.auc.value
     return [seed for seed in seeds if seed]
@@ -67,11 +52,11 @@ def _audits(run: RunRecord, kind: str) -> list[AttackRecord]:
 
 
 def _round(run: RunRecord, record: AttackRecord) -> int:
-    """Round after which a result's target was seen, counted from 1."""
+    """Round after which a target was attacked, counted from 1."""
     when = record.conditions.target.partition("@")[2]
     return int(when) if when.isdecimal() else int(run.final.get("round", len(run.rounds)))
 
 
 def _only_round(run: RunRecord, kind: str, round_: int) -> RunRecord:
-    """The run as if it had been attacked after that round alone."""
+    """The run with the attacks after that round alone."""
     return replace(run, attacks=tuple(record for record in _audits(run, kind) if _round(run, record) == round_))

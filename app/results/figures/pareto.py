@@ -1,27 +1,39 @@
-"""Utility against leakage: what a defense gives and what it takes, with the rows that none beats in both."""
+"""Privacy-utility trade-off: accuracy against leakage of every row, and the Pareto front."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
-from app.results.figures.leakage import AUC, TARGETS, UTILITY
-from app.results.figures.scene import FigureData, RowStyle
-from app.results.figures.style import FAINT, INK, Picture, report_style
+from app.results.figures.data import FigureData, RowStyle
+from app.results.figures.leakage import TARGETS
+from app.results.figures.style import FAINT, INK, ReportFigure, report_style
+
+UTILITY = {
+    "clients_accuracy": "accuracy of the clients' models (%)",
+    "everyone_accuracy": "accuracy of all clients, own test sets (%)",
+    "clients_own": "accuracy of trained clients, own test sets (%)",
+    "server_accuracy": "accuracy of the server's model (%)",
+}
+"""Measures of utility with their axis titles; the one that most rows have is drawn, of equal ones the first."""
+
+AUC = {"uploads": "uploads_auc", "global": "global_auc"}
+"""Measure of leakage by target."""
 
 HIDDEN = "not visible to the server"
-"""Stands at the margin where rows lie whose leakage nobody could measure, because the server sees no single update."""
+"""Title of the strip for rows without an AUC, because the server sees no single update."""
 
 MARGIN = 0.16
-"""Share of a panel's width for those rows."""
+"""Width of the strip, as a share of the panel."""
 
 CHANCE = 0.5
 
@@ -36,20 +48,31 @@ class Point:
         leakage: AUC; None where it is hidden.
     """
 
-    look: RowStyle
+    style: RowStyle
     utility: Value
     leakage: Value | None
 
 
-def pareto(scene: FigureData) -> Iterator[Picture]:
-    """One picture per dataset that has accuracy and leakage of some row."""
-    for dataset in scene.datasets:
-        utility = scene.fullest(dataset, UTILITY)
-        if utility is not None:
-            found = [(TARGETS[kind], _points(scene, dataset, utility, leakage)) for kind, leakage in AUC.items()]
-            shown = [(name, points) for name, points in found if any(point.leakage for point in points)]
-            if shown:
-                yield _picture(scene, dataset, UTILITY[utility], shown)
+def pareto(data: FigureData, dataset: str) -> ReportFigure | None:
+    """Accuracy against AUC on uploads and on the released model; None where no row has both."""
+    utility = data.most_complete(dataset, UTILITY)
+    if utility is None:
+        return None
+    points = {TARGETS[kind]: _points(data, dataset, utility, leakage) for kind, leakage in AUC.items()}
+    panels = {name: each for name, each in points.items() if any(point.leakage for point in each)}
+    if not panels:
+        return None
+    return data.report_figure(
+        "pareto",
+        "Privacy-utility trade-off",
+        dataset,
+        _plot(UTILITY[utility], panels),
+        "Every mark is a row of the table: its accuracy against the AUC of the strongest attack, on uploads and on "
+        "the released model. The line is the Pareto front: rows that no other row beats in both.",
+        "Up and to the left is good. An AUC of 0.5 (dashed) is chance. Crosses are 95 % intervals, which may reach "
+        f"beyond the panel. Rows in the strip '{HIDDEN}' upload only masked or encrypted updates: they have no AUC, "
+        "which is not the same as 0.5.",
+    )
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -65,69 +88,46 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted((number for number, one in enumerate(points) if not beaten(one)), key=lambda number: points[number])
 
 
-def _points(scene: FigureData, dataset: str, utility: str, leakage: str) -> list[Point]:
-    found = []
-    for row in scene.table.of(dataset):
-        useful, leaks = row.values.get(utility), row.values.get(leakage)
-        if isinstance(useful, Value) and (isinstance(leaks, Value) or hidden(scene, row, leaks)):
-            found.append(Point(scene.look(row), useful, leaks if isinstance(leaks, Value) else None))
-    return found
+def _points(data: FigureData, dataset: str, utility: str, leakage: str) -> list[Point]:
+    points = []
+    for row in data.table.of(dataset):
+        accuracy, auc = row.values.get(utility), row.values.get(leakage)
+        if isinstance(accuracy, Value) and (isinstance(auc, Value) or _is_hidden(data, row, auc)):
+            points.append(Point(data.style(row), accuracy, auc if isinstance(auc, Value) else None))
+    return points
 
 
-def hidden(scene: FigureData, row: Row, value: Value | NotAvailable | None) -> bool:
-    """Whether there is no number because the channel hides single updates, and not for want of an attack."""
-    return isinstance(value, NotAvailable) and any(run.channels for run in scene.runs(row))
+def _is_hidden(data: FigureData, row: Row, value: Value | NotAvailable | None) -> bool:
+    """Whether there is no number because the channel hides single updates, and not because no attack ran."""
+    return isinstance(value, NotAvailable) and any(run.channels for run in data.runs(row))
 
 
-def _picture(scene: FigureData, dataset: str, utility: str, shown: list[tuple[str, list[Point]]]) -> Picture:
-    labels = {point.look.label: point for _, points in shown for point in points}
-    room = layout.label_room(list(labels))
-    margins = layout.Margins(right=room, top=0.45, across=0.3)
+def _plot(utility: str, panels: dict[str, list[Point]]) -> Figure:
+    labels = {point.style.label: point for points in panels.values() for point in points}
+    margins = layout.Margins(right=layout.label_room(list(labels)), top=0.45, across=0.3)
     with report_style():
         height = layout.label_height(len(labels), 3.1)
-        figure, grid = layout.panels(1, [3.1] * len(shown), height, margins, sharey=True)
-        for axes, (name, points) in zip(grid[0], shown, strict=True):
+        plot, grid = layout.panels(1, [3.1] * len(panels), height, margins, sharey=True)
+        for axes, (name, points) in zip(grid[0], panels.items(), strict=True):
             _draw(axes, points)
             axes.set_title(name, pad=14)
         grid[0, 0].set_ylabel(utility)
-        layout.label_column(grid[0, -1], [(100 * point.utility.mean, point.look) for point in labels.values()])
-    return Picture(
-        key=scene.key("pareto", dataset),
-        title=scene.title("Utility against leakage", dataset),
-        shows=(
-            "Every mark is a row of the table: its accuracy against the AUC of the strongest attack, on what clients "
-            "send and on the released model. The line joins the rows that no other row beats in both."
-        ),
-        reading=(
-            "Up and to the left is good. An AUC of 0.5 (dashed) is chance: members cannot be told from others. Crosses "
-            f"are 95 % intervals, which may reach beyond the panel. Rows in the strip '{HIDDEN}' send only masked or "
-            "encrypted updates: there is no number, which is not the same as 0.5."
-        ),
-        figure=figure,
-    )
+        layout.label_column(grid[0, -1], [(100 * point.utility.mean, point.style) for point in labels.values()])
+    return plot
 
 
 def _draw(axes: Axes, points: list[Point]) -> None:
     measured = [(point, point.leakage) for point in points if point.leakage is not None]
-    sealed = [point for point in points if point.leakage is None]
+    hidden_points = [point for point in points if point.leakage is None]
     places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in measured]
     best = [places[number] for number in front(places)]
     axes.plot(*zip(*best, strict=True), color=INK, linewidth=1.2, alpha=0.5, zorder=2, gid="front")
-    low = _limits(axes, [leakage for _, leakage in measured], points, bool(sealed))
+    low = _limits(axes, [leakage for _, leakage in measured], points, bool(hidden_points))
     for point, leakage in measured:
-        _cross(axes, point.look, leakage, point.utility, low)
-    for point in sealed:
-        look: RowStyle = point.look
-        place = axes.get_yaxis_transform()
-        axes.plot(
-            [0.62 * MARGIN],
-            [100 * point.utility.mean],
-            look.marker,
-            color=look.colour,
-            markersize=6.5,
-            transform=place,
-            gid="hidden",
-        )
+        _cross(axes, point.style, leakage, point.utility, low)
+    for point in hidden_points:
+        place = ([0.62 * MARGIN], [100 * point.utility.mean], point.style.marker)
+        axes.plot(*place, color=point.style.colour, markersize=6.5, transform=axes.get_yaxis_transform(), gid="hidden")
     axes.axvline(CHANCE, **layout.CHANCE)
     layout.along_top(axes, CHANCE, "chance")
     axes.set_xlabel("AUC of the strongest attack")
@@ -135,19 +135,19 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     axes.set_axisbelow(True)
 
 
-def _cross(axes: Axes, look: RowStyle, across: Value, up: Value, left: float) -> None:
-    """A mark with its two intervals, as far as there are any; nothing is drawn left of an AUC."""
-    lines: dict[str, Any] = {"color": look.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
+def _cross(axes: Axes, style: RowStyle, across: Value, up: Value, left: float) -> None:
+    """A mark with its two intervals, where there are any; nothing is drawn left of `left`."""
+    lines: dict[str, Any] = {"color": style.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
     if math.isfinite(across.low):
         axes.plot([max(across.low, left), across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):
         axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
-    axes.plot([across.mean], [100 * up.mean], look.marker, color=look.colour, markersize=6.5, alpha=0.85, zorder=4)
+    axes.plot([across.mean], [100 * up.mean], style.marker, color=style.colour, markersize=6.5, alpha=0.85, zorder=4)
 
 
-def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) -> float:
-    """Chance and all rows with some room; on the left, a strip for rows without a number. Returns where it ends."""
-    low, high = reach(found, CHANCE)
+def _limits(axes: Axes, aucs: list[Value], points: list[Point], strip: bool) -> float:
+    """Limits that show chance and all rows, and on the left a strip for rows without AUC; returns where it ends."""
+    low, high = reach(aucs, CHANCE)
     left = low - (high - low) * MARGIN / (1 - MARGIN) if strip else low
     axes.set_xlim(left, high)
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
@@ -156,23 +156,22 @@ def _limits(axes: Axes, found: list[Value], points: list[Point], strip: bool) ->
     axes.set_ylim(100 * bottom, 100 * top)
     if strip:
         axes.axvspan(left, low, color=FAINT, alpha=0.14, linewidth=0)
-        style = {"rotation": 90, "ha": "center", "va": "center", "alpha": 0.75}
-        layout.remark(axes, HIDDEN, (MARGIN / 5, 0.5), **style)
+        layout.remark(axes, HIDDEN, (MARGIN / 5, 0.5), rotation=90, ha="center", va="center", alpha=0.75)
     return low
 
 
-def reach(found: list[Value], *others: float) -> tuple[float, float]:
+def reach(values: list[Value], *others: float) -> tuple[float, float]:
     """Limits of an axis: all means, and intervals as far as they are not much wider than the means are apart.
 
     With two seeds an interval may cover everything that is possible, and the rows would lie on one spot.
 
     Args:
-        found: what is drawn; at least one.
-        others: further values that must be seen.
+        values: what is drawn; at least one.
+        others: further values that must be visible.
     """
-    means = [*others, *(value.mean for value in found)]
+    means = [*others, *(value.mean for value in values)]
     low, high = min(means), max(means)
     room = max(high - low, 0.04)
-    ends = [end for value in found for end in (value.low, value.high) if math.isfinite(end)]
+    ends = [end for value in values for end in (value.low, value.high) if math.isfinite(end)]
     lowest, highest = (max(min([low, *ends]), low - 0.5 * room), min(max([high, *ends]), high + 0.5 * room))
     return lowest - 0.08 * room, highest + 0.08 * room

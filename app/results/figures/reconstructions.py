@@ -1,13 +1,13 @@
-"""Images that were brought back, below the originals."""
+"""Reconstructed training images below the originals."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -18,21 +18,21 @@ from app.metrics.reconstruction import RECOVERED, Reconstruction
 from app.results.attacks.reconstruction_files import PREFIX, KeptImages, ReconstructionFiles, ReconstructionRecord
 from app.results.comparison.table import Row
 from app.results.figures import layout
-from app.results.figures.scene import FigureData, RowStyle
-from app.results.figures.style import COLOURS, FAINT, Picture, report_style
+from app.results.figures.data import FigureData
+from app.results.figures.style import COLOURS, FAINT, ReportFigure, report_style
 from app.results.run.store import RunRecord
 
 MOST_IMAGES = 10
-"""Images of a row."""
+"""Images of a strip."""
 
 FRAME = COLOURS[2]
-"""Colour round what was recovered."""
+"""Colour of the frames of recovered images."""
 
 SIDE = 0.55
 """Inches of an image."""
 
 LONGEST = 105
-"""Letters of a line that says why there are no images."""
+"""Characters of the line of a row without images."""
 
 GAP = 0.12
 """Between images, in sides of an image."""
@@ -42,35 +42,44 @@ Pixels = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """What is shown of one row.
+    """Images of one row.
 
     Attributes:
-        look: how the row looks elsewhere.
-        attack: label of the result.
+        title: labels of the row and of the attack.
         result: its scores, or why there are none.
-        pairs: the most alike originals and reconstructions, and whether each was recovered; none without images.
+        pairs: the most similar originals and reconstructions, and whether each was recovered; empty without images.
     """
 
-    look: RowStyle
-    attack: str
+    title: str
     result: Reconstruction | NotAvailable
     pairs: tuple[tuple[Pixels, Pixels, bool], ...]
 
 
-def reconstructions(scene: FigureData) -> Iterator[Picture]:
-    """One picture per dataset with images that were brought back."""
-    for dataset in scene.datasets:
-        strips = [strip for row in scene.table.of(dataset) if (strip := _strip(scene, row)) is not None]
-        if any(strip.pairs for strip in strips):
-            yield _picture(scene, dataset, strips)
+def reconstructions(data: FigureData, dataset: str) -> ReportFigure | None:
+    """Originals and reconstructions, a strip per row; None where no run has kept images."""
+    strips = [strip for row in data.table.of(dataset) if (strip := _strip(data, row)) is not None]
+    if not any(strip.pairs for strip in strips):
+        return None
+    return data.report_figure(
+        "reconstructions",
+        "Reconstructed training images",
+        dataset,
+        _plot(strips),
+        "For every row, training images above and their reconstructions by the strongest attack below, the most "
+        f"similar first and at most {MOST_IMAGES}, from the first attacked seed. The numbers are over all attacked "
+        "images.",
+        f"Few recovered images are good. Green frames mark recovered images (correlation {RECOVERED} or more); a "
+        "hatched box means that the attack returned nothing. A mean correlation no higher than that of the guess "
+        "means that the attack learnt nothing from the run.",
+    )
 
 
-def _strip(scene: FigureData, row: Row) -> Strip | None:
-    """Of a row's runs the first with a reconstruction, and of its results the one that recovered most."""
-    for run in scene.runs(row):
+def _strip(data: FigureData, row: Row) -> Strip | None:
+    """The first run of a row with a reconstruction, and of its results the one that recovered most."""
+    for run in data.runs(row):
         if run.reconstructions:
             record = max(run.reconstructions, key=_rank)
-            return Strip(scene.look(row), record.label, record.result, _pairs(run, record))
+            return Strip(f"{data.style(row).label}, {record.label}", record.result, _pairs(run, record))
     return None
 
 
@@ -108,8 +117,8 @@ def _pixels(image: NDArray[np.float32]) -> Pixels:
     return pixels
 
 
-def share_told(result: Reconstruction | NotAvailable) -> str:
-    """How much was recovered, or why nothing can be told."""
+def recovery_text(result: Reconstruction | NotAvailable) -> str:
+    """Share of recovered images, or why it is not available."""
     if isinstance(result, NotAvailable):
         return f"N/A: {result.reason}"
     every, share = result.oracle, result.oracle.recovered_share
@@ -121,55 +130,41 @@ def share_told(result: Reconstruction | NotAvailable) -> str:
     return f"{text}; guess {strongest.similarity.pearson_mean:.2f}" if strongest else text
 
 
-def _picture(scene: FigureData, dataset: str, strips: list[Strip]) -> Picture:
+def _plot(strips: list[Strip]) -> Figure:
     with report_style():
-        seen, unseen = ([strip for strip in strips if bool(strip.pairs) is there] for there in (True, False))
-        below = 0.17 * len(unseen)
-        margins = layout.Margins(left=0.85, right=0.1, top=0.45, bottom=0.1 + below, down=0.5)
-        figure, grid = layout.panels(len(seen), [SIDE * MOST_IMAGES * (1 + GAP)], SIDE * (2 + GAP), margins)
-        for axes, strip in zip(grid[:, 0], seen, strict=True):
+        shown, missing = ([strip for strip in strips if bool(strip.pairs) is there] for there in (True, False))
+        below = 0.17 * len(missing)
+        margins = layout.Margins(left=0.95, right=0.1, top=0.45, bottom=0.1 + below, down=0.5)
+        plot, grid = layout.panels(len(shown), [SIDE * MOST_IMAGES * (1 + GAP)], SIDE * (2 + GAP), margins)
+        for axes, strip in zip(grid[:, 0], shown, strict=True):
             _draw(axes, strip)
-        width, height = figure.get_size_inches()
-        for number, strip in enumerate(unseen):
-            place = (0.85 / width, (below - 0.17 * number) / height)
-            told = f"{strip.look.label}, {strip.attack}: {share_told(strip.result)}"
-            figure.text(*place, textwrap.shorten(told, LONGEST, placeholder=" ..."), fontsize=layout.SMALL, va="top")
-    return Picture(
-        key=scene.key("reconstructions", dataset),
-        title=scene.title("Training images brought back", dataset),
-        shows=(
-            "For every row, originals above and what the strongest reconstruction made of them below, the most alike "
-            f"first and at most {MOST_IMAGES}; from the first seed that was attacked. The numbers are over all "
-            "attacked images."
-        ),
-        reading=(
-            f"Few recovered images are good. Green frames mark images that count as recovered (correlation {RECOVERED} "
-            "or more); a hatched box means that nothing came back. A mean correlation no higher than that of the guess "
-            "says that the attack learnt nothing from the run."
-        ),
-        figure=figure,
-    )
+        width, height = plot.get_size_inches()
+        for number, strip in enumerate(missing):
+            place = (0.95 / width, (below - 0.17 * number) / height)
+            text = textwrap.shorten(f"{strip.title}: {recovery_text(strip.result)}", LONGEST, placeholder=" ...")
+            plot.text(*place, text, fontsize=layout.SMALL, va="top")
+    return plot
 
 
 def _draw(axes: Axes, strip: Strip) -> None:
-    axes.set_title(f"{strip.look.label}, {strip.attack}:", loc="left", fontsize=layout.SMALL + 0.5, pad=16)
-    axes.text(0, 1.03, share_told(strip.result), transform=axes.transAxes, fontsize=layout.SMALL, va="bottom")
+    axes.set_title(f"{strip.title}:", loc="left", fontsize=layout.SMALL + 0.5, pad=16)
+    layout.remark(axes, recovery_text(strip.result), (0, 1.03), va="bottom")
     axes.set(xlim=(0, MOST_IMAGES * (1 + GAP)), ylim=(2 + GAP, 0), xticks=[])
-    axes.set_yticks([0.5, 1.5 + GAP], ["original", "brought back"])
+    axes.set_yticks([0.5, 1.5 + GAP], ["original", "reconstruction"])
     axes.tick_params(length=0, labelsize=layout.SMALL)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    for number, (original, found, recovered) in enumerate(strip.pairs):
+    for number, (original, rebuilt, recovered) in enumerate(strip.pairs):
         left = number * (1 + GAP)
         _show(axes, original, left, 0)
-        if np.isnan(found).any():
-            box = {"fill": False, "hatch": "////", "edgecolor": FAINT, "linewidth": 0.8}
-            axes.add_patch(Rectangle((left, 1 + GAP), 1, 1, **box))  # type: ignore[arg-type]
+        if np.isnan(rebuilt).any():
+            box = Rectangle((left, 1 + GAP), 1, 1, fill=False, hatch="////", edgecolor=FAINT, linewidth=0.8)
+            axes.add_patch(box)
         else:
-            _show(axes, found, left, 1 + GAP)
+            _show(axes, rebuilt, left, 1 + GAP)
         if recovered:
-            frame = {"fill": False, "edgecolor": FRAME, "linewidth": 2.2, "clip_on": False}
-            axes.add_patch(Rectangle((left, 1 + GAP), 1, 1, **frame))  # type: ignore[arg-type]
+            frame = Rectangle((left, 1 + GAP), 1, 1, fill=False, edgecolor=FRAME, linewidth=2.2, clip_on=False)
+            axes.add_patch(frame)
 
 
 def _show(axes: Axes, image: Pixels, left: float, top: float) -> None:

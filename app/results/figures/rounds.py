@@ -8,14 +8,15 @@ from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from app.metrics.membership import Array
 from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
+from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, auc_by_round
-from app.results.figures.scene import FigureData, RowStyle
-from app.results.figures.style import Picture, report_style
+from app.results.figures.style import ReportFigure, report_style
 from app.results.run.store import RunRecord
 
 MOST_POINTS = 300
@@ -35,7 +36,7 @@ ACCURACIES = (
     },
     {"server/accuracy": "accuracy of the\nserver's model (%)"},
 )
-"""Panels of accuracy: metrics and what they are in words, the most wanted first."""
+"""Panels of accuracy: metrics with their axis titles; the one that most runs have is drawn."""
 
 Curve = Mapping[int, float]
 Read = Callable[[RowRuns], list[Curve]]
@@ -53,106 +54,94 @@ class Curves:
         high: largest of them.
     """
 
-    look: RowStyle
+    style: RowStyle
     rounds: Array
     mean: Array
     low: Array
     high: Array
 
     @classmethod
-    def of(cls, look: RowStyle, seeds: list[Curve]) -> Curves:
-        """From one curve per seed; rounds that some seeds lack are told by the others."""
+    def of(cls, style: RowStyle, seeds: list[Curve]) -> Curves:
+        """Curves from one curve per seed; seeds need not have the same rounds."""
         rounds = _thinned(sorted({round_ for seed in seeds for round_ in seed}))
         values = [[seed[round_] for seed in seeds if round_ in seed] for round_ in rounds]
         parts = (np.array([join(value) for value in values]) for join in (np.mean, np.min, np.max))
-        return cls(look, np.array(rounds, dtype=np.float64), *parts)
+        return cls(style, np.array(rounds, dtype=np.float64), *parts)
 
 
-def rounds(scene: FigureData) -> Iterator[Picture]:
-    """One picture per dataset."""
-    for dataset in scene.datasets:
-        shown = {title: curves for title, read in _panels(scene, dataset) if (curves := _curves(scene, dataset, read))}
-        if shown:
-            yield _picture(scene, dataset, shown)
+def rounds(data: FigureData, dataset: str) -> ReportFigure | None:
+    """Accuracy and AUC over the rounds, one panel each; None where no run has two rounds."""
+    panels = {title: curves for title, read in _panels(data, dataset) if (curves := _curves(data, dataset, read))}
+    if not panels:
+        return None
+    attacked = any(title.startswith("AUC") for title in panels)
+    leakage = " and AUC of the strongest attack after every attacked round" if attacked else ""
+    chance = " For the AUC, low is good, and 0.5 (dashed) is chance." if attacked else ""
+    return data.report_figure(
+        "rounds",
+        "Accuracy and leakage over the rounds" if attacked else "Accuracy over the rounds",
+        dataset,
+        _plot(panels),
+        f"Accuracy after every round{leakage}, as means over the seeds.",
+        f"Bands reach from the lowest to the highest seed. For accuracy, high is good.{chance}",
+    )
 
 
-def _panels(scene: FigureData, dataset: str) -> Iterator[tuple[str, Read]]:
+def _panels(data: FigureData, dataset: str) -> Iterator[tuple[str, Read]]:
     """Title of every panel, and what it reads from a row."""
-    runs = [run for row in scene.table.of(dataset) for run in scene.runs(row)]
+    runs = [run for row in data.table.of(dataset) for run in data.runs(row)]
     for metrics in ACCURACIES:
-        # One metric for all rows, or they could not be compared: that which most runs have.
+        # The same metric for all rows, so that they can be compared: the one that most runs have.
         name = max(metrics, key=lambda name: sum(bool(_metric(run, name)) for run in runs))
         yield metrics[name], partial(_accuracy, name=name)
     for kind, words in TARGETS.items():
         yield f"AUC on\n{words}", partial(_leakage, kind=kind)
 
 
-def _accuracy(cell: RowRuns, name: str) -> list[Curve]:
-    return [_metric(run, name) for run in cell.runs]
+def _accuracy(row_runs: RowRuns, name: str) -> list[Curve]:
+    return [_metric(run, name) for run in row_runs.runs]
 
 
 def _metric(run: RunRecord, name: str) -> Curve:
     """A metric in percent; empty where it has fewer than two rounds."""
-    found = {int(record["round"]): 100 * value for record in run.rounds if (value := record.get(name)) is not None}
-    return found if len(found) > 1 else {}
+    percent = {int(record["round"]): 100 * value for record in run.rounds if (value := record.get(name)) is not None}
+    return percent if len(percent) > 1 else {}
 
 
-def _leakage(cell: RowRuns, kind: str) -> list[Curve]:
-    """Empty where only the end was attacked: one point is no curve."""
-    return [seed for seed in auc_by_round(cell, kind) if len(seed) > 1]
+def _leakage(row_runs: RowRuns, kind: str) -> list[Curve]:
+    """AUC over the rounds; empty where only the end was attacked."""
+    return [seed for seed in auc_by_round(row_runs, kind) if len(seed) > 1]
 
 
-def _curves(scene: FigureData, dataset: str, read: Read) -> list[Curves]:
-    found = []
-    for row in scene.table.of(dataset):
-        seeds = [curve for curve in read(scene.cell(row)) if curve]
-        if seeds:
-            found.append(Curves.of(scene.look(row), seeds))
-    return found
+def _curves(data: FigureData, dataset: str, read: Read) -> list[Curves]:
+    rows = [(row, [curve for curve in read(data.row_runs(row)) if curve]) for row in data.table.of(dataset)]
+    return [Curves.of(data.style(row), seeds) for row, seeds in rows if seeds]
 
 
-def _picture(scene: FigureData, dataset: str, shown: Mapping[str, list[Curves]]) -> Picture:
-    labels = {curves.look.label for panel in shown.values() for curves in panel}
+def _plot(panels: Mapping[str, list[Curves]]) -> Figure:
+    labels = {curves.style.label for panel in panels.values() for curves in panel}
     margins = layout.Margins(right=layout.label_room(sorted(labels)), down=0.25, left=0.95)
-    leaks = any(title.startswith("AUC") for title in shown)
     with report_style():
         height = layout.label_height(len(labels), 1.75)
-        figure, grid = layout.panels(len(shown), [WIDTH], height, margins, sharex=True)
-        for axes, (title, panel) in zip(grid[:, 0], shown.items(), strict=True):
+        plot, grid = layout.panels(len(panels), [WIDTH], height, margins, sharex=True)
+        for axes, (title, panel) in zip(grid[:, 0], panels.items(), strict=True):
             _draw(axes, panel)
             axes.set_ylabel(title, fontsize=layout.SMALL + 0.5)
             axes.yaxis.set_label_coords(-0.65 / WIDTH, 0.5)
             if title.startswith("AUC"):
                 axes.axhline(0.5, **layout.CHANCE)
-            layout.label_column(axes, [(float(curves.mean[-1]), curves.look) for curves in panel])
+            layout.label_column(axes, [(float(curves.mean[-1]), curves.style) for curves in panel])
         grid[-1, 0].set_xlabel("round")
-    where = " and the AUC of the strongest attack after the rounds that were attacked" if leaks else ""
-    chance = " For the AUC, low is good, and 0.5 (dashed) is chance." if leaks else ""
-    return Picture(
-        key=scene.key("rounds", dataset),
-        title=scene.title("Over the rounds", dataset),
-        shows=f"Accuracy in every round{where}, as means over the seeds.",
-        reading=f"Bands reach from the lowest to the highest seed. For accuracy, high is good.{chance}",
-        figure=figure,
-    )
+    return plot
 
 
 def _draw(axes: Axes, panel: list[Curves]) -> None:
     for curves in panel:
-        look = curves.look
-        marker = look.marker if curves.rounds.size <= MOST_MARKS else ""
+        style = curves.style
         if np.any(curves.high > curves.low):
-            axes.fill_between(curves.rounds, curves.low, curves.high, color=look.colour, alpha=0.15, linewidth=0)
-        axes.plot(
-            curves.rounds,
-            curves.mean,
-            color=look.colour,
-            linestyle=look.line,
-            marker=marker,
-            markersize=4,
-            linewidth=1.5,
-            label=look.label,
-        )
+            axes.fill_between(curves.rounds, curves.low, curves.high, color=style.colour, alpha=0.15, linewidth=0)
+        [line] = axes.plot(curves.rounds, curves.mean, color=style.colour, linestyle=style.line, linewidth=1.5)
+        line.set(label=style.label, marker=style.marker if curves.rounds.size <= MOST_MARKS else "", markersize=4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.01, y=0.08)
     axes.grid(visible=True)

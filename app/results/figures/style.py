@@ -1,4 +1,4 @@
-"""How pictures of the report look: one ink that follows the page's theme, and colours that work on light and dark."""
+"""Style of all figures: one ink that follows the theme of the page, and colours that work on light and dark."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from cycler import cycler
 from matplotlib.figure import Figure
 
 INK = "#14161a"
-"""Colour of text, axes and whatever else must stand out; the page replaces it with the ink of its theme."""
+"""Colour of text and axes; the page replaces it with the ink of its theme."""
 
 FAINT = "#8a8f98"
-"""Colour of grids and of what stays in the background; readable on light and on dark."""
+"""Colour of grids and backgrounds; readable on light and on dark."""
 
 COLOURS = ("#2f7fd1", "#e0662a", "#2f9e68", "#b0569f", "#c8a11c", "#4bb3c0", "#d1495b", "#7d6bd0", "#8d6e63", "#6c8a1f")
-"""Of rows and series, in order; readable on light and on dark."""
+"""Colours of rows, in order; readable on light and on dark."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-"""Of rows and series, in order, so that colour is never the only difference."""
+"""Markers of rows, in order, so that colour is never the only difference."""
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """A picture of the report.
+class ReportFigure:
+    """A figure with its caption.
 
     Attributes:
         key: short name, unique in the report, fit for a file name.
         title: heading above it.
-        shows: what it shows, one or two sentences.
+        shows: caption: what it shows, one or two sentences.
         reading: how to read it, one or two sentences: what is good, what is chance, what the bands are.
-        figure: the drawing, on a transparent background, with text in `INK`.
+        plot: the drawing, on a transparent background, with text in `INK`.
     """
 
     key: str
     title: str
     shows: str
     reading: str
-    figure: Figure
+    plot: Figure
 
 
 @contextmanager
 def report_style() -> Iterator[None]:
-    """Within it, figures have the report's ink, no background, and text that stays text."""
+    """Draw with the ink of the report, without a background, and with text as text in SVG files."""
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
     settings: dict[Any, Any] = {
         **dict.fromkeys(inked, INK),

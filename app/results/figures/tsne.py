@@ -1,12 +1,12 @@
-"""What the released model's last layer reads of members and of others, in two dimensions (MemDefense, Figure 3)."""
+"""t-SNE of the penultimate-layer features of members and non-members (MemDefense, Figure 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
@@ -17,9 +17,9 @@ from app.metrics.membership import Array
 from app.results.attacks.representation_files import RepresentedSamples, read_representations
 from app.results.comparison.table import Row
 from app.results.figures import layout
+from app.results.figures.data import FigureData
 from app.results.figures.leakage import strongest
-from app.results.figures.scene import FigureData, RowStyle
-from app.results.figures.style import COLOURS, Picture, report_style
+from app.results.figures.style import COLOURS, ReportFigure, report_style
 from app.results.run.store import RunRecord
 
 MOST_ROWS = 4
@@ -27,93 +27,90 @@ FEWEST_SAMPLES = 12
 
 MEMBER: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
 OTHER: dict[str, Any] = {"color": COLOURS[1], "marker": "^"}
-"""How members and non-members look."""
+"""Styles of members and non-members."""
 
-Shown = tuple[RowStyle, str, RepresentedSamples]
-"""Look of a row, its leakage in words, and what it has kept."""
+Panel = tuple[str, str, RepresentedSamples]
+"""Label of a row, AUC on its released model as text, and its features."""
 
 
-def tsne(scene: FigureData) -> Iterator[Picture]:
-    """One picture per dataset: the baseline and at most three other rows, those of its method first.
+def tsne(data: FigureData, dataset: str) -> ReportFigure | None:
+    """Features of the baseline and at most three other rows; None where no run has kept any.
 
-    So a defense stands beside the same federation without it.
+    Rows of the baseline's method come first, so that a defense stands beside the same federation without it.
     """
-    for dataset in scene.datasets:
-        first, *others = scene.ordered(dataset)
-        others.sort(key=lambda row: row.method != first.method)
-        found = [shown for row in (first, *others) for shown in _first(scene, row)]
-        if found:
-            yield _picture(scene, dataset, found[:MOST_ROWS])
-
-
-def _first(scene: FigureData, row: Row) -> list[Shown]:
-    """The first seed with representations, if any."""
-    for run in scene.runs(row):
-        try:
-            found = read_representations(run.path)
-        except UserError:
-            continue
-        if found is not None and found.members.size >= FEWEST_SAMPLES:
-            return [(scene.look(row), _auc(scene, row, run), found)]
-    return []
-
-
-def embedded(found: RepresentedSamples) -> Array:
-    """(samples, 2) t-SNE with a fixed start, so that the same representations give the same picture."""
-    perplexity = min(30.0, found.members.size / 4)
-    space = TSNE(2, perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
-    with threadpool_limits(1):  # threads that wait for each other are slower on a busy machine, by far
-        places: Array = np.asarray(space.fit_transform(found.features.astype(np.float64)), dtype=np.float64)
-    return places
-
-
-def _picture(scene: FigureData, dataset: str, shown: list[Shown]) -> Picture:
-    with report_style():
-        margins = layout.Margins(left=0.2, right=1.3, top=0.35, bottom=0.15, across=0.25, down=0.45)
-        figure, grid = layout.panels(len(shown), [2.6, 2.6], 2.2, margins)
-        for (by_class, by_membership), (look, leakage, found) in zip(grid, shown, strict=True):
-            places = embedded(found)
-            _draw_classes(by_class, places, found)
-            _draw_members(by_membership, places, found)
-            by_class.set_title(f"{look.label}: by class", fontsize=layout.SMALL + 0.5, loc="left")
-            by_membership.set_title(f"by membership{leakage}", fontsize=layout.SMALL + 0.5, loc="left")
-        _key(grid[0, 1])
-    return Picture(
-        key=scene.key("tsne", dataset),
-        title=scene.title("What the model makes of members and of others", dataset),
-        shows=(
-            "Inputs of the last layer of the released model for audited members and non-members, laid out in two "
-            "dimensions by t-SNE, on the left coloured by class, on the right by membership; one seed each of the "
-            "baseline and up to three other rows, those of its method first."
-        ),
-        reading=(
-            "On the left, separate classes mean a useful model. On the right, members and others that are well mixed "
-            "are good. t-SNE keeps neighbours, not distances, and may show clusters that mean nothing: the AUC beside "
-            "it (0.5 is chance) is what counts."
-        ),
-        figure=figure,
+    first, *others = data.baseline_first(dataset)
+    others.sort(key=lambda row: row.method != first.method)
+    panels = [panel for row in (first, *others) if (panel := _panel(data, row))][:MOST_ROWS]
+    if not panels:
+        return None
+    return data.report_figure(
+        "tsne",
+        "t-SNE of penultimate-layer features",
+        dataset,
+        _plot(panels),
+        "Inputs of the last layer of the released model for audited members and non-members, embedded in two "
+        "dimensions by t-SNE, on the left coloured by class, on the right by membership; one seed each of the "
+        "baseline and up to three other rows, those of its method first.",
+        "On the left, separate classes mean a useful model. On the right, members and non-members that are well "
+        "mixed are good. t-SNE keeps neighbours, not distances, and may show clusters without a meaning: rely on the "
+        "AUC beside it (0.5 is chance).",
     )
 
 
-def _auc(scene: FigureData, row: Row, run: RunRecord) -> str:
-    """Leakage of the same run's released model, where it was attacked."""
-    found = [record.leakage for one, record in strongest(scene.cell(row), "global") if one is run]
-    return f", AUC {found[0].auc.value:.3f}" if found and isinstance(found[0], Leakage) else ""
+def _panel(data: FigureData, row: Row) -> Panel | None:
+    """Features of the first seed that has kept enough of them."""
+    for run in data.runs(row):
+        try:
+            samples = read_representations(run.path)
+        except UserError:
+            continue
+        if samples is not None and samples.members.size >= FEWEST_SAMPLES:
+            return data.style(row).label, _auc(data, row, run), samples
+    return None
 
 
-def _draw_classes(axes: Axes, places: Array, found: RepresentedSamples) -> None:
-    colours = [COLOURS[label % len(COLOURS)] for label in found.labels]
+def embedded(samples: RepresentedSamples) -> Array:
+    """(samples, 2) t-SNE with a fixed start, so that the same features give the same figure."""
+    perplexity = min(30.0, samples.members.size / 4)
+    space = TSNE(2, perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
+    with threadpool_limits(1):  # more threads are far slower on a busy machine
+        places: Array = np.asarray(space.fit_transform(samples.features.astype(np.float64)), dtype=np.float64)
+    return places
+
+
+def _plot(panels: list[Panel]) -> Figure:
+    with report_style():
+        margins = layout.Margins(left=0.2, right=1.3, top=0.35, bottom=0.15, across=0.25, down=0.45)
+        plot, grid = layout.panels(len(panels), [2.6, 2.6], 2.2, margins)
+        for (by_class, by_membership), (label, auc, samples) in zip(grid, panels, strict=True):
+            places = embedded(samples)
+            _draw_classes(by_class, places, samples)
+            _draw_members(by_membership, places, samples)
+            by_class.set_title(f"{label}: by class", fontsize=layout.SMALL + 0.5, loc="left")
+            by_membership.set_title(f"by membership{auc}", fontsize=layout.SMALL + 0.5, loc="left")
+        _legend(grid[0, 1])
+    return plot
+
+
+def _auc(data: FigureData, row: Row, run: RunRecord) -> str:
+    """AUC on the released model of the same run, where it was attacked."""
+    leakages = [record.leakage for one, record in strongest(data.row_runs(row), "global") if one is run]
+    return f", AUC {leakages[0].auc.value:.3f}" if leakages and isinstance(leakages[0], Leakage) else ""
+
+
+def _draw_classes(axes: Axes, places: Array, samples: RepresentedSamples) -> None:
+    colours = [COLOURS[label % len(COLOURS)] for label in samples.labels]
     axes.scatter(places[:, 0], places[:, 1], s=9, c=colours, linewidths=0, alpha=0.85, rasterized=True)
     _bare(axes)
 
 
-def _draw_members(axes: Axes, places: Array, found: RepresentedSamples) -> None:
-    # Members are drawn last and first in turn, so that neither kind covers the other.
-    order = np.random.default_rng(0).permutation(found.members.size)
+def _draw_members(axes: Axes, places: Array, samples: RepresentedSamples) -> None:
+    # Members and non-members are drawn in turn, so that neither covers the other.
+    order = np.random.default_rng(0).permutation(samples.members.size)
     for part in np.array_split(order, 8):
-        for chosen, look in ((found.members[part], MEMBER), (~found.members[part], OTHER)):
+        for chosen, style in ((samples.members[part], MEMBER), (~samples.members[part], OTHER)):
             across, up = places[part[chosen]].T
-            axes.scatter(across, up, s=11, linewidths=0, alpha=0.75, rasterized=True, **look)
+            axes.scatter(across, up, s=11, linewidths=0, alpha=0.75, rasterized=True, **style)
     _bare(axes)
 
 
@@ -123,9 +120,9 @@ def _bare(axes: Axes) -> None:
     axes.set_aspect("auto")
 
 
-def _key(axes: Axes) -> None:
+def _legend(axes: Axes) -> None:
     handles = [
-        Line2D([], [], linestyle="", markersize=5, label=name, **look)
-        for name, look in (("member", MEMBER), ("non-member", OTHER))
+        Line2D([], [], linestyle="", markersize=5, label=name, **style)
+        for name, style in (("member", MEMBER), ("non-member", OTHER))
     ]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.02), fontsize=layout.SMALL, handletextpad=0.2)

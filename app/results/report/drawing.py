@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from app.results.figures.style import INK, Picture, report_style
+from app.results.figures.style import INK, ReportFigure, report_style
 from app.results.report.markup import Html
 
 REFERENCE = re.compile(r"url\(#([^)]*)\)")
@@ -26,17 +26,17 @@ class Drawing:
         png: a PNG file on white.
     """
 
-    picture: Picture
+    picture: ReportFigure
     svg: str
     png: bytes
 
 
-def drawn(picture: Picture) -> Drawing:
+def drawn(picture: ReportFigure) -> Drawing:
     """Draw a picture in both formats."""
     vector, raster = io.StringIO(), io.BytesIO()
     with report_style():
-        picture.figure.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
-        picture.figure.savefig(raster, format="png", bbox_inches="tight", dpi=150, facecolor="white")
+        picture.plot.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        picture.plot.savefig(raster, format="png", bbox_inches="tight", dpi=150, facecolor="white")
     return Drawing(picture, vector.getvalue(), raster.getvalue())
 
 

@@ -69,10 +69,10 @@ def picture_section(drawings: Sequence[Drawing], folder: str) -> Html:
         drawings: in order.
         folder: where their files lie, relative to the page.
     """
-    return joined(_picture(drawing, folder) for drawing in drawings) or tag("p", "There is nothing to draw.")
+    return joined(_report_figure(drawing, folder) for drawing in drawings) or tag("p", "There is nothing to draw.")
 
 
-def _picture(drawing: Drawing, folder: str) -> Html:
+def _report_figure(drawing: Drawing, folder: str) -> Html:
     told = drawing.picture
     files = joined((tag("a", kind.upper(), href=quote(f"{folder}/{told.key}.{kind}")) for kind in ("svg", "png")), " ")
     return tag(

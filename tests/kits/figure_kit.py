@@ -1,4 +1,4 @@
-"""Looks at pictures of the report as a reader would: texts and where they lie, marks and their values, files."""
+"""Reads figures of the report: texts and their places, marks and their values, SVG files."""
 
 import io
 from itertools import combinations
@@ -12,9 +12,14 @@ from app.results.figures import FigureData
 from app.results.figures.style import report_style
 
 
-def scene(store):
+def data_of(store):
     """A store and its table."""
     return FigureData(store, tabulate(store))
+
+
+def figures(kind, data):
+    """Figures of one kind, one for each dataset that has data for it."""
+    return [figure for dataset in data.datasets if (figure := kind(data, dataset))]
 
 
 def value(mean, low=float("nan"), high=float("nan"), **by_seed):
@@ -28,9 +33,9 @@ def table_of(*rows):
     return ComparisonTable((), tuple(made))
 
 
-def panels(picture, titles=True):
+def panels(figure):
     """Visible panels that have data, without colour bars."""
-    return [axes for axes in picture.figure.axes if axes.get_visible() and axes.has_data()]
+    return [axes for axes in figure.plot.axes if axes.get_visible() and axes.has_data()]
 
 
 def marks(axes, gid=None):
@@ -38,32 +43,32 @@ def marks(axes, gid=None):
     found = []
     for line in axes.get_lines():
         if line.get_marker() not in ("None", "", None) and line.get_gid() == gid:
-            look = (to_hex(line.get_color()), line.get_marker())
-            found += [(float(x), float(y), *look) for x, y in line.get_xydata()]
+            style = (to_hex(line.get_color()), line.get_marker())
+            found += [(float(x), float(y), *style) for x, y in line.get_xydata()]
     return found
 
 
-def svg(picture):
-    """The picture as the page gets it."""
+def svg(figure):
+    """The figure as the page gets it."""
     file = io.StringIO()
     with report_style():
-        picture.figure.savefig(file, format="svg", metadata={"Date": None})
+        figure.plot.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 
 
-def texts(picture):
-    """All texts of a picture that are drawn, with their boxes in pixels."""
-    figure = picture.figure
-    canvas = FigureCanvasAgg(figure)
+def texts(figure):
+    """All texts of a figure that are drawn, with their boxes in pixels."""
+    plot = figure.plot
+    canvas = FigureCanvasAgg(plot)
     with report_style():
         canvas.draw()
     renderer = canvas.get_renderer()
-    drawn = [*figure.texts]
-    for axes in (axes for axes in figure.axes if axes.get_visible()):
+    drawn = [*plot.texts]
+    for axes in (axes for axes in plot.axes if axes.get_visible()):
         inner = [axes, *axes.child_axes]
         drawn += [text for one in inner for text in _of_axes(one)]
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in drawn if text.get_visible()]
-    return [(text, box) for text, box in boxes if text.strip()], figure.bbox
+    return [(text, box) for text, box in boxes if text.strip()], plot.bbox
 
 
 def _of_axes(axes):
@@ -77,9 +82,9 @@ def _of_axes(axes):
                 yield tick.label1
 
 
-def clashes(picture, slack=1.0):
-    """Pairs of texts that overlap, and texts that reach beyond the picture."""
-    boxes, page = texts(picture)
+def clashes(figure, slack=1.0):
+    """Pairs of texts that overlap, and texts that reach beyond the figure."""
+    boxes, page = texts(figure)
     found = [
         (one, two)
         for (one, first), (two, second) in combinations(boxes, 2)

@@ -1,4 +1,4 @@
-"""Pictures from files of the runs: partition, contributors, images, representations; and what defenses cost."""
+"""Figures from files of the runs: partition, contributors, images, representations; and what defenses cost."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from picture_kit import clashes, panels, scene, table_of, texts, value
+from figure_kit import clashes, data_of, figures, panels, table_of, texts, value
 from run_kit import train
 from store_kit import labels, make_record, make_store, rebuilt
 
@@ -19,9 +19,9 @@ from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
 from app.results.attacks.representation_files import RepresentedSamples, write_representations
 from app.results.figures.cost import bytes_ratios, cost
 from app.results.figures.coverage import contributors, contributors_of
+from app.results.figures.data import FigureData
 from app.results.figures.partition import heatmap, read_partition
-from app.results.figures.reconstructions import reconstructions, share_told
-from app.results.figures.scene import FigureData
+from app.results.figures.reconstructions import reconstructions, recovery_text
 from app.results.figures.tsne import embedded, tsne
 from app.results.run.store import Store
 
@@ -50,22 +50,22 @@ def test_heatmap_cells_are_the_table(tmp_path):
     """Counts as colours and as numbers, sizes as bars."""
     path = folder_of(tmp_path)
     write_partition(path)
-    [picture] = heatmap(scene(store_of(make_record(labels(), path))))
-    cells, bars = panels(picture)
+    [figure] = figures(heatmap, data_of(store_of(make_record(labels(), path))))
+    cells, bars = panels(figure)
     assert cells.images[0].get_array().tolist() == COUNTS
     numbers = {text.get_position(): text.get_text() for text in cells.texts}
     assert numbers == {(column, row): str(COUNTS[row][column]) for row in range(2) for column in range(3)}
     assert [bar.get_width() for bar in bars.patches] == [6, 9]
-    assert clashes(picture) == []
+    assert clashes(figure) == []
 
 
 @pytest.mark.parametrize("text", ["", "client,size\n", "client,size,0\n0,many,1\n"])
-def test_broken_partition_is_no_picture(tmp_path, text):
+def test_broken_partition_is_no_figure(tmp_path, text):
     """A file that cannot be read is as good as none."""
     path = folder_of(tmp_path)
     (path / "partition.csv").write_text(text)
     assert read_partition(path / "partition.csv") is None
-    assert list(heatmap(scene(store_of(make_record(labels(), path))))) == []
+    assert figures(heatmap, data_of(store_of(make_record(labels(), path)))) == []
 
 
 def write_plan(folder, indices, outputs=4, inputs=3):
@@ -88,10 +88,10 @@ def test_contributors_are_counted_cell_by_cell(tmp_path):
     assert found.round == 7
     assert found.counts.tolist() == [[2, 1, 1], [2, 1, 1], [1, 1, 1], [1, 1, 1]]
     assert found.outputs.tolist() == [[1.0] * 4, [0.5, 0.5, 0, 0]]
-    [picture] = contributors(scene(store_of(make_record(labels(method="heterofl"), path))))
-    counts = next(axes for axes in panels(picture) if axes.images[0].get_gid() == "counts")
+    [figure] = figures(contributors, data_of(store_of(make_record(labels(method="heterofl"), path))))
+    counts = next(axes for axes in panels(figure) if axes.images[0].get_gid() == "counts")
     assert counts.images[0].get_array().tolist() == found.counts.tolist()
-    assert clashes(picture) == []
+    assert clashes(figure) == []
 
 
 def test_contributors_of_a_real_run(tmp_path, no_pictures):
@@ -105,12 +105,12 @@ def test_contributors_of_a_real_run(tmp_path, no_pictures):
     assert middle.clients == (0, 1, 2, 3)
 
 
-def test_contributors_of_equal_clients_are_no_picture(tmp_path):
+def test_contributors_of_equal_clients_are_no_figure(tmp_path):
     """Where everybody trains everything there is nothing to see; nor without a plan or with a broken one."""
     path = folder_of(tmp_path)
     write_plan(path, [None, None])
     store = store_of(make_record(labels(), path))
-    assert list(contributors(scene(store))) == []
+    assert figures(contributors, data_of(store)) == []
     (path / "plan.json").write_text("{")
     assert contributors_of("x", path) == {}
     assert contributors_of("x", tmp_path / "absent") == {}
@@ -136,8 +136,8 @@ def test_images_are_shown_in_pairs(tmp_path):
     ReconstructionFiles(path / PREFIX).write(finding)
     run = make_record(labels(), path, reconstructions=(finding,))
     hidden = make_record(labels(defense="masks"), tmp_path / "other", reconstructions=(rebuilt(None),))
-    [picture] = reconstructions(scene(store_of(run, hidden)))
-    [axes] = panels(picture)
+    [figure] = figures(reconstructions, data_of(store_of(run, hidden)))
+    [axes] = panels(figure)
     shown = [image.get_array() for image in axes.images]
     assert len(shown) in (19, 20)  # the image that did not come back may be among the first ten
     originals = finding.pictures.truth.images[:3, 0].numpy()
@@ -145,17 +145,17 @@ def test_images_are_shown_in_pairs(tmp_path):
         np.testing.assert_allclose(shown[2 * pair][..., 0], shown[2 * pair + 1][..., 0])
         assert any(np.allclose(shown[2 * pair][..., 0], image) for image in originals)
     assert sum(patch.get_linewidth() > 2 for patch in axes.patches) == 3
-    told = [text for text, _ in texts(picture)[0]]
-    assert any(text.startswith("recovered 3 of 12 (25%") for text in told)
-    assert any(text.startswith("masks, rolling: N/A") for text in told)
-    assert clashes(picture) == []
+    shown = [text for text, _ in texts(figure)[0]]
+    assert any(text.startswith("recovered 3 of 12 (25%") for text in shown)
+    assert any(text.startswith("masks, rolling: N/A") for text in shown)
+    assert clashes(figure) == []
 
 
-def test_no_images_no_picture(tmp_path):
+def test_no_images_no_figure(tmp_path):
     """Numbers alone are in the table."""
     store = store_of(make_record(labels(), tmp_path, reconstructions=(rebuilt(4),)))
-    assert list(reconstructions(scene(store))) == []
-    assert share_told(NotAvailable("why")) == "N/A: why"
+    assert figures(reconstructions, data_of(store)) == []
+    assert recovery_text(NotAvailable("why")) == "N/A: why"
 
 
 def clusters(samples=40, apart=50.0):
@@ -180,18 +180,18 @@ def test_representations_begin_with_the_baseline(tmp_path):
     """Two panels for each of at most four rows that have some; all points in both; none without a file."""
     defenses = ["l2", "dropout", "none", "mixup", "bare", "memdefense", "dp-sgd"]
     runs = [make_record(labels(defense=name), folder_of(tmp_path, name)) for name in defenses]
-    assert list(tsne(scene(store_of(*runs)))) == []
+    assert figures(tsne, data_of(store_of(*runs))) == []
     for run in runs:
         if run.labels.defense != "bare":
             write_representations(run.path, clusters())
-    [picture] = tsne(scene(store_of(*runs)))
-    shown = panels(picture)
+    [figure] = figures(tsne, data_of(store_of(*runs)))
+    shown = panels(figure)
     titles = [axes.get_title(loc="left").partition(":")[0] for axes in shown[::2]]
     assert titles == ["no defense", "l2", "dropout", "mixup"]
     for axes in shown:
         assert sum(len(points.get_offsets()) for points in axes.collections) == 40
         assert all(points.get_rasterized() for points in axes.collections)
-    assert clashes(picture) == []
+    assert clashes(figure) == []
 
 
 def test_representations_show_a_defense_beside_the_same_method(tmp_path):
@@ -202,19 +202,19 @@ def test_representations_show_a_defense_beside_the_same_method(tmp_path):
     ]
     for run in runs:
         write_representations(run.path, clusters())
-    [picture] = tsne(scene(store_of(*runs)))
-    titles = [axes.get_title(loc="left").partition(":")[0] for axes in panels(picture)[::2]]
+    [figure] = figures(tsne, data_of(store_of(*runs)))
+    titles = [axes.get_title(loc="left").partition(":")[0] for axes in panels(figure)[::2]]
     assert titles == ["fedavg / none", "fedavg / memdefense", "heterofl / none"]
 
 
 def test_cost_is_a_multiple_of_no_defense():
     """Seconds as in the table, bytes both ways, seed by seed; bars end at the means."""
     store = make_store(methods=("fedavg",), defenses=("none", "dp-sgd"), seeds=(0, 1), attacked=False)
-    seen = scene(store)
-    [picture] = cost(seen)
+    seen = data_of(store)
+    [figure] = figures(cost, seen)
     by_seed = {run.labels: run.cost["seconds_per_round"] for run in store.runs}
     ratios = [by_seed[labels(defense="dp-sgd", seed=seed)] / by_seed[labels(seed=seed)] for seed in (0, 1)]
-    seconds, sent = panels(picture)
+    seconds, sent = panels(figure)
     [bar] = seconds.patches
     assert bar.get_x() + bar.get_width() == pytest.approx(np.mean(ratios))
     assert next(line.get_xdata() for line in seconds.get_lines()) == pytest.approx([min(ratios), max(ratios)])
@@ -228,15 +228,15 @@ def test_bytes_add_both_ways():
     dear = {"megabytes_up": value(3.0), "megabytes_down": value(1.0)}
     table = table_of(("a", "none", plain), ("a", "paillier", dear), ("b", "paillier", dear))
     found = bytes_ratios(FigureData(store_of(), table), "digits")
-    assert [(ratio.look.label, ratio.mean) for ratio in found] == [("a / paillier", 2.0)]
+    assert [(ratio.style.label, ratio.mean) for ratio in found] == [("a / paillier", 2.0)]
 
 
 def test_large_ratios_have_a_logarithmic_axis():
     """A hundred times the bytes: bars begin at 1."""
     plain = {"megabytes_up": value(1.0), "megabytes_down": value(1.0)}
     dear = {"megabytes_up": value(199.0), "megabytes_down": value(1.0)}
-    [picture] = cost(FigureData(store_of(), table_of(("a", "none", plain), ("a", "paillier", dear))))
-    [axes] = panels(picture)
+    [figure] = figures(cost, FigureData(store_of(), table_of(("a", "none", plain), ("a", "paillier", dear))))
+    [axes] = panels(figure)
     assert axes.get_xscale() == "log"
     [bar] = axes.patches
     assert (bar.get_x(), bar.get_x() + bar.get_width()) == (1.0, 100.0)
