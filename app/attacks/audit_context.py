@@ -24,7 +24,7 @@ class AuditContext:
     """One run under attack.
 
     Attributes:
-        public: what every adversary knows; its rounds are those that have been trained.
+        knowledge: what every adversary knows; its rounds are those that have been trained.
         transcript: what was recorded; attacks get views of it.
         sets: who owns what, newcomers and clients that were never asked included.
         final: whether the run is over, so that its last model is released.
@@ -32,7 +32,7 @@ class AuditContext:
         cache: folder of shadow models, None to keep none.
     """
 
-    public: PublicKnowledge
+    knowledge: PublicKnowledge
     transcript: Transcript
     sets: Membership
     final: bool = True
@@ -40,20 +40,20 @@ class AuditContext:
     cache: Path | None = None
 
     @cached_property
-    def oracle(self) -> ModelQuery:
+    def query(self) -> ModelQuery:
         """Asks models; one for all attacks, so that they share answers."""
-        return ModelQuery(self.public)
+        return ModelQuery(self.knowledge)
 
     @cached_property
     def truth(self) -> Membership:
         """Who was trained on what. Clients that took part in no round own nothing here: their samples are no members,
         and as non-members they would not be compared with their like."""
-        return self.sets.among(self.public.took_part)
+        return self.sets.among(self.knowledge.took_part)
 
     @property
     def clients(self) -> tuple[int, ...]:
         """Ids of the clients that took part in any round."""
-        return tuple(sorted(self.public.took_part))
+        return tuple(sorted(self.knowledge.took_part))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -72,8 +72,8 @@ class AuditContext:
     @property
     def rates(self) -> tuple[float, ...]:
         """Width of each client of the federation, by id, in the last round."""
-        assert self.public.plan_of is not None
-        plan = self.public.plan_of(self.public.rounds - 1)
+        assert self.knowledge.plan_of is not None
+        plan = self.knowledge.plan_of(self.knowledge.rounds - 1)
         return tuple(plan.rate(client) for client in range(len(self.sets.members)))
 
     @property
@@ -83,7 +83,7 @@ class AuditContext:
         Raises:
             UserError: where nothing was kept.
         """
-        rounds = tuple(round_ for round_ in self.transcript.rounds if round_ <= self.public.rounds)
+        rounds = tuple(round_ for round_ in self.transcript.rounds if round_ <= self.knowledge.rounds)
         if not rounds:
             raise UserError.of(
                 "the run has no transcript",
@@ -94,8 +94,8 @@ class AuditContext:
 
     def check_disjoint(self) -> None:
         """Refuse sets that overlap: an attack would be judged on what it was trained on."""
-        parts = {"audited": self.audited[NO_CLIENT], "shadow": self.public.auxiliary}
-        parts["population"] = self.public.population
+        parts = {"audited": self.audited[NO_CLIENT], "shadow": self.knowledge.auxiliary}
+        parts["population"] = self.knowledge.population
         names = list(parts)
         for number, first in enumerate(names):
             for second in names[number + 1 :]:

@@ -14,7 +14,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 
 T = TypeVar("T")
 
-Kind = Literal["out", "in-out"]
+ShadowKind = Literal["out", "in-out"]
 """Shadows trained on the attacker's own data only, or each on a random half of the audited samples too."""
 
 
@@ -34,7 +34,7 @@ class ShadowSet:
 class ShadowSource(Protocol):
     """Makes or looks up shadows."""
 
-    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+    def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         """Shadows of a target: all of them, or the first few, which are the same whatever is asked for later.
 
         Raises:
@@ -46,20 +46,20 @@ class AttackContext:
     """An attacker's workplace for one target.
 
     Attributes:
-        public: what everybody knows, and the attacker's own data.
-        oracle: asks models.
+        knowledge: what everybody knows, and the attacker's own data.
+        query: asks models.
         notes: remarks that belong beside the result; attacks append to it.
     """
 
     def __init__(
-        self, public: PublicKnowledge, oracle: ModelQuery, source: ShadowSource, target: AttackedModel
+        self, knowledge: PublicKnowledge, query: ModelQuery, source: ShadowSource, target: AttackedModel
     ) -> None:
-        self.public, self.oracle = public, oracle
+        self.knowledge, self.query = knowledge, query
         self.notes: list[str] = []
         self._source, self._target = source, target
         self._left_out: frozenset[str] = frozenset()
 
-    def shadows(self, kind: Kind, first: int | None = None) -> list[Shadow]:
+    def shadows(self, kind: ShadowKind, first: int | None = None) -> list[Shadow]:
         """Shadows of the target (or the first few), without the one that plays the target."""
         made = self._source.shadows(self._target, kind, first)
         for text in made.notes:
@@ -68,7 +68,7 @@ class AttackContext:
 
     def playing(self, shadow: Shadow) -> AttackContext:
         """The same lab where a shadow plays the target, and is therefore no shadow."""
-        other = AttackContext(self.public, self.oracle, self._source, self._target)
+        other = AttackContext(self.knowledge, self.query, self._source, self._target)
         other._left_out = self._left_out | {shadow.model.key}
         return other
 

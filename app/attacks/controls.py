@@ -47,14 +47,14 @@ class Toy:
     """The small world.
 
     Attributes:
-        public: its network, recipe and data; labels are random.
+        knowledge: its network, recipe and data; labels are random.
         memorised: a model that fits its 200 members perfectly.
         untrained: a model with random values.
         members: ids of the memorised model's members.
         nonmembers: as many from the same source.
     """
 
-    public: PublicKnowledge
+    knowledge: PublicKnowledge
     memorised: AttackedModel
     untrained: AttackedModel
     members: Ids
@@ -89,13 +89,13 @@ class Toy:
 def make_toy(seed: int = 0) -> Toy:
     """Draw the data and train the model; takes about a second."""
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
-    public = _public(seed, members)
+    knowledge = _knowledge(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
-    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
-    empty = initial_vector(public, 1.0, derive_key(seed, "toy-untrained"))
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
+    empty = initial_vector(knowledge, 1.0, derive_key(seed, "toy-untrained"))
     untrained = tuple(Snapshot(round_, 1.0, empty) for round_ in ROUNDS)
     return Toy(
-        public=public,
+        knowledge=knowledge,
         memorised=AttackedModel(f"toy-memorised-{seed}", NO_CLIENT, len(members), snapshots),
         untrained=AttackedModel(f"toy-untrained-{seed}", NO_CLIENT, len(members), untrained),
         members=members,
@@ -103,7 +103,7 @@ def make_toy(seed: int = 0) -> Toy:
     )
 
 
-def _public(seed: int, members: Ids) -> PublicKnowledge:
+def _knowledge(seed: int, members: Ids) -> PublicKnowledge:
     count = TWINS
     generator = numpy_generator(seed, "toy-data")
     images = torch.from_numpy(generator.normal(size=(count, *PIXELS, 1))).float()
@@ -143,7 +143,7 @@ def chance_deviation(members: int, nonmembers: int) -> float:
     return math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
 
 
-class ControlRoom:
+class AttackControls:
     """Tries attacks on the toy world; one for all attacks, so that its shadows are trained once."""
 
     def __init__(self, shadows: int = 5, seed: int = 0) -> None:
@@ -158,8 +158,8 @@ class ControlRoom:
         return make_toy(self._seed)
 
     @cached_property
-    def _oracle(self) -> ModelQuery:
-        return ModelQuery(self.toy.public)
+    def _query(self) -> ModelQuery:
+        return ModelQuery(self.toy.knowledge)
 
     def failures(self, attack: MembershipAttack, folder: Path | None = None) -> list[str]:
         """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack.
@@ -177,7 +177,7 @@ class ControlRoom:
         try:
             return [*self._memorised(attack), *self._untrained(attack), *self._twins(attack)]
         except UserError as error:
-            return [f"the attack refuses the toy world: {error.problems[0].cause}"]
+            return [f"the attack refuses the toy audit: {error.problems[0].cause}"]
 
     def _memorised(self, attack: MembershipAttack) -> list[str]:
         area = self._area(attack, self.toy.memorised, self.toy.samples, self.toy.truth)
@@ -212,16 +212,16 @@ class ControlRoom:
     ) -> float:
         if twins not in self._sources:
             audited = self.toy.audited_with_twins if twins else self.toy.audited
-            self._sources[twins] = CentralShadows(self.toy.public, audited, self._shadows, self._cache)
-        lab = AttackContext(self.toy.public, self._oracle, self._sources[twins], model)
-        scores = attack.scores(model, samples, lab)
+            self._sources[twins] = CentralShadows(self.toy.knowledge, audited, self._shadows, self._cache)
+        context = AttackContext(self.toy.knowledge, self._query, self._sources[twins], model)
+        scores = attack.scores(model, samples, context)
         return roc_curve(MembershipScores.of(scores, truth, samples)).auc
 
 
 @cache
-def control_room() -> ControlRoom:
+def attack_controls() -> AttackControls:
     """The control room of this process."""
-    return ControlRoom()
+    return AttackControls()
 
 
 def metric_failures(scores: MembershipScores, seed: int) -> list[str]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Sighting
+from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.factors import FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.models import Snapshot
 from app.attacks.protocols.base import few
-from app.attacks.targets import upload_sightings
+from app.attacks.targets import observed_uploads
 from app.federation.evaluation import score, statistics_context
 from app.metrics.fairness import mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
@@ -89,36 +89,36 @@ class FactorFinding:
     notes: tuple[str, ...] = ()
 
 
-def recover_factors(world: AuditContext, truth: Choices) -> FactorFinding | NotAvailable:
+def recover_factors(audit: AuditContext, truth: Choices) -> FactorFinding | NotAvailable:
     """Compare what the server can tell of every client's choice of factors with the truth.
 
     Args:
-        world: the run under attack.
+        audit: the run under attack.
         truth: choice coordinates of every client that has any of its own.
     """
-    layout = FactorLayout.of(world.public.prototype)
-    seen = upload_sightings(world.transcript.server_view(), world.public, world.kept_rounds)
+    layout = FactorLayout.of(audit.knowledge.prototype)
+    seen = observed_uploads(audit.transcript.server_view(), audit.knowledge, audit.kept_rounds)
     heard = {client: own for client, own in seen.items() if not isinstance(own, NotAvailable) and client in truth}
     if not heard:
         return NotAvailable("; ".join(few([one.reason for one in seen.values() if isinstance(one, NotAvailable)], 2)))
-    return RecoveryScoring(world, layout, truth, heard).finding()
+    return RecoveryScoring(audit, layout, truth, heard).finding()
 
 
 class RecoveryScoring:
     """The server's guesses beside the truth."""
 
     def __init__(
-        self, world: AuditContext, layout: FactorLayout, truth: Choices, heard: Mapping[int, Sequence[Sighting]]
+        self, audit: AuditContext, layout: FactorLayout, truth: Choices, heard: Mapping[int, Sequence[ObservedModel]]
     ) -> None:
         """Rank the factors of every client.
 
         Args:
-            world: the run under attack.
+            audit: the run under attack.
             layout: where factors lie.
             truth: choice coordinates of every client that has any of its own.
             heard: uploads of every client that was heard, by round; at least one each.
         """
-        self._world, self._layout, self._truth, self._heard = world, layout, truth, heard
+        self._audit, self._layout, self._truth, self._heard = audit, layout, truth, heard
         self._scores = {client: layout.moved(own) for client, own in heard.items()}
         self._usual = torch.stack(list(self._scores.values())).mean(dim=0)
         self._chosen = {client: layout.probabilities(own) for client, own in truth.items()}
@@ -161,27 +161,27 @@ class RecoveryScoring:
         ]
         return math.fsum(areas) / len(areas) if areas else math.nan
 
-    def _with(self, sighting: Sighting, choice: Tensor) -> Snapshot:
-        return self._layout.choosing(sighting, choice).snapshot
+    def _with(self, observed: ObservedModel, choice: Tensor) -> Snapshot:
+        return self._layout.choosing(observed, choice).snapshot
 
     def _partner(self, client: int) -> int:
         """Another client that has a choice of its own; the client itself where it is the only one."""
-        order = numpy_generator(self._world.public.seed, "swapped-choices").permutation(sorted(self._truth)).tolist()
+        order = numpy_generator(self._audit.knowledge.seed, "swapped-choices").permutation(sorted(self._truth)).tolist()
         return int(order[(order.index(client) + 1) % len(order)])
 
     def _accuracy(self, client: int, snapshot: Snapshot) -> float:
         """On the client's own test set, as the client itself would be evaluated."""
-        public, truth = self._world.public, self._world.truth
-        net, test = self._world.oracle.network(snapshot), torch.from_numpy(truth.nonmembers[client])
+        knowledge, truth = self._audit.knowledge, self._audit.truth
+        net, test = self._audit.query.network(snapshot), torch.from_numpy(truth.nonmembers[client])
         train = torch.from_numpy(truth.members[client])
-        with public.precision(), statistics_context(net, public.store, train, public.batch_size):
-            return score(net, public.store, test, public.batch_size).accuracy
+        with knowledge.precision(), statistics_context(net, knowledge.store, train, knowledge.batch_size):
+            return score(net, knowledge.store, test, knowledge.batch_size).accuracy
 
     def _notes(self) -> list[str]:
-        heard, everybody = len(self._heard), len(self._world.clients)
+        heard, everybody = len(self._heard), len(self._audit.clients)
         if heard == everybody:
             return []
-        kept = ", ".join(map(str, self._world.kept_rounds))
+        kept = ", ".join(map(str, self._audit.kept_rounds))
         return [f"{heard} of {everybody} clients were heard in rounds {kept} (--transcript.last keeps more)"]
 
 

@@ -111,7 +111,7 @@ class Finding:
     seconds: float = 0.0
     failed: bool = False
 
-    def noting(self, *texts: str) -> Finding:
+    def with_notes(self, *texts: str) -> Finding:
         """The same finding with further remarks."""
         return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))
 

@@ -27,9 +27,9 @@ REMEMBERED = 2_000_000
 class ModelQuery:
     """Runs models on samples. Answers are kept, one network per width is reused."""
 
-    def __init__(self, public: PublicKnowledge) -> None:
-        self._public = public
-        self._nets = WidthNets(public.prototype)
+    def __init__(self, knowledge: PublicKnowledge) -> None:
+        self._knowledge = knowledge
+        self._nets = WidthNets(knowledge.prototype)
         self._kept: dict[tuple[str, int, bytes], Responses] = {}
 
     def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Responses:
@@ -57,22 +57,22 @@ class ModelQuery:
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
         net, flat = self._nets.of(snapshot.rate)
-        flat.write(snapshot.vector.to(self._public.device, self._public.dtype))
+        flat.write(snapshot.vector.to(self._knowledge.device, self._knowledge.dtype))
         return net.eval()
 
     @torch.no_grad()
     def _ask(self, snapshot: Snapshot, samples: Ids, heard: list[Tensor] | None = None) -> Responses:
         """Answers in the order of the samples, asked for in the order that mixes members and non-members."""
-        net, public = self.network(snapshot), self._public
+        net, knowledge = self.network(snapshot), self._knowledge
         order = self._order(net, samples)
         logits = []
-        with self._statistics(net, samples), public.precision():
+        with self._statistics(net, samples), knowledge.precision():
             if heard is not None:
                 heard.clear()  # gathering statistics has run the network too
-            for batch in evaluation_batches(net, torch.from_numpy(samples[order]), public.batch_size):
-                logits.append(net(public.store.batch(batch, public.dtype)[0]).double().cpu())
+            for batch in evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size):
+                logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu())
         answers = torch.cat(logits).numpy()[np.argsort(order)]
-        labels = public.store.labels[torch.from_numpy(samples).to(public.store.device)].cpu().numpy()
+        labels = knowledge.store.labels[torch.from_numpy(samples).to(knowledge.store.device)].cpu().numpy()
         return Responses(answers, labels)
 
     def _order(self, net: nn.Module, samples: Ids) -> np.ndarray:
@@ -85,13 +85,13 @@ class ModelQuery:
                 "one sample has no batch statistics",
                 "audit at least 2 samples, or set --model.net.norm group",
             )
-        return numpy_generator(self._public.seed, "query").permutation(len(samples))
+        return numpy_generator(self._knowledge.seed, "query").permutation(len(samples))
 
     @contextmanager
     def _statistics(self, net: nn.Module, samples: Ids) -> Iterator[None]:
         """Post-hoc statistics come from the attacker's own data, or else from the samples themselves."""
-        own = self._public.auxiliary if len(self._public.auxiliary) > 1 else samples
-        with statistics_context(net, self._public.store, torch.from_numpy(own), self._public.batch_size):
+        own = self._knowledge.auxiliary if len(self._knowledge.auxiliary) > 1 else samples
+        with statistics_context(net, self._knowledge.store, torch.from_numpy(own), self._knowledge.batch_size):
             yield
 
 

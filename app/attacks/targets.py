@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import ReadingStrategy, Sighting
+from app.attacks.adaptive.base import ObservedModel, ReadingStrategy
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.federation.plan import Plan
@@ -19,14 +19,14 @@ Models = dict[int, AttackedModel | NotAvailable]
 """By client; NO_CLIENT for the model of the whole federation."""
 
 
-def released_model(view: ExternalView, public: PublicKnowledge, prefix: str) -> AttackedModel:
+def released_model(view: ExternalView, knowledge: PublicKnowledge, prefix: str) -> AttackedModel:
     """The final model, as anybody outside sees it."""
-    return _global(public, prefix, (Snapshot(public.rounds, 1.0, view.released()),))
+    return _global(knowledge, prefix, (Snapshot(knowledge.rounds, 1.0, view.released()),))
 
 
 def aggregated_models(
     view: ClientView,
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     rounds: tuple[int, ...],
     prefix: str,
     reading: ReadingStrategy | None = None,
@@ -35,24 +35,24 @@ def aggregated_models(
 
     Args:
         view: a participant's.
-        public: says how many samples there are.
+        knowledge: says how many samples there are.
         rounds: rounds to look at, ascending, counted from 1.
         prefix: of the model's key.
         reading: what an attacker who knows the defense makes of it.
     """
     if reading is None:
-        return _global(public, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
-    trainable = _trainable(public)
+        return _global(knowledge, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
+    trainable = _trainable(knowledge)
     seen = [
         _whole(view.broadcast(round_), view.aggregate(round_), round_, trainable)
         for round_ in sorted({*reading.rounds, *rounds})
     ]
-    return _global(public, prefix, reading.snapshots(seen, rounds), reading)
+    return _global(knowledge, prefix, reading.snapshots(seen, rounds), reading)
 
 
 def uploaded_models(
     view: ServerView,
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     rounds: tuple[int, ...],
     prefix: str,
     last: bool,
@@ -63,7 +63,7 @@ def uploaded_models(
 
     Args:
         view: the server's.
-        public: the public plan says which coordinates an upload is about.
+        knowledge: the public plan says which coordinates an upload is about.
         rounds: rounds to look at, ascending, counted from 1.
         prefix: of the models' keys.
         last: keep only each client's last upload among them; else all of them.
@@ -71,38 +71,40 @@ def uploaded_models(
         only: the one client that is wanted; without, all of them.
     """
     looked_at = sorted({*rounds, *(reading.rounds if reading is not None else ())})
-    heard = _heard(view, public, looked_at, only)
-    return {client: _uploaded(public, client, found, rounds, prefix, last, reading) for client, found in heard.items()}
+    heard = _heard(view, knowledge, looked_at, only)
+    return {
+        client: _uploaded(knowledge, client, found, rounds, prefix, last, reading) for client, found in heard.items()
+    }
 
 
-def upload_sightings(
-    view: ServerView, public: PublicKnowledge, rounds: Sequence[int]
-) -> dict[int, list[Sighting] | NotAvailable]:
+def observed_uploads(
+    view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int]
+) -> dict[int, list[ObservedModel] | NotAvailable]:
     """What an honest-but-curious server reads of every client in some rounds, by client and round.
 
     Args:
         view: the server's.
-        public: the public plan says which coordinates an upload is about.
+        knowledge: the public plan says which coordinates an upload is about.
         rounds: ascending, counted from 1.
     """
-    found: dict[int, list[Sighting] | NotAvailable] = {}
-    for client, heard in _heard(view, public, rounds, None).items():
-        read = [one.sighting() for one in heard]
-        seen = [sighting for sighting in read if isinstance(sighting, Sighting)]
-        sealed = [sighting for sighting in read if isinstance(sighting, NotAvailable)]
+    found: dict[int, list[ObservedModel] | NotAvailable] = {}
+    for client, heard in _heard(view, knowledge, rounds, None).items():
+        read = [one.observed() for one in heard]
+        seen = [observed for observed in read if isinstance(observed, ObservedModel)]
+        sealed = [observed for observed in read if isinstance(observed, NotAvailable)]
         found[client] = seen or (sealed[-1] if sealed else _silent(client, rounds))
     return found
 
 
 def _heard(
-    view: ServerView, public: PublicKnowledge, rounds: Sequence[int], only: int | None
+    view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int], only: int | None
 ) -> dict[int, list[_Heard]]:
     """Messages of every client, or of one, by client and round."""
-    heard: dict[int, list[_Heard]] = {client: [] for client in sorted(public.took_part) if only in (None, client)}
-    trainable = _trainable(public)
+    heard: dict[int, list[_Heard]] = {client: [] for client in sorted(knowledge.took_part) if only in (None, client)}
+    trainable = _trainable(knowledge)
     for round_ in rounds:
         broadcast = view.broadcast(round_) if view.readable(round_) else None
-        scene = _Scene(round_, _plan_of(public)(round_ - 1), broadcast, trainable)
+        scene = _Scene(round_, _plan_of(knowledge)(round_ - 1), broadcast, trainable)
         for upload in view.uploads(round_):
             if upload.client in heard:
                 heard[upload.client].append(_Heard(scene, upload))
@@ -126,7 +128,7 @@ class _Heard:
     scene: _Scene
     upload: Upload
 
-    def sighting(self) -> Sighting | NotAvailable:
+    def observed(self) -> ObservedModel | NotAvailable:
         """The client's model; coordinates it did not send are those of the broadcast: all the server knows of them."""
         scene, upload = self.scene, self.upload
         if upload.payload is None or scene.broadcast is None:
@@ -139,7 +141,7 @@ class _Heard:
         model[coordinates] = upload.payload.to(model.dtype)
         arrived = torch.zeros(model.numel(), dtype=torch.bool)
         arrived[coordinates] = True
-        return Sighting(
+        return ObservedModel(
             round=scene.round,
             rate=scene.plan.rate(upload.client),
             index=index,
@@ -151,14 +153,14 @@ class _Heard:
 
 
 def _global(
-    public: PublicKnowledge, prefix: str, snapshots: tuple[Snapshot, ...], reading: ReadingStrategy | None = None
+    knowledge: PublicKnowledge, prefix: str, snapshots: tuple[Snapshot, ...], reading: ReadingStrategy | None = None
 ) -> AttackedModel:
-    size = sum(_sizes(public)[client] for client in public.took_part)
+    size = sum(_sizes(knowledge)[client] for client in knowledge.took_part)
     return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
 
 
 def _uploaded(
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     client: int,
     heard: list[_Heard],
     rounds: tuple[int, ...],
@@ -170,15 +172,15 @@ def _uploaded(
     if not asked:
         return _silent(client, rounds)
     asked = asked[-1:] if last else asked
-    found = {one.scene.round: one.sighting() for one in heard if reading is not None or one.scene.round in asked}
+    found = {one.scene.round: one.observed() for one in heard if reading is not None or one.scene.round in asked}
     for round_ in asked:
         if isinstance(sealed := found[round_], NotAvailable):
             return sealed
-    seen = [sighting for sighting in found.values() if isinstance(sighting, Sighting)]
-    key, size = f"{_read(prefix, reading)}-client-{client}", _sizes(public)[client]
+    seen = [observed for observed in found.values() if isinstance(observed, ObservedModel)]
+    key, size = f"{_read(prefix, reading)}-client-{client}", _sizes(knowledge)[client]
     if reading is None:
-        return AttackedModel(key, client, size, tuple(sighting.snapshot for sighting in seen))
-    own = replace(reading, rounds=tuple(sighting.round for sighting in seen))
+        return AttackedModel(key, client, size, tuple(observed.snapshot for observed in seen))
+    own = replace(reading, rounds=tuple(observed.round for observed in seen))
     return AttackedModel(key, client, size, own.snapshots(seen, asked), own)
 
 
@@ -187,10 +189,10 @@ def _silent(client: int, rounds: Sequence[int]) -> NotAvailable:
     return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({where})")
 
 
-def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> Sighting:
+def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> ObservedModel:
     """The server's model after a round."""
     coordinates = torch.arange(aggregate.numel())
-    return Sighting(
+    return ObservedModel(
         round_, 1.0, coordinates, received, aggregate, torch.ones_like(coordinates, dtype=torch.bool), trainable
     )
 
@@ -202,15 +204,15 @@ def _read(prefix: str, reading: ReadingStrategy | None) -> str:
     return f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
 
 
-def _trainable(public: PublicKnowledge) -> int:
+def _trainable(knowledge: PublicKnowledge) -> int:
     """Parameters of the server's network; they are the first coordinates of its vector."""
-    return sum(parameter.numel() for parameter in public.prototype.parameters())
+    return sum(parameter.numel() for parameter in knowledge.prototype.parameters())
 
 
-def _plan_of(public: PublicKnowledge) -> Callable[[int], Plan]:
-    assert public.plan_of is not None, "uploads can only be read with the public plan"
-    return public.plan_of
+def _plan_of(knowledge: PublicKnowledge) -> Callable[[int], Plan]:
+    assert knowledge.plan_of is not None, "uploads can only be read with the public plan"
+    return knowledge.plan_of
 
 
-def _sizes(public: PublicKnowledge) -> tuple[int, ...]:
-    return _plan_of(public)(0).client_pool.sizes
+def _sizes(knowledge: PublicKnowledge) -> tuple[int, ...]:
+    return _plan_of(knowledge)(0).client_pool.sizes

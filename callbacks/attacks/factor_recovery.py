@@ -53,8 +53,8 @@ class FactorRecovery(FederatedCallback):
             rounds: rounds trained.
         """
         raise_all(self.problems(federation))
-        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.found = recover_factors(world, true_choices(federation))
+        audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        self.found = recover_factors(audit, true_choices(federation))
         if self.results is not None:
             self.results.keep(self.found)
         return self.found

@@ -67,11 +67,11 @@ class ImageReconstruction(FederatedCallback):
             rounds: rounds trained.
         """
         raise_all(self._deceived(federation))
-        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         found = []
         with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
             for attack in self.attacks:
-                for finding in attack.findings(world):
+                for finding in attack.findings(audit):
                     found.append(finding)
                     bar.update()
                     if self.results is not None:

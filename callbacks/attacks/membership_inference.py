@@ -13,7 +13,7 @@ from app.attacks.findings import Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
 from app.attacks.models import TargetKind
-from app.attacks.protocols.audit import Audit, AuditSettings, Controls
+from app.attacks.protocols.audit import Audit, AuditSettings, ControlPolicy
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.catalogue import PAPERS, ProtocolName
 from app.attacks.protocols.memdefense import MemDefensePaper
@@ -66,7 +66,7 @@ class MembershipInference(FederatedCallback):
         shadows: ShadowSettings = DEFAULT_SHADOWS,
         protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
-        controls: Controls = "withhold",
+        controls: ControlPolicy = "withhold",
         adaptive: bool = True,
     ) -> None:
         """Set up an evaluation.
@@ -122,23 +122,25 @@ class MembershipInference(FederatedCallback):
             rounds: rounds trained so far.
             final: whether the run is over and its model released.
         """
-        world = self.world(federation, transcript, rounds, final)
+        audit = self.audit_context(federation, transcript, rounds, final)
         found = []
         with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
-            for finding in self.protocol.findings(world):
+            for finding in self.protocol.findings(audit):
                 found.append(finding)
                 bar.update()
                 if self.home is not None:
                     self.home.results.add(finding)
         if self.home is not None:
-            self.home.results.conclude(found, world.rates, "" if final else f"after round {rounds}")
+            self.home.results.conclude(found, audit.rates, "" if final else f"after round {rounds}")
         return found
 
-    def world(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> AuditContext:
+    def audit_context(
+        self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool
+    ) -> AuditContext:
         """Everything the evaluation has in hand."""
         home = self.home
         return AuditContext(
-            public=public_knowledge(federation, rounds),
+            knowledge=public_knowledge(federation, rounds),
             transcript=transcript,
             sets=federation.data.membership,
             final=final,

@@ -57,24 +57,24 @@ class Representations(FederatedCallback):
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
         """Keep the representations of the finished run."""
         rounds = federation.trainer.current_epoch
-        world = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.found = represent(world, self.samples)
+        audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        self.found = represent(audit, self.samples)
         if self.folder is not None:
             write_representations(self.folder.path, self.found)
 
 
-def represent(world: AuditContext, samples: int) -> RepresentedSamples:
+def represent(audit: AuditContext, samples: int) -> RepresentedSamples:
     """What the last layer of the released model reads of members and of non-members of all clients together.
 
     Args:
         world: the finished run; only its released model is asked.
         samples: most members, and most non-members.
     """
-    model = released_model(world.transcript.external_view(), world.public, "representations")
-    sets = (world.truth.members, world.truth.nonmembers)
-    drawn = [_drawn(np.concatenate(own), samples, world.public.seed, number) for number, own in enumerate(sets)]
+    model = released_model(audit.transcript.external_view(), audit.knowledge, "representations")
+    sets = (audit.truth.members, audit.truth.nonmembers)
+    drawn = [_drawn(np.concatenate(own), samples, audit.knowledge.seed, number) for number, own in enumerate(sets)]
     ids = np.concatenate(drawn)
-    seen = world.oracle.activations(model, ids)
+    seen = audit.query.activations(model, ids)
     return RepresentedSamples(
         features=seen.inputs.astype(np.float32),
         labels=seen.responses.labels.astype(np.int64),

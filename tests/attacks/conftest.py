@@ -34,16 +34,16 @@ def shadow_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def memorised(toy, shadow_folder):
     """The memorised model with 16 shadows of each kind."""
-    source = CentralShadows(toy.public, toy.audited, 16, shadow_folder)
-    return World(toy.public, toy.memorised, toy.samples, toy.truth, source, ModelQuery(toy.public))
+    source = CentralShadows(toy.knowledge, toy.audited, 16, shadow_folder)
+    return World(toy.knowledge, toy.memorised, toy.samples, toy.truth, source, ModelQuery(toy.knowledge))
 
 
 @pytest.fixture(scope="session")
 def twins(toy, memorised, shadow_folder):
     """Members against their own images with wrong labels."""
     samples = np.concatenate([toy.members, toy.twins])
-    source = CentralShadows(toy.public, toy.audited_with_twins, 16, shadow_folder)
-    return World(toy.public, toy.memorised, samples, np.isin(samples, toy.members), source, memorised.oracle)
+    source = CentralShadows(toy.knowledge, toy.audited_with_twins, 16, shadow_folder)
+    return World(toy.knowledge, toy.memorised, samples, np.isin(samples, toy.members), source, memorised.query)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from federation_under_attack import audited, trained, world_of
 
-from app.attacks.controls import ControlRoom, blind_failures, chance_deviation, make_toy, metric_failures
+from app.attacks.controls import AttackControls, blind_failures, chance_deviation, make_toy, metric_failures
 from app.attacks.membership.catalogue import ATTACKS, make_attack
 from app.attacks.membership.lira import LiRAOffline
 from app.attacks.membership.yeom import Yeom
@@ -21,9 +21,9 @@ class Flipped(Yeom):
 
     name = "flipped"
 
-    def scores(self, target, samples, lab):
+    def scores(self, target, samples, context):
         """The loss instead of minus the loss."""
-        return -super().scores(target, samples, lab)
+        return -super().scores(target, samples, context)
 
 
 class Psychic(Yeom):
@@ -31,7 +31,7 @@ class Psychic(Yeom):
 
     name = "psychic"
 
-    def scores(self, target, samples, lab):
+    def scores(self, target, samples, context):
         """Whatever the model is."""
         return np.isin(samples, make_toy(0).members).astype(float)
 
@@ -39,11 +39,11 @@ class Psychic(Yeom):
 @pytest.fixture(scope="module")
 def room():
     """Trained once."""
-    return ControlRoom()
+    return AttackControls()
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def audit(tmp_path_factory):
     """A federation that leaks."""
     return world_of(*trained(tmp_path_factory.mktemp("leaky")))
 
@@ -55,13 +55,13 @@ def test_every_attack_passes(room, name):
     assert room.failures(make_attack(name)) == []
 
 
-def test_flipped_labels_are_caught(room, world):
+def test_flipped_labels_are_caught(room, audit):
     """The number is withheld, the scores are kept, the reason is told; a warning keeps the number."""
     assert any("memorised" in failure for failure in room.failures(Flipped()))
-    finding = audited(world, attacks=[Flipped()], controls="withhold")["flipped.uploads"]
+    finding = audited(audit, attacks=[Flipped()], controls="withhold")["flipped.uploads"]
     assert "withheld, a control failed" in finding.leakage.reason
     assert isinstance(finding.scores, MembershipScores)
-    warned = audited(world, attacks=[Flipped()], controls="warn")["flipped.uploads"]
+    warned = audited(audit, attacks=[Flipped()], controls="warn")["flipped.uploads"]
     assert isinstance(warned.leakage, Leakage)
     assert any("a control failed" in note for note in warned.notes)
 
@@ -77,29 +77,29 @@ def test_confidence_in_any_class_is_caught(room):
     class MaxConfidence(LiRAOffline):
         name = "lira-max"
 
-        def scores(self, target, samples, lab):
-            return super().scores(target, samples, _Blind(lab))
+        def scores(self, target, samples, context):
+            return super().scores(target, samples, _Blind(context))
 
     class _Blind:
         """A lab whose models are asked about their favourite class."""
 
-        def __init__(self, lab):
-            self._lab, self.oracle = lab, self
+        def __init__(self, context):
+            self._lab, self.query = context, self
 
         def __getattr__(self, name):
             return getattr(self._lab, name)
 
         def responses(self, model, samples, snapshot=-1):
-            found = self._lab.oracle.responses(model, samples, snapshot)
+            found = self._lab.query.responses(model, samples, snapshot)
             return replace(found, labels=found.logits.argmax(axis=1))
 
     failures = room.failures(MaxConfidence())
     assert any("wrong label" in failure for failure in failures), failures
 
 
-def test_sound_attacks_keep_their_numbers(world):
+def test_sound_attacks_keep_their_numbers(audit):
     """All controls on."""
-    found = audited(world, "yeom", "lira-offline", controls="withhold")
+    found = audited(audit, "yeom", "lira-offline", controls="withhold")
     assert all(isinstance(finding.leakage, Leakage) for finding in found.values())
 
 
@@ -112,17 +112,17 @@ def test_permuted_and_constant_scores():
 def test_blind_baseline_passes_a_coin(room):
     """Members and non-members from one distribution."""
     toy = room.toy
-    assert blind_failures(toy.public.store, toy.members, toy.nonmembers, seed=0) == []
+    assert blind_failures(toy.knowledge.store, toy.members, toy.nonmembers, seed=0) == []
 
 
-def test_blind_baseline_catches_two_distributions(world):
+def test_blind_baseline_catches_two_distributions(audit):
     """Brighter members are told apart without any model, so every number is withheld."""
-    members = np.concatenate(world.truth.members)
-    images = world.public.store.images.clone()
+    members = np.concatenate(audit.truth.members)
+    images = audit.knowledge.store.images.clone()
     images[torch.from_numpy(members)] += 1.0
-    store = world.public.store
+    store = audit.knowledge.store
     brighter = ImageStore(images, store.labels, store.mean, store.std, store.classes)
-    shifted = replace(world, public=replace(world.public, store=brighter))
+    shifted = replace(audit, knowledge=replace(audit.knowledge, store=brighter))
     for finding in audited(shifted, "yeom", controls="withhold").values():
         assert isinstance(finding.leakage, NotAvailable)
         assert "without the model" in finding.leakage.reason
@@ -131,9 +131,9 @@ def test_blind_baseline_catches_two_distributions(world):
 def test_blind_baseline_catches_other_labels(room):
     """Members of some classes only."""
     toy = room.toy
-    labels = toy.public.store.labels[: len(toy.samples)].numpy()
+    labels = toy.knowledge.store.labels[: len(toy.samples)].numpy()
     order = np.argsort(labels, kind="stable")
-    assert blind_failures(toy.public.store, order[:200], order[200:], seed=0) != []
+    assert blind_failures(toy.knowledge.store, order[:200], order[200:], seed=0) != []
 
 
 def test_chance_deviation():

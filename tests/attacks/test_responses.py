@@ -66,7 +66,7 @@ def test_bias_gradient_is_probability_less_label():
 def test_answers_follow_the_order_of_the_samples(memorised):
     """Asked in another order, the same samples get the same answers and labels."""
     order = np.random.default_rng(0).permutation(memorised.samples)
-    straight = memorised.oracle.responses(memorised.target, memorised.samples)
-    mixed = memorised.oracle.responses(memorised.target, order)
-    np.testing.assert_array_equal(mixed.labels, memorised.public.store.labels.numpy()[order])
+    straight = memorised.query.responses(memorised.target, memorised.samples)
+    mixed = memorised.query.responses(memorised.target, order)
+    np.testing.assert_array_equal(mixed.labels, memorised.knowledge.store.labels.numpy()[order])
     np.testing.assert_allclose(mixed.logits, straight.logits[order], atol=1e-4)

@@ -65,33 +65,33 @@ class World:
     """Something to attack.
 
     Attributes:
-        public: what everybody knows.
+        knowledge: what everybody knows.
         target: the attacked model.
         samples: audited ids.
         truth: whether each was trained on.
         source: of shadows.
-        oracle: shared, so that models answer once.
+        query: shared, so that models answer once.
     """
 
-    public: PublicKnowledge
+    knowledge: PublicKnowledge
     target: AttackedModel
     samples: np.ndarray
     truth: np.ndarray
     source: CentralShadows
-    oracle: ModelQuery
+    query: ModelQuery
 
-    def lab(self, target=None):
+    def context(self, target=None):
         """A fresh lab, without notes."""
-        return AttackContext(self.public, self.oracle, self.source, target or self.target)
+        return AttackContext(self.knowledge, self.query, self.source, target or self.target)
 
     def scores(self, attack, target=None):
         """Scores of an attack on the target, or on another model."""
-        return attack.scores(target or self.target, self.samples, self.lab(target))
+        return attack.scores(target or self.target, self.samples, self.context(target))
 
     def playing(self, attack, kind, number=0):
         """Scores and truth where a shadow plays the target."""
-        actor = self.lab().shadows(kind)[number]
-        scores = attack.scores(actor.model, actor.samples, self.lab().playing(actor))
+        actor = self.context().shadows(kind)[number]
+        scores = attack.scores(actor.model, actor.samples, self.context().playing(actor))
         return scores, actor.trained_on(actor.samples)
 
 
@@ -107,7 +107,7 @@ def noisy_world(seed=0, side=500):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = MLP(store.shape, hidden=(128,))
-    public = PublicKnowledge(
+    knowledge = PublicKnowledge(
         prototype=net,
         store=store,
         local=LocalTraining(epochs=10, batch_size=40, optimizer=partial(SGD, lr=0.1, momentum=0.9)),
@@ -118,10 +118,10 @@ def noisy_world(seed=0, side=500):
     )
     samples = np.arange(2 * side)
     members = np.sort(rng.permutation(samples)[:side])
-    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, members)], (1,), seed, 1)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members)], (1,), seed, 1)
     target = AttackedModel("noisy", NO_CLIENT, side, snapshots)
-    source = CentralShadows(public, {NO_CLIENT: samples}, 16)
-    return World(public, target, samples, np.isin(samples, members), source, ModelQuery(public))
+    source = CentralShadows(knowledge, {NO_CLIENT: samples}, 16)
+    return World(knowledge, target, samples, np.isin(samples, members), source, ModelQuery(knowledge))
 
 
 class FakeOracle:
@@ -167,8 +167,8 @@ def fake_lab(tables, labels, shadows, classes, population=()):
         population: ids.
     """
     made = [Shadow(fake_model(key), np.asarray(inside), np.asarray(out)) for key, (inside, out) in shadows.items()]
-    public = SimpleNamespace(seed=0, classes=classes, population=np.asarray(population, dtype=np.int64))
-    return AttackContext(public, FakeOracle(tables, labels), FakeSource(made), fake_model("target"))
+    knowledge = SimpleNamespace(seed=0, classes=classes, population=np.asarray(population, dtype=np.int64))
+    return AttackContext(knowledge, FakeOracle(tables, labels), FakeSource(made), fake_model("target"))
 
 
 def logits_with_probability(probabilities, labels, classes):

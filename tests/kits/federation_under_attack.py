@@ -54,15 +54,15 @@ def trained(folder, rounds=2, lr=0.3, epochs=25, callbacks=(), data=None, keep=N
 def world_of(federation, transcript, **changes):
     """The federation under attack."""
     rounds = federation.trainer.current_epoch
-    return replace(MembershipInference().world(federation, transcript, rounds, final=True), **changes)
+    return replace(MembershipInference().audit_context(federation, transcript, rounds, final=True), **changes)
 
 
-def audited(world, *names, attacks=None, **settings):
+def audited(audit, *names, attacks=None, **settings):
     """Findings by label; no controls unless asked for."""
     settings.setdefault("controls", "skip")
     settings.setdefault("shadows", FEW)
     chosen = attacks or [make_attack(name) for name in names]
-    found = list(Audit(chosen, AuditSettings(**settings)).findings(world))
+    found = list(Audit(chosen, AuditSettings(**settings)).findings(audit))
     by_label = {finding.conditions.label: finding for finding in found}
     assert len(by_label) == len(found), "no two results have one label"
     return by_label

@@ -6,7 +6,7 @@ import torch
 from federation_kit import Blobs as Blobs
 from torch.nn.functional import cross_entropy
 
-from app.attacks.adaptive.base import Sighting
+from app.attacks.adaptive.base import ObservedModel
 from app.federation.hooks import FederatedCallback
 from app.federation.parameters import ParameterSpace
 from app.models import MLP, DataShape, Factorised
@@ -65,7 +65,7 @@ def trained_upload(net, lr=0.3, steps=5, seed=0, round_=1):
     own = space.read(net)
     seen = [torch.where(private, concealed, vector) for vector in (received, own)]
     coordinates = torch.arange(space.size)
-    return Sighting(round_, 1.0, coordinates, *seen, ~private, space.trainable), own
+    return ObservedModel(round_, 1.0, coordinates, *seen, ~private, space.trainable), own
 
 
 class Planting(FederatedCallback):

@@ -30,21 +30,21 @@ class World:
 
     toy: Toy
     source: object
-    oracle: ModelQuery
+    query: ModelQuery
 
     @property
     def target(self):
         """The attacked model."""
         return self.toy.memorised
 
-    def lab(self, target=None, source=None):
+    def context(self, target=None, source=None):
         """A lab for one target, with shadows of its own if wanted."""
-        return AttackContext(self.toy.public, self.oracle, source or self.source, target or self.target)
+        return AttackContext(self.toy.knowledge, self.query, source or self.source, target or self.target)
 
     def auc(self, attack, target=None, truth=None, source=None):
         """Area under the curve of an attack on the audited samples."""
         model = target or self.target
-        scores = attack.scores(model, self.toy.samples, self.lab(model, source))
+        scores = attack.scores(model, self.toy.samples, self.context(model, source))
         return area(scores, self.toy.truth if truth is None else truth)
 
     def yeom(self):
@@ -67,19 +67,21 @@ def chance(truth):
 def memorised():
     """Target and shadows fit their members perfectly."""
     toy = make_toy(0)
-    return World(toy, CentralShadows(toy.public, toy.audited, SHADOWS), ModelQuery(toy.public))
+    return World(toy, CentralShadows(toy.knowledge, toy.audited, SHADOWS), ModelQuery(toy.knowledge))
 
 
 @cache
 def learning():
     """Target and shadows are caught in the middle of training: the loss alone leaves a lot to find."""
     toy = make_toy(0)
-    local = replace(toy.public.local, epochs=1)
-    public = replace(toy.public, local=local, learning_rates=(0.05,) * 10)
-    (snapshots,) = train_centrally(public, [ShadowJob(0, 1.0, toy.members)], (2, 6, 10), 1, 1)
+    local = replace(toy.knowledge.local, epochs=1)
+    knowledge = replace(toy.knowledge, local=local, learning_rates=(0.05,) * 10)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, toy.members)], (2, 6, 10), 1, 1)
     target = AttackedModel("learning", NO_CLIENT, len(toy.members), snapshots)
     return World(
-        replace(toy, public=public, memorised=target), CentralShadows(public, toy.audited, 6), ModelQuery(public)
+        replace(toy, knowledge=knowledge, memorised=target),
+        CentralShadows(knowledge, toy.audited, 6),
+        ModelQuery(knowledge),
     )
 
 
@@ -125,9 +127,11 @@ def images(statistics):
     )
 
 
-def random_model(public, key, rates=(1.0,)):
+def random_model(knowledge, key, rates=(1.0,)):
     """A model with random values in every round."""
-    seen = [Snapshot(number, rate, initial_vector(public, rate, number)) for number, rate in enumerate(rates, start=1)]
+    seen = [
+        Snapshot(number, rate, initial_vector(knowledge, rate, number)) for number, rate in enumerate(rates, start=1)
+    ]
     return AttackedModel(key, NO_CLIENT, 50, tuple(seen))
 
 

@@ -60,7 +60,7 @@ def make_world(
     federation = small_federation(net, local=local, **settings)
     recorder = TranscriptRecorder(folder, TranscriptSettings(last=keep or rounds), announce=False)
     run(federation, data, rounds, [*defenses, recorder], precision="32-true")
-    return MembershipInference().world(federation, Transcript(folder), rounds, final=True)
+    return MembershipInference().audit_context(federation, Transcript(folder), rounds, final=True)
 
 
 def figure(finding, name):
@@ -68,9 +68,9 @@ def figure(finding, name):
     return next(each for each in finding.figures if each.name == name)
 
 
-def found(protocol, world):
+def found(protocol, audit):
     """Findings by target and attack; none of them may have broken down."""
-    results = {(each.conditions.attack, each.conditions.target): each for each in protocol.findings(world)}
+    results = {(each.conditions.attack, each.conditions.target): each for each in protocol.findings(audit)}
     for each in results.values():
         assert not each.failed, each.leakage
     return results

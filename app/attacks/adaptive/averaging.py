@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from app.attacks.adaptive.base import Adaptation, Sighting
+from app.attacks.adaptive.base import Adaptation, ObservedModel
 from app.attacks.models import TargetKind
 from app.privacy.traits import Trait
 
@@ -28,17 +28,17 @@ class Averaging(Adaptation):
     }
     needs_rounds = 2
 
-    def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
         """The running mean, in the coordinates of the round it belongs to."""
-        return list(_running_means(sightings))
+        return list(_running_means(observations))
 
 
-def _running_means(sightings: Sequence[Sighting]) -> Iterator[Sighting]:
-    coordinates = 1 + max((int(sighting.index.max()) for sighting in sightings), default=0)
+def _running_means(observations: Sequence[ObservedModel]) -> Iterator[ObservedModel]:
+    coordinates = 1 + max((int(observed.index.max()) for observed in observations), default=0)
     total, times = (torch.zeros(coordinates, dtype=torch.float64) for _ in range(2))
-    for sighting in sightings:
-        index, arrived = sighting.index, sighting.arrived
-        total[index[arrived]] += sighting.sent[arrived].double()
+    for observed in observations:
+        index, arrived = observed.index, observed.arrived
+        total[index[arrived]] += observed.sent[arrived].double()
         times[index[arrived]] += 1
-        mean = (total[index] / times[index].clamp(min=1)).to(sighting.sent.dtype)
-        yield replace(sighting, sent=torch.where(times[index] > 0, mean, sighting.sent))
+        mean = (total[index] / times[index].clamp(min=1)).to(observed.sent.dtype)
+        yield replace(observed, sent=torch.where(times[index] > 0, mean, observed.sent))

@@ -15,7 +15,7 @@ from app.privacy.traits import Trait
 
 
 @dataclass(frozen=True, eq=False)
-class Sighting:
+class ObservedModel:
     """One model as an adversary saw it in one round. All vectors hold the coordinates of `index`, in that order.
 
     Attributes:
@@ -65,7 +65,7 @@ class Adaptation(ABC):
         return self
 
     @abstractmethod
-    def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
         """What the attacker takes a model for, round by round, as long as the list that is given.
 
         Args:
@@ -95,11 +95,11 @@ class ReadingStrategy:
         """Fewest rounds of a model without which some adaptation changes nothing."""
         return max(adaptation.needs_rounds for adaptation in self.adaptations)
 
-    def snapshots(self, sightings: Sequence[Sighting], rounds: Collection[int]) -> tuple[Snapshot, ...]:
+    def snapshots(self, observations: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
         """The model as the attacker takes it, in the given rounds."""
         for adaptation in self.adaptations:
-            sightings = adaptation.applied(sightings)
-        return tuple(sighting.snapshot for sighting in sightings if sighting.round in rounds)
+            observations = adaptation.applied(observations)
+        return tuple(observed.snapshot for observed in observations if observed.round in rounds)
 
     @property
     def obstacle(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Adaptation, Sighting
+from app.attacks.adaptive.base import Adaptation, ObservedModel
 from app.attacks.adaptive.factors import FactorLayout, FactorPlaces
 from app.attacks.models import TargetKind
 from app.models.base import ScalableNet
@@ -44,18 +44,18 @@ class FactorChoice(Adaptation):
         """The adaptation to models of one network."""
         return type(self)(FactorLayout.of(prototype))
 
-    def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
         """The same models with a choice of factors in place of the broadcast's."""
         layout = self.layout
         if layout is None or not layout.layers:
-            return list(sightings)
-        return [_guessed(layout, sightings[: place + 1]) for place in range(len(sightings))]
+            return list(observations)
+        return [_guessed(layout, observations[: place + 1]) for place in range(len(observations))]
 
 
-def _guessed(layout: FactorLayout, sightings: Sequence[Sighting]) -> Sighting:
+def _guessed(layout: FactorLayout, observations: Sequence[ObservedModel]) -> ObservedModel:
     """The last model with the choice that all sightings tell of; where no factor of a layer moved, the broadcast's."""
-    last = sightings[-1]
-    parts = zip(layout.layers, layout.split(layout.moved(sightings)), layout.split(layout.chosen(last)), strict=True)
+    last = observations[-1]
+    parts = zip(layout.layers, layout.split(layout.moved(observations)), layout.split(layout.chosen(last)), strict=True)
     choice = [guess(layer, moved) if bool(moved.any()) else known for layer, moved, known in parts]
     return layout.choosing(last, torch.cat(choice))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Sighting
+from app.attacks.adaptive.base import ObservedModel
 from app.federation.parameters import Block, ParameterSpace
 from app.models.base import ScalableNet
 from app.models.factorised import Factorised
@@ -77,11 +77,11 @@ class FactorLayout:
             places.append(FactorPlaces(name, left, right, choice, *bounds[choice.name], layer.alpha))
         return cls(tuple(places), space.size)
 
-    def moved(self, sightings: Sequence[Sighting]) -> Tensor:
+    def moved(self, observations: Sequence[ObservedModel]) -> Tensor:
         """How far each factor (all layers in a row) moved over some rounds; what did not arrive did not move."""
         total = torch.zeros(sum(layer.choice.size for layer in self.layers), dtype=torch.float64)
-        for sighting in sightings:
-            change = self._spread(sighting, torch.where(sighting.arrived, sighting.sent - sighting.received, 0))
+        for observed in observations:
+            change = self._spread(observed, torch.where(observed.arrived, observed.sent - observed.received, 0))
             total += torch.cat([layer.scores(change) for layer in self.layers])
         return total
 
@@ -107,16 +107,16 @@ class FactorLayout:
         parts = zip(self.layers, self.split(choice.double()), strict=True)
         return torch.cat([torch.sigmoid(LIMIT * own / layer.used) for layer, own in parts])
 
-    def choosing(self, sighting: Sighting, choice: Tensor) -> Sighting:
+    def choosing(self, observed: ObservedModel, choice: Tensor) -> ObservedModel:
         """A model with other choice coordinates (all layers in a row)."""
-        whole = self._spread(sighting, sighting.sent)
+        whole = self._spread(observed, observed.sent)
         for layer, own in zip(self.layers, self.split(choice), strict=True):
             whole[layer.choice.coordinates] = own.double()
-        return replace(sighting, sent=whole[sighting.index].to(sighting.sent.dtype))
+        return replace(observed, sent=whole[observed.index].to(observed.sent.dtype))
 
-    def chosen(self, sighting: Sighting) -> Tensor:
+    def chosen(self, observed: ObservedModel) -> Tensor:
         """The choice coordinates of a model, all layers in a row."""
-        whole = self._spread(sighting, sighting.sent)
+        whole = self._spread(observed, observed.sent)
         return torch.cat([whole[layer.choice.coordinates] for layer in self.layers])
 
     @property
@@ -124,8 +124,8 @@ class FactorLayout:
         """Where the choice coordinates (all layers in a row) lie in the server's vector (int64)."""
         return torch.cat([torch.arange(self.coordinates)[layer.choice.coordinates] for layer in self.layers])
 
-    def _spread(self, sighting: Sighting, values: Tensor) -> Tensor:
+    def _spread(self, observed: ObservedModel, values: Tensor) -> Tensor:
         """Values of a sighting's coordinates as those of the whole vector, 0 elsewhere; float64."""
         whole = torch.zeros(self.coordinates, dtype=torch.float64)
-        whole[sighting.index] = values.double()
+        whole[observed.index] = values.double()
         return whole

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from app.attacks.adaptive.base import Adaptation, Sighting
+from app.attacks.adaptive.base import Adaptation, ObservedModel
 from app.attacks.models import TargetKind
 from app.privacy.traits import Trait
 
@@ -24,13 +24,13 @@ class Refill(Adaptation):
     what = "parameters that arrive as zero take the value of the broadcast"
     called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {"uploads": frozenset({"pruned-uploads"})}
 
-    def applied(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
         """Every round by itself."""
-        return [_refilled(sighting) for sighting in sightings]
+        return [_refilled(observed) for observed in observations]
 
 
-def _refilled(sighting: Sighting) -> Sighting:
-    sent = sighting.sent.clone()
-    parameters = slice(sighting.trainable)
-    sent[parameters] = torch.where(sent[parameters] == 0, sighting.received[parameters], sent[parameters])
-    return replace(sighting, sent=sent)
+def _refilled(observed: ObservedModel) -> ObservedModel:
+    sent = observed.sent.clone()
+    parameters = slice(observed.trainable)
+    sent[parameters] = torch.where(sent[parameters] == 0, observed.received[parameters], sent[parameters])
+    return replace(observed, sent=sent)

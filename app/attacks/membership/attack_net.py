@@ -227,7 +227,7 @@ def log_losses(responses: Responses) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class BalancedSample:
     """Samples of one model, half of them members.
 
     Attributes:
@@ -239,13 +239,13 @@ class Labelled:
     truth: Array
 
 
-def known_shadows(lab: AttackContext) -> list[Shadow]:
+def known_shadows(context: AttackContext) -> list[Shadow]:
     """Shadows on the attacker's own data, at least one.
 
     Raises:
         UserError: where none is left, because the only one plays the target.
     """
-    shadows = lab.shadows("out")
+    shadows = context.shadows("out")
     if not shadows:
         raise UserError.of(
             "there is no shadow model to learn from", "an attack network cannot be trained", "train 2 shadows or more"
@@ -253,7 +253,7 @@ def known_shadows(lab: AttackContext) -> list[Shadow]:
     return shadows
 
 
-def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -> Labelled:
+def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -> BalancedSample:
     """As many members as non-members, drawn at random.
 
     Args:
@@ -275,7 +275,7 @@ def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -
         )
     generator = numpy_generator(seed, "balanced-examples", number)
     drawn = [generator.permutation(ids)[:count] for ids in (members, nonmembers)]
-    return Labelled(np.concatenate(drawn), np.repeat([1.0, 0.0], count))
+    return BalancedSample(np.concatenate(drawn), np.repeat([1.0, 0.0], count))
 
 
 def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
@@ -294,7 +294,7 @@ def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
     return order < len(rows) // 5
 
 
-class Kept(Generic[T]):
+class ResultCache(Generic[T]):
     """Results by key, the latest used ones, as many as fit into a number of coordinates.
 
     Args:

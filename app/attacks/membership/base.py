@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from app.attacks.context import AttackContext, Kind
+from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.models import AttackedModel
 from app.attacks.responses import Ids
 from app.metrics.membership import Array
@@ -41,7 +41,7 @@ class MembershipAttack(ABC):
 
     threat: ClassVar[Threat]
 
-    shadows: ClassVar[Kind | None] = None
+    shadows: ClassVar[ShadowKind | None] = None
     """Shadows it works with; without any, a single `out` shadow serves to choose its threshold."""
 
     needs_rounds: ClassVar[int] = 1
@@ -54,11 +54,11 @@ class MembershipAttack(ABC):
     """Whether a wrong label makes a sample look less like a member."""
 
     @abstractmethod
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """How member-like each sample looks, the higher the more; any finite scale.
 
         Args:
             target: the attacked model.
             samples: audited ids, members and non-members in no telling order.
-            lab: answers models' questions and gives shadows.
+            context: answers models' questions and gives shadows.
         """

@@ -61,7 +61,7 @@ class Distillation:
 def distil(
     teachers: PublicKnowledge,
     teacher: Snapshot,
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     data: Ids,
     settings: Distillation,
     rate: float,
@@ -73,7 +73,7 @@ def distil(
     Args:
         teachers: network of the teacher.
         teacher: the distilled model, of any width.
-        public: network of the student; its augmentation is used.
+        knowledge: network of the student; its augmentation is used.
         data: ids to distil on, at least 2; their labels are not read.
         settings: of the student's training.
         rate: width rate of the student, in (0, 1].
@@ -88,48 +88,48 @@ def distil(
             "keep some out of training with --data.holdout.population, such as 0.1",
         )
     guide, _ = _network(teachers, teacher.rate, teacher.vector)
-    student, flat = _network(public, rate, initial_vector(public, rate, derive_key(public.seed, "student")))
+    student, flat = _network(knowledge, rate, initial_vector(knowledge, rate, derive_key(knowledge.seed, "student")))
     descent = SGD(student.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     stages = []
     with _teaching(teachers, guide.train(settings.teacher_mode == "train"), data):
         for epoch in progress(range(1, settings.epochs + 1), "distillation"):
-            for images in _batches(public, data, settings.batch_size, epoch):
+            for images in _batches(knowledge, data, settings.batch_size, epoch):
                 descent.zero_grad()
-                _divergence(public, guide, student, images).backward()
+                _divergence(knowledge, guide, student, images).backward()
                 descent.step()
             stages.append(Snapshot(epoch, rate, flat.read().cpu()))
     return stages
 
 
-def _network(public: PublicKnowledge, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
-    """A network of its own in training mode: those of the oracle change with every question."""
+def _network(knowledge: PublicKnowledge, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
+    """A network of its own in training mode: those of the query change with every question."""
     with torch.random.fork_rng(devices=[]):
-        net = public.prototype.scaled(rate).to(public.device, public.dtype).train()
-    seed_dropout(net, torch_generator(public.seed, "distillation-dropout", device=public.device))
+        net = knowledge.prototype.scaled(rate).to(knowledge.device, knowledge.dtype).train()
+    seed_dropout(net, torch_generator(knowledge.seed, "distillation-dropout", device=knowledge.device))
     flat = FlatNet(ParameterSpace(net), net)
-    flat.write(vector.to(public.device, public.dtype))
+    flat.write(vector.to(knowledge.device, knowledge.dtype))
     return net, flat
 
 
-def _teaching(public: PublicKnowledge, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
+def _teaching(knowledge: PublicKnowledge, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
     """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
     if teacher.training:
         return nullcontext()
-    return statistics_context(teacher, public.store, torch.from_numpy(data), public.batch_size)
+    return statistics_context(teacher, knowledge.store, torch.from_numpy(data), knowledge.batch_size)
 
 
-def _batches(public: PublicKnowledge, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
+def _batches(knowledge: PublicKnowledge, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
     """Images of one pass over the data, augmented as in training."""
-    order = torch.randperm(len(data), generator=torch_generator(public.seed, "distillation", epoch))
-    crops = torch_generator(public.seed, "distillation-augmentation", epoch)
+    order = torch.randperm(len(data), generator=torch_generator(knowledge.seed, "distillation", epoch))
+    crops = torch_generator(knowledge.seed, "distillation-augmentation", epoch)
     for batch in merge_short(torch.from_numpy(data)[order].split(batch_size), least=2):
-        images, _ = public.store.batch(batch, public.dtype)
-        yield images if public.augment is None else public.augment(images, crops)
+        images, _ = knowledge.store.batch(batch, knowledge.dtype)
+        yield images if knowledge.augment is None else knowledge.augment(images, crops)
 
 
-def _divergence(public: PublicKnowledge, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
+def _divergence(knowledge: PublicKnowledge, teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
     """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
-    with public.precision():
+    with knowledge.precision():
         with torch.no_grad():
             wanted = teacher(images)
         answered = student(images)

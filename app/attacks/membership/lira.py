@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.context import AttackContext, Kind
+from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
@@ -32,7 +32,7 @@ SMALLEST_SPREAD = 1e-6
 class LiRA(MembershipAttack):
     """Likelihood ratio of two Gaussians over phi, the logit of the true class's probability."""
 
-    shadows: ClassVar[Kind]
+    shadows: ClassVar[ShadowKind]
 
     def __init__(self, variance: Variance = "auto") -> None:
         """Attack with Gaussians.
@@ -53,10 +53,10 @@ class LiRA(MembershipAttack):
         """(samples,) logit of the true class's probability, any finite number."""
         return responses.margins
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Likelihood ratio, or what ranks like it; any finite number."""
-        heard, inside = ask_shadows(self.phi, samples, lab.shadows(self.shadows), lab.oracle)
-        return self.compare(self.phi(lab.oracle.responses(target, samples)), heard, inside)
+        heard, inside = ask_shadows(self.phi, samples, context.shadows(self.shadows), context.query)
+        return self.compare(self.phi(context.query.responses(target, samples)), heard, inside)
 
     @abstractmethod
     def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
@@ -123,11 +123,11 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
 
 
 def ask_shadows(
-    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], oracle: ModelQuery
+    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], query: ModelQuery
 ) -> tuple[Array, NDArray[np.bool_]]:
     """What is read from every shadow's answers, (models, samples), and whether it was trained on the sample."""
     shape = (len(shadows), len(samples))
-    heard = [read(oracle.responses(shadow.model, samples)) for shadow in shadows]
+    heard = [read(query.responses(shadow.model, samples)) for shadow in shadows]
     inside = [shadow.trained_on(samples) for shadow in shadows]
     return np.reshape(heard, shape).astype(np.float64), np.reshape(inside, shape).astype(np.bool_)
 

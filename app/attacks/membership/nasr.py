@@ -13,8 +13,8 @@ from torch.optim import Adam
 
 from app.attacks.context import AttackContext
 from app.attacks.membership.attack_net import (
-    Kept,
     Loss,
+    ResultCache,
     balanced,
     fit,
     hold_out,
@@ -49,14 +49,14 @@ class Examples:
     nonmembers: Ids
 
 
-def observe(oracle: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
+def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
     """What the attack network reads, one tensor (samples, features + 3 classes + 1) per snapshot.
 
     Columns: inputs of the last layer (falling, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
     gradient, which is the outer product of two of them, is far larger, and is made batch by batch.
     """
-    device = _last_layer(oracle, model).weight.device
-    seen = (oracle.activations(model, samples, at) for at in range(len(model.snapshots)))
+    device = _last_layer(query, model).weight.device
+    seen = (query.activations(model, samples, at) for at in range(len(model.snapshots)))
     return [torch.from_numpy(_columns(one, align)).float().to(device) for one in seen]
 
 
@@ -73,13 +73,13 @@ class TrainedNasr:
 
     Attributes:
         net: the network.
-        oracle: asks models.
+        query: asks models.
         rates: width rates of the snapshots it reads, in their order.
         align: whether it reads sorted inputs.
     """
 
     net: nn.Module
-    oracle: ModelQuery
+    query: ModelQuery
     rates: tuple[float, ...]
     align: bool
 
@@ -90,14 +90,14 @@ class TrainedNasr:
             UserError: where the model's snapshots are not as many or not as wide as those trained on.
         """
         _refuse_unlike(model, self.rates)
-        return predict(self.net, observe(self.oracle, model, samples, self.align))
+        return predict(self.net, observe(self.query, model, samples, self.align))
 
 
-def train_nasr(oracle: ModelQuery, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
+def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
     """Train the attack network on samples whose membership is known.
 
     Args:
-        oracle: asks models.
+        query: asks models.
         examples: of shadows, or of the attacked model itself (MemDefense's evaluation); at least one.
         settings: network and training.
         seed: key of initial values, batches, dropout, and of the examples drawn.
@@ -110,11 +110,11 @@ def train_nasr(oracle: ModelQuery, examples: Sequence[Examples], settings: NasrS
         _refuse_unlike(one.model, rates)
     drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
     seen = [
-        observe(oracle, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
+        observe(query, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
     ]
     snapshots = [torch.cat(rows) for rows in zip(*seen, strict=True)]
     truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
-    classes = _last_layer(oracle, examples[0].model).out_features
+    classes = _last_layer(query, examples[0].model).out_features
     net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
     fit(
         net,
@@ -128,7 +128,7 @@ def train_nasr(oracle: ModelQuery, examples: Sequence[Examples], settings: NasrS
         held_out=None if settings.patience is None else hold_out([len(known.samples) for known in drawn], seed),
         patience=settings.patience,
     )
-    return TrainedNasr(net, oracle, rates, settings.align)
+    return TrainedNasr(net, query, rates, settings.align)
 
 
 class Nasr(MembershipAttack):
@@ -180,22 +180,22 @@ class Nasr(MembershipAttack):
             kernels, label_branch, loss, lr, epochs, batch_size, dropout, most, weight_decay, patience, align
         )
         raise_all(self._settings.problems())
-        self._trained: Kept[TrainedNasr] = Kept(lambda trained: parameters_of(trained.net))
+        self._trained: ResultCache[TrainedNasr] = ResultCache(lambda trained: parameters_of(trained.net))
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Logit of the member class, any sign."""
-        examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(lab)]
+        examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(context)]
         for one in examples:
             _refuse_unlike(one.model, _rates(target))
-        seed = derive_key(lab.public.seed, self.name)
+        seed = derive_key(context.knowledge.seed, self.name)
         trained = self._trained.get(
-            tuple(one.model.key for one in examples), lambda: train_nasr(lab.oracle, examples, self._settings, seed)
+            tuple(one.model.key for one in examples), lambda: train_nasr(context.query, examples, self._settings, seed)
         )
         return trained.scores(target, samples)
 
 
-def _last_layer(oracle: ModelQuery, model: AttackedModel) -> nn.Linear:
-    return last_linear(oracle.network(model.last))
+def _last_layer(query: ModelQuery, model: AttackedModel) -> nn.Linear:
+    return last_linear(query.network(model.last))
 
 
 def _rates(model: AttackedModel) -> tuple[float, ...]:

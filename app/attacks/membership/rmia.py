@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.attacks.context import AttackContext, Kind
+from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import ask_shadows, refuse_few
 from app.attacks.models import AttackedModel, Shadow
@@ -32,7 +32,7 @@ FINE = 1000
 class RMIA(MembershipAttack):
     """Share of the population Z that a sample x dominates: p(x|target)/p(x) > gamma * p(z|target)/p(z)."""
 
-    shadows: ClassVar[Kind]
+    shadows: ClassVar[ShadowKind]
 
     def __init__(self, gamma: float = 1.0) -> None:
         """Attack with a population.
@@ -44,11 +44,11 @@ class RMIA(MembershipAttack):
             raise UserError.of(f"gamma is {gamma:g}", "a sample would dominate copies of itself", "set it to 1 or more")
         self._gamma = gamma
 
-    def _material(self, samples: Ids, lab: AttackContext) -> tuple[list[Shadow], Ids]:
+    def _material(self, samples: Ids, context: AttackContext) -> tuple[list[Shadow], Ids]:
         """What the attack works with: shadows, and the part of the population that nobody was trained on."""
-        refuse_empty(lab.public.population)
-        shadows = lab.shadows(self.shadows)
-        return shadows, unseen_population(lab, samples, shadows)
+        refuse_empty(context.knowledge.population)
+        shadows = context.shadows(self.shadows)
+        return shadows, unseen_population(context, samples, shadows)
 
 
 class RMIAOffline(RMIA):
@@ -75,12 +75,12 @@ class RMIAOffline(RMIA):
             raise UserError.of(f"a is {a:g}", "p(x) would not be a probability", "set it from 0 to 1, or leave it out")
         self._a = a
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Share of the population that each sample dominates, 0 to 1."""
-        shadows, population = self._material(samples, lab)
-        a = tuned_offset(lab, shadows, population, self._gamma) if self._a is None else self._a
-        own = offline_ratios(listen(lab, target, samples, shadows), a)
-        return dominance(own, offline_ratios(listen(lab, target, population, shadows), a), self._gamma)
+        shadows, population = self._material(samples, context)
+        a = tuned_offset(context, shadows, population, self._gamma) if self._a is None else self._a
+        own = offline_ratios(listen(context, target, samples, shadows), a)
+        return dominance(own, offline_ratios(listen(context, target, population, shadows), a), self._gamma)
 
 
 class RMIAOnline(RMIA):
@@ -94,12 +94,12 @@ class RMIAOnline(RMIA):
     )
     shadows = "in-out"
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Share of the population that each sample dominates, 0 to 1."""
-        shadows, population = self._material(samples, lab)
-        own = online_ratios(listen(lab, target, samples, shadows))
+        shadows, population = self._material(samples, context)
+        own = online_ratios(listen(context, target, samples, shadows))
         # No model was trained on the population, so its p(z) is the mean over all of them.
-        return dominance(own, offline_ratios(listen(lab, target, population, shadows), 1.0), self._gamma)
+        return dominance(own, offline_ratios(listen(context, target, population, shadows), 1.0), self._gamma)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
     return np.searchsorted(np.sort(population), ratios - math.log(gamma), side="left") / population.size
 
 
-def tuned_offset(lab: AttackContext, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
+def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
     """The `a` of the largest area under the curve where the first shadow plays the target.
 
     Of equally good values the middle one; the usual one, with a remark, where the shadows do not suffice.
@@ -184,13 +184,13 @@ def tuned_offset(lab: AttackContext, shadows: Sequence[Shadow], population: Ids,
     if not shadows:
         return USUAL_OFFSET  # refused later, with the reason
     actor, rest = shadows[0], shadows[1:]
-    heard = listen(lab, actor.model, actor.samples, rest)
+    heard = listen(context, actor.model, actor.samples, rest)
     usable = ~np.all(heard.inside, axis=0, keepdims=True)[0]
     truth = actor.trained_on(actor.samples)[usable]
     if truth.all() or not truth.any():
-        lab.note(f"a = {USUAL_OFFSET}: there are too few shadows to tune it (--shadows.count)")
+        context.note(f"a = {USUAL_OFFSET}: there are too few shadows to tune it (--shadows.count)")
         return USUAL_OFFSET
-    known, others = heard.select(usable), listen(lab, actor.model, population, rest)
+    known, others = heard.select(usable), listen(context, actor.model, population, rest)
     areas = []
     for a in OFFSETS:
         shares = dominance(offline_ratios(known, a), offline_ratios(others, a), gamma)
@@ -199,29 +199,29 @@ def tuned_offset(lab: AttackContext, shadows: Sequence[Shadow], population: Ids,
     return OFFSETS[best[len(best) // 2]]
 
 
-def listen(lab: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
+def listen(context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
     """Ask a model and its shadows about samples."""
-    heard, inside = ask_shadows(_signal, samples, shadows, lab.oracle)
-    return Signals(_signal(lab.oracle.responses(model, samples)), heard, inside)
+    heard, inside = ask_shadows(_signal, samples, shadows, context.query)
+    return Signals(_signal(context.query.responses(model, samples)), heard, inside)
 
 
 def _signal(responses: Responses) -> Array:
     return responses.true_log_probabilities
 
 
-def unseen_population(lab: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
+def unseen_population(context: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
     """The population without audited samples and without what shadows were trained on, which a remark counts.
 
     Raises:
         UserError: where nothing is left.
     """
-    population = lab.public.population
+    population = context.knowledge.population
     seen = np.isin(population, np.concatenate([samples, *(shadow.members for shadow in shadows)]))
     if seen.any():
-        lab.note(f"{seen.sum()} of {len(population)} samples of the population are audited or trained on: left out")
+        context.note(f"{seen.sum()} of {len(population)} samples of the population are audited or trained on: left out")
     refuse_empty(population[~seen])
     if (left := int((~seen).sum())) < FINE:
-        lab.note(f"RMIA's score has steps of 1/{left}: --data.holdout.population with {FINE} or more is finer")
+        context.note(f"RMIA's score has steps of 1/{left}: --data.holdout.population with {FINE} or more is finer")
     return population[~seen]
 
 

@@ -61,10 +61,10 @@ class Shokri(MembershipAttack):
         self._sort, self._shadows_used, self._fewest = sort, shadows_used, fewest
         self._trained: dict[tuple[Shadow, ...], tuple[_Model | None, ...]] = {}
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Log-odds of membership by the attack model of the sample's class, in nats."""
-        models = self._models(lab)
-        answers = lab.oracle.responses(target, samples)
+        models = self._models(context)
+        answers = context.query.responses(target, samples)
         features, common = attack_features(answers, self._sort), models[-1]
         scores = np.zeros(len(samples))
         for label in np.unique(answers.labels):
@@ -72,46 +72,48 @@ class Shokri(MembershipAttack):
             if model is not None:
                 scores[rows] = model.log_odds(features[rows])
             elif common is not None:
-                scores[rows] = common.log_odds(_with_label(features[rows], answers.labels[rows], lab.public.classes))
+                scores[rows] = common.log_odds(
+                    _with_label(features[rows], answers.labels[rows], context.knowledge.classes)
+                )
         return scores
 
-    def _models(self, lab: AttackContext) -> tuple[_Model | None, ...]:
+    def _models(self, context: AttackContext) -> tuple[_Model | None, ...]:
         """A model for every class that has one, and last the one of all classes, where any class needs it."""
-        shadows = tuple(self._chosen(lab))
+        shadows = tuple(self._chosen(context))
         if shadows not in self._trained:
             if len(self._trained) >= KEPT:
                 self._trained.clear()
-            self._trained[shadows] = self._train(lab, shadows)
+            self._trained[shadows] = self._train(context, shadows)
         models = self._trained[shadows]
         if lacking := sum(model is None for model in models[:-1]):
-            lab.note(
-                f"shokri: {lacking} of {lab.public.classes} classes share one attack model, for want of "
+            context.note(
+                f"shokri: {lacking} of {context.knowledge.classes} classes share one attack model, for want of "
                 f"{self._fewest} known members and non-members"
             )
         return models
 
-    def _chosen(self, lab: AttackContext) -> list[Shadow]:
+    def _chosen(self, context: AttackContext) -> list[Shadow]:
         used = self._shadows_used
         if used is None:
-            return lab.shadows("out")
-        shadows = lab.shadows("out", used + 1)[:used]  # one of them may play the target
+            return context.shadows("out")
+        shadows = context.shadows("out", used + 1)[:used]  # one of them may play the target
         if len(shadows) < used:
-            lab.note(f"shokri learns from {len(shadows)} shadows: there are no {used}")
+            context.note(f"shokri learns from {len(shadows)} shadows: there are no {used}")
         return shadows
 
-    def _train(self, lab: AttackContext, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
-        known, truth = known_answers(lab, shadows)
-        features, classes = attack_features(known, self._sort), lab.public.classes
+    def _train(self, context: AttackContext, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
+        known, truth = known_answers(context, shadows)
+        features, classes = attack_features(known, self._sort), context.knowledge.classes
         models: list[_Model | None] = []
         for label in progress(range(classes), "attack models"):
             rows = known.labels == label
             few = min(truth[rows].sum(), (~truth[rows]).sum()) < self._fewest
-            key = derive_key(lab.public.seed, "shokri", label)
+            key = derive_key(context.knowledge.seed, "shokri", label)
             models.append(None if few else _train(features[rows], truth[rows], key))
         if None in models:
-            some = _some_rows(truth.size, lab.public.seed)
+            some = _some_rows(truth.size, context.knowledge.seed)
             wide = _with_label(features[some], known.labels[some], classes)
-            return (*models, _train(wide, truth[some], derive_key(lab.public.seed, "shokri", classes)))
+            return (*models, _train(wide, truth[some], derive_key(context.knowledge.seed, "shokri", classes)))
         return (*models, None)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from app.attacks.context import AttackContext, Kind
+from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses
@@ -30,7 +30,7 @@ class SongMittal(MembershipAttack):
     threat = Threat(
         sees="probabilities of all classes", data="in-distribution, disjoint from the members", trains="shadow models"
     )
-    shadows: ClassVar[Kind | None] = "out"
+    shadows: ClassVar[ShadowKind | None] = "out"
 
     def __init__(self, fewest: int = 10) -> None:
         """Attack with thresholds by class.
@@ -47,16 +47,18 @@ class SongMittal(MembershipAttack):
     def values(self, responses: Responses) -> Array:
         """(samples,) finite, the higher the more member-like."""
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """How far the number lies above the threshold of the sample's class: 0 or more is called a member."""
-        answers = lab.oracle.responses(target, samples)
+        answers = context.query.responses(target, samples)
         if self.shadows is None:
             return self.values(answers)
-        known, truth = known_answers(lab, lab.shadows(self.shadows))
-        thresholds, common = class_thresholds(self.values(known), truth, known.labels, lab.public.classes, self._fewest)
+        known, truth = known_answers(context, context.shadows(self.shadows))
+        thresholds, common = class_thresholds(
+            self.values(known), truth, known.labels, context.knowledge.classes, self._fewest
+        )
         if common:
-            lab.note(
-                f"{self.name}: {len(common)} of {lab.public.classes} classes share one threshold, for want of "
+            context.note(
+                f"{self.name}: {len(common)} of {context.knowledge.classes} classes share one threshold, for want of "
                 f"{self._fewest} known members and non-members, or because none tells them apart"
             )
         return self.values(answers) - thresholds[answers.labels]
@@ -169,7 +171,7 @@ def _threshold(values: Array, truth: NDArray[np.bool_]) -> float:
     return best_threshold(roc_curve(MembershipScores.of(values, truth)))
 
 
-def known_answers(lab: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
+def known_answers(context: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
     """Answers of every shadow to its members and non-members, one below the other, and which rows are members.
 
     Raises:
@@ -179,7 +181,7 @@ def known_answers(lab: AttackContext, shadows: Sequence[Shadow]) -> tuple[Respon
         raise UserError.of(
             "there is no shadow model left", "the attack cannot learn what members look like", "raise --shadows.count"
         )
-    heard = [lab.oracle.responses(shadow.model, shadow.samples) for shadow in shadows]
+    heard = [context.query.responses(shadow.model, shadow.samples) for shadow in shadows]
     together = Responses(
         np.concatenate([answers.logits for answers in heard]), np.concatenate([answers.labels for answers in heard])
     )

@@ -15,7 +15,7 @@ from torch.optim import Adam
 
 from app.attacks.context import AttackContext
 from app.attacks.membership.attack_net import (
-    Kept,
+    ResultCache,
     Standardise,
     balanced,
     choice_problem,
@@ -80,36 +80,36 @@ class Trajectory(MembershipAttack):
         raise_all([*problems, *choice_problem(self.name, "scale", scale, Scale)])
         self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
         self._scale, self._most = scale, most
-        self._nets: Kept[nn.Module] = Kept(parameters_of)
+        self._nets: ResultCache[nn.Module] = ResultCache(parameters_of)
 
     @abstractmethod
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, stages) float64 losses of a model's training, in the scale of `losses`, the model's own last."""
 
-    def training_shadows(self, lab: AttackContext) -> list[Shadow]:
+    def training_shadows(self, context: AttackContext) -> list[Shadow]:
         """Shadows that the attack network is trained on: all there are."""
-        return known_shadows(lab)
+        return known_shadows(context)
 
-    def losses(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def losses(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, snapshots) float64, finite for finite logits: a loss per snapshot of the model."""
-        answers = [lab.oracle.responses(model, samples, stage) for stage in range(len(model.snapshots))]
+        answers = [context.query.responses(model, samples, stage) for stage in range(len(model.snapshots))]
         return np.stack([log_losses(seen) if self._scale == "log" else seen.losses for seen in answers], axis=1)
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Logit of the member class, any sign, from a network that targets with the same shadows share."""
-        shadows = self.training_shadows(lab)
-        features = self.trajectory(target, samples, lab)
-        net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, lab))
-        return predict(net, [_tensor(features, lab.public)])
+        shadows = self.training_shadows(context)
+        features = self.trajectory(target, samples, context)
+        net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, context))
+        return predict(net, [_tensor(features, context.knowledge)])
 
-    def _train(self, shadows: list[Shadow], lab: AttackContext) -> nn.Module:
-        seed = derive_key(lab.public.seed, self.name)
+    def _train(self, shadows: list[Shadow], context: AttackContext) -> nn.Module:
+        seed = derive_key(context.knowledge.seed, self.name)
         drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
-        seen = [self.trajectory(one.model, known.samples, lab) for one, known in zip(shadows, drawn, strict=True)]
-        features = _tensor(np.concatenate(seen), lab.public)
-        truth = _tensor(np.concatenate([known.truth for known in drawn]), lab.public)
+        seen = [self.trajectory(one.model, known.samples, context) for one, known in zip(shadows, drawn, strict=True)]
+        features = _tensor(np.concatenate(seen), context.knowledge)
+        truth = _tensor(np.concatenate([known.truth for known in drawn]), context.knowledge)
         widths = (features.shape[1], *HIDDEN, 1)
-        net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, lab.public.device)
+        net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, context.knowledge.device)
         fit(
             net,
             [features],
@@ -137,7 +137,7 @@ class UploadTrajectory(Trajectory):
     needs_rounds = 2
     all_rounds = True
 
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, rounds) losses at every round that was seen, at least 2."""
         if len(model.snapshots) < self.needs_rounds:
             raise UserError.of(
@@ -145,7 +145,7 @@ class UploadTrajectory(Trajectory):
                 "one loss is no trajectory",
                 "audit several rounds, or use yeom for one",
             )
-        return self.losses(model, samples, lab)
+        return self.losses(model, samples, context)
 
 
 class DistilledTrajectory(Trajectory):
@@ -203,26 +203,28 @@ class DistilledTrajectory(Trajectory):
         raise_all(option_problems(self.name, {"distilled_shadows": distilled_shadows}, {}))
         raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
-        self._students: Kept[AttackedModel] = Kept(lambda one: sum(stage.vector.numel() for stage in one.snapshots))
+        self._students: ResultCache[AttackedModel] = ResultCache(
+            lambda one: sum(stage.vector.numel() for stage in one.snapshots)
+        )
 
-    def training_shadows(self, lab: AttackContext) -> list[Shadow]:
+    def training_shadows(self, context: AttackContext) -> list[Shadow]:
         """The first shadows: each one costs a distillation."""
         wanted = self._distilled_shadows
         # One more than wanted, since one may play the target; all of them where several do.
-        return lab.shadows("out", wanted + 1)[:wanted] or super().training_shadows(lab)[:wanted]
+        return context.shadows("out", wanted + 1)[:wanted] or super().training_shadows(context)[:wanted]
 
-    def trajectory(self, model: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, epochs + 1) losses of the student after every epoch, and of the model itself."""
-        student = self._students.get(model.key, lambda: self._student(model, lab.public))
-        return np.hstack([self.losses(student, samples, lab), self.losses(model.only_last(), samples, lab)])
+        student = self._students.get(model.key, lambda: self._student(model, context.knowledge))
+        return np.hstack([self.losses(student, samples, context), self.losses(model.only_last(), samples, context)])
 
-    def _student(self, teacher: AttackedModel, public: PublicKnowledge) -> AttackedModel:
+    def _student(self, teacher: AttackedModel, knowledge: PublicKnowledge) -> AttackedModel:
         """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch."""
-        stages = distil(public, teacher.last, public, public.population, self._settings, teacher.last.rate)
-        told = f"{teacher.key}:{teacher.last.round}:{public.seed}:{self._settings}"
+        stages = distil(knowledge, teacher.last, knowledge, knowledge.population, self._settings, teacher.last.rate)
+        told = f"{teacher.key}:{teacher.last.round}:{knowledge.seed}:{self._settings}"
         key = blake2b(told.encode(), digest_size=16).hexdigest()
         return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
 
 
-def _tensor(array: Array, public: PublicKnowledge) -> Tensor:
-    return torch.from_numpy(array).float().to(public.device)
+def _tensor(array: Array, knowledge: PublicKnowledge) -> Tensor:
+    return torch.from_numpy(array).float().to(knowledge.device)

@@ -15,6 +15,6 @@ class Yeom(MembershipAttack):
     name = "yeom"
     threat = Threat(sees="loss on the sample", data="none", trains="nothing")
 
-    def scores(self, target: AttackedModel, samples: Ids, lab: AttackContext) -> Array:
+    def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """Minus the loss, at most 0."""
-        return -lab.oracle.responses(target, samples).losses
+        return -context.query.responses(target, samples).losses

@@ -12,21 +12,21 @@ from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
 from app.attacks.audit_context import AuditContext
 from app.attacks.context import ShadowSource
-from app.attacks.controls import blind_failures, control_room, metric_failures
+from app.attacks.controls import attack_controls, blind_failures, metric_failures
 from app.attacks.findings import AttackConditions, Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import TargetKind
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, adaptation_notes, rounds_to_attack, seen_models
-from app.attacks.protocols.examination import Examination
+from app.attacks.protocols.evaluation import AttackEvaluation
+from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, rounds_to_attack, seen_models
 from app.attacks.shadows.federated import FederatedShadows
-from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, Mode, ShadowSettings
+from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
 from app.errors import UserError
 from app.metrics.comparison import PairedDifference, compare_auc
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve, tpr_at_fpr
 
-Controls = Literal["withhold", "warn", "skip"]
+ControlPolicy = Literal["withhold", "warn", "skip"]
 """What happens to the numbers of an attack that fails a control."""
 
 
@@ -47,12 +47,12 @@ class AuditSettings:
     rounds: tuple[int, ...] = ()
     shadows: ShadowSettings = DEFAULT_SHADOWS
     calibrate: bool = True
-    controls: Controls = "withhold"
+    controls: ControlPolicy = "withhold"
     adaptive: bool = True
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PlannedAttack:
     """One attack on one target by one attacker.
 
     Attributes:
@@ -63,14 +63,14 @@ class Attempt:
     """
 
     attack: MembershipAttack
-    choice: Choice
-    mode: Mode
+    selection: TargetSelection
+    mode: ShadowMode
     retrained: bool
 
     @property
     def adaptation(self) -> str:
         """Everything that the attacker does because it knows the defense; empty for nothing."""
-        return "+".join(filter(None, [adapted_name(self.choice.adaptations), RETRAINED if self.retrained else ""]))
+        return "+".join(filter(None, [adapted_name(self.selection.adaptations), RETRAINED if self.retrained else ""]))
 
 
 class Audit(Protocol):
@@ -87,58 +87,62 @@ class Audit(Protocol):
         """
         self._attacks, self._settings = tuple(attacks), settings
 
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """Every attack on every target, by attackers who do not know the defenses and by those who do."""
-        world.check_disjoint()
-        sources, blind = self._sources(world), self._blind(world)
+        audit.check_disjoint()
+        sources, blind = self._sources(audit), self._blind(audit)
         for kind in self._settings.targets:
-            remark = self._unmatched(world, kind)
-            for round_ in rounds_to_attack(world, self._settings.rounds):
+            remark = self._unmatched(audit, kind)
+            for round_ in rounds_to_attack(audit, self._settings.rounds):
                 losses: dict[tuple[Adaptation, ...], Finding] = {}
-                for attempt in self._attempts(world, kind, round_):
-                    finding = self._gated(world, attempt.attack, self._attempted(world, sources, attempt), blind)
-                    adaptations = attempt.choice.adaptations
+                for attempt in self._attempts(audit, kind, round_):
+                    finding = self._gated(audit, attempt.attack, self._attempted(audit, sources, attempt), blind)
+                    adaptations = attempt.selection.adaptations
                     if attempt.attack.name == "yeom":
                         losses[adaptations] = finding
                     finding = _compared(finding, losses.get(adaptations))
-                    yield finding if attempt.adaptation else finding.noting(*remark)
+                    yield finding if attempt.adaptation else finding.with_notes(*remark)
 
-    def _attempts(self, world: AuditContext, kind: TargetKind, round_: int) -> Iterator[Attempt]:
+    def _attempts(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
         """Attack by attack; first the attacker who does not know the defenses."""
-        mode, public = self._settings.shadows.mode, world.public
-        adapted = called_for(public.traits, kind) if self._settings.adaptive else []
-        marked = mode == "both" or any(map(marks_models, public.defenses))
+        mode, knowledge = self._settings.shadows.mode, audit.knowledge
+        adapted = called_for(knowledge.traits, kind) if self._settings.adaptive else []
+        marked = mode == "both" or any(map(marks_models, knowledge.defenses))
         for attack in self._attacks:
             for made in _modes(mode, attack):
                 retrained = made == "federated" and marked and attack.shadows is not None
                 for adaptations in ((), *adapted):
-                    yield Attempt(attack, Choice(kind, round_, attack.all_rounds, adaptations), made, retrained)
+                    yield PlannedAttack(
+                        attack, TargetSelection(kind, round_, attack.all_rounds, adaptations), made, retrained
+                    )
 
-    def _attempted(self, world: AuditContext, sources: Mapping[Mode, ShadowSource], attempt: Attempt) -> Finding:
-        settings, attack, choice = self._settings, attempt.attack, attempt.choice
+    def _attempted(
+        self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], attempt: PlannedAttack
+    ) -> Finding:
+        settings, attack, selection = self._settings, attempt.attack, attempt.selection
         conditions = AttackConditions(
             attack=attack.name,
-            target=choice.name(world),
+            target=selection.name(audit),
             protocol=self.name,
-            adversary=choice.adversary(world),
+            adversary=selection.adversary(audit),
             threat=attack.threat,
             shadows=f"{settings.shadows.count} {attempt.mode}" if attack.shadows else "none",
             adaptation=attempt.adaptation,
         )
-        examination = Examination(world, sources[attempt.mode], attack, settings.calibrate)
+        examination = AttackEvaluation(audit, sources[attempt.mode], attack, settings.calibrate)
 
         def found() -> Finding:
-            models = seen_models(world, choice, settings.rounds)
+            models = seen_models(audit, selection, settings.rounds)
             told = [*adaptation_notes(models), *([RETRAINED_WHAT] if attempt.retrained else [])]
-            return examination.finding(models, conditions).noting(*told)
+            return examination.finding(models, conditions).with_notes(*told)
 
         return guarded(conditions, found)
 
-    def _unmatched(self, world: AuditContext, kind: TargetKind) -> list[str]:
+    def _unmatched(self, audit: AuditContext, kind: TargetKind) -> list[str]:
         """A remark where no attacker adapts to some defense."""
-        attempts = list(self._attempts(world, kind, world.public.rounds))
-        used = {adaptation for attempt in attempts for adaptation in attempt.choice.adaptations}
-        left = unmatched(world.public.defenses, used, kind)
+        attempts = list(self._attempts(audit, kind, audit.knowledge.rounds))
+        used = {adaptation for attempt in attempts for adaptation in attempt.selection.adaptations}
+        left = unmatched(audit.knowledge.defenses, used, kind)
         if not left or any(attempt.retrained for attempt in attempts):
             return []
         remedy = (
@@ -146,44 +150,44 @@ class Audit(Protocol):
         )
         return [f"no attacker who adapts to {' and '.join(left)} was tried: {remedy}"]
 
-    def _sources(self, world: AuditContext) -> Mapping[Mode, ShadowSource]:
-        settings, sources = self._settings.shadows, dict[Mode, ShadowSource]()
+    def _sources(self, audit: AuditContext) -> Mapping[ShadowMode, ShadowSource]:
+        settings, sources = self._settings.shadows, dict[ShadowMode, ShadowSource]()
         if settings.mode != "federated":
-            sources["central"] = CentralShadows(world.public, world.audited, settings.count, world.cache)
+            sources["central"] = CentralShadows(audit.knowledge, audit.audited, settings.count, audit.cache)
         if settings.mode == "central":
             return sources
-        if world.federations is None:
+        if audit.federations is None:
             raise UserError.of(
                 f"shadows.mode is {settings.mode}, but the federation cannot be repeated here",
                 "there would be no shadow models",
                 "start the attack with `rampart fit` or `rampart attack`, or use shadows.mode central",
             )
         sources["federated"] = FederatedShadows(
-            world.public, world.audited, world.kept_rounds, world.federations, settings.count, world.cache
+            audit.knowledge, audit.audited, audit.kept_rounds, audit.federations, settings.count, audit.cache
         )
         return sources
 
-    def _blind(self, world: AuditContext) -> list[str]:
+    def _blind(self, audit: AuditContext) -> list[str]:
         if self._settings.controls == "skip":
             return []
-        members, outside = (np.concatenate(list(part)) for part in (world.truth.members, world.truth.nonmembers))
-        return blind_failures(world.public.store, members, outside, world.public.seed)
+        members, outside = (np.concatenate(list(part)) for part in (audit.truth.members, audit.truth.nonmembers))
+        return blind_failures(audit.knowledge.store, members, outside, audit.knowledge.seed)
 
-    def _gated(self, world: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
+    def _gated(self, audit: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
         """The finding, without its numbers where a control has failed."""
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):
             return finding
-        tried = control_room().failures(attack, world.cache)
-        failures = [*tried, *metric_failures(finding.scores, world.public.seed), *blind]
+        tried = attack_controls().failures(attack, audit.cache)
+        failures = [*tried, *metric_failures(finding.scores, audit.knowledge.seed), *blind]
         if not failures:
             return finding
         reason = f"a control failed: {'; '.join(failures)}"
         if self._settings.controls == "warn":
-            return finding.noting(reason)
+            return finding.with_notes(reason)
         return replace(finding, leakage=NotAvailable(f"withheld, {reason}"), clients=(), capacities=())
 
 
-def _modes(mode: Mode, attack: MembershipAttack) -> tuple[Mode, ...]:
+def _modes(mode: ShadowMode, attack: MembershipAttack) -> tuple[ShadowMode, ...]:
     """How the shadows of an attack are made; without shadows of its own, once is enough."""
     if mode != "both":
         return (mode,)
@@ -205,7 +209,7 @@ def _compared(finding: Finding, loss: Finding | None) -> Finding:
         and difference.difference > 0
         and difference.verdict != "indistinguishable"
     ):
-        return finding.noting(
+        return finding.with_notes(
             f"uncalibrated: weaker than the plain loss by {difference.difference:.3f} of AUC, so the shadows probably "
             "do not match the target"
         )

@@ -27,7 +27,7 @@ class Protocol(ABC):
     """Rounds (counted from 1) that it attacks beside the last ones."""
 
     @abstractmethod
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """Run the attacks one after the other; a result is given as soon as it is there."""
 
 
@@ -42,10 +42,10 @@ def guarded(conditions: AttackConditions, attempt: Callable[[], Finding]) -> Fin
 
 
 def capacity_rows(
-    world: AuditContext, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP
+    audit: AuditContext, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP
 ) -> tuple[CapacityRow, ...]:
     """Leakage by width, widest first; empty where all clients train one width."""
-    rates = world.rates
+    rates = audit.rates
     if len(set(rates)) < 2:
         return ()
     found = []

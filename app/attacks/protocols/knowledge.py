@@ -17,7 +17,7 @@ from app.attacks.membership.base import Threat
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Snapshot, TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
-from app.attacks.protocols.choices import Choice
+from app.attacks.protocols.target_selection import TargetSelection
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
@@ -118,20 +118,20 @@ def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude
 
 @torch.no_grad()
 def ask_in_order(
-    public: PublicKnowledge, oracle: ModelQuery, snapshot: Snapshot, samples: Ids, chunk: int
+    knowledge: PublicKnowledge, query: ModelQuery, snapshot: Snapshot, samples: Ids, chunk: int
 ) -> Responses:
     """Answers to samples asked for in their given order, in chunks of so many, as the papers' code does.
 
     A network that normalises by the statistics of the batch then tells members from non-members by the company they
     come in; `ModelQuery.responses` mixes them.
     """
-    net, ids = oracle.network(snapshot), torch.from_numpy(samples)
+    net, ids = query.network(snapshot), torch.from_numpy(samples)
     logits = []
-    own = public.auxiliary if len(public.auxiliary) > 1 else samples
-    with statistics_context(net, public.store, torch.from_numpy(own), public.batch_size), public.precision():
+    own = knowledge.auxiliary if len(knowledge.auxiliary) > 1 else samples
+    with statistics_context(net, knowledge.store, torch.from_numpy(own), knowledge.batch_size), knowledge.precision():
         for batch in merge_short(ids.split(chunk), least=2):
-            logits.append(net(public.store.batch(batch, public.dtype)[0]).double().cpu().numpy())
-    labels = public.store.labels[ids.to(public.store.device)].cpu().numpy()
+            logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu().numpy())
+    labels = knowledge.store.labels[ids.to(knowledge.store.device)].cpu().numpy()
     return Responses(np.concatenate(logits), labels)
 
 
@@ -141,26 +141,26 @@ def joined(parts: Sequence[Responses]) -> Responses:
 
 
 def on_last_round(
-    world: AuditContext,
+    audit: AuditContext,
     kind: TargetKind,
     named: tuple[str, str, Threat],
-    attack: Callable[[AuditContext, Choice, AttackConditions], Finding],
+    attack: Callable[[AuditContext, TargetSelection, AttackConditions], Finding],
     adaptations: tuple[Adaptation, ...] = (),
 ) -> Finding:
     """What an attack finds in the last models of one kind, or why it finds nothing.
 
     Args:
-        world: the run under attack.
+        audit: the run under attack.
         kind: of the target.
         named: attack, protocol and threat, for the conditions.
         attack: makes the finding.
         adaptations: what the attacker does to the models before, knowing the defense.
     """
-    choice = Choice(kind, world.public.rounds, all_rounds=False, adaptations=adaptations)
+    selection = TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=adaptations)
     name, protocol, threat = named
-    adversary, adapted = choice.adversary(world), adapted_name(adaptations)
-    conditions = AttackConditions(name, choice.name(world), protocol, adversary, threat, adaptation=adapted)
-    return guarded(conditions, lambda: attack(world, choice, conditions))
+    adversary, adapted = selection.adversary(audit), adapted_name(adaptations)
+    conditions = AttackConditions(name, selection.name(audit), protocol, adversary, threat, adaptation=adapted)
+    return guarded(conditions, lambda: attack(audit, selection, conditions))
 
 
 def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:
@@ -170,12 +170,12 @@ def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> Membership
     return MembershipScores.of(scores, truth, samples, np.full(len(samples), client))
 
 
-def federation_rows(world: AuditContext, scores: Array, sets: LabelledSets) -> MembershipScores:
+def federation_rows(audit: AuditContext, scores: Array, sets: LabelledSets) -> MembershipScores:
     """Rows of the whole federation: members with the client that owns them, then non-members that belong to nobody."""
     samples = np.concatenate([sets.members, sets.nonmembers])
     owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
-    for client in world.clients:
-        owner[np.isin(samples, world.truth.members[client])] = client
+    for client in audit.clients:
+        owner[np.isin(samples, audit.truth.members[client])] = client
     return MembershipScores.of(scores, owner != NO_CLIENT, samples, owner)
 
 
@@ -213,7 +213,7 @@ def client_figure(name: str, values: Mapping[int, float]) -> ReportedNumber:
 
 
 def concluded(
-    world: AuditContext,
+    audit: AuditContext,
     conditions: AttackConditions,
     rows: Sequence[MembershipScores],
     decisions: Sequence[Decision],
@@ -224,7 +224,7 @@ def concluded(
     """A finding on the protocol's own rows, with its own decisions.
 
     Args:
-        world: the run under attack.
+        audit: the run under attack.
         conditions: of the attack.
         rows: evaluated samples of every target; none where nothing could be attacked.
         decisions: on them, in the same order.
@@ -236,13 +236,13 @@ def concluded(
     if not rows:
         return unavailable(conditions, "; ".join(reasons) or "there is no model to attack")
     scores = MembershipScores.joined(rows)
-    sizes = {client: len(world.truth.members[client]) for client in world.clients}
+    sizes = {client: len(audit.truth.members[client]) for client in audit.clients}
     return Finding(
         conditions=conditions,
         scores=scores,
         leakage=replace(measure_leakage(scores), known=known_threshold(total_decision(decisions))),
         clients=client_table(scores, sizes),
-        capacities=capacity_rows(world, scores),
+        capacities=capacity_rows(audit, scores),
         figures=tuple(figures),
-        notes=(*world.notes, *dict.fromkeys(notes), *reasons),
+        notes=(*audit.notes, *dict.fromkeys(notes), *reasons),
     )

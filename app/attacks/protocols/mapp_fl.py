@@ -13,7 +13,6 @@ from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.base import Threat
 from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import Protocol
-from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -28,6 +27,7 @@ from app.attacks.protocols.knowledge import (
     known_count,
     on_last_round,
 )
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch
@@ -73,51 +73,51 @@ class MappFL(Protocol):
         """
         self._attacks, self._exclude = chosen_attacks(attacks, self.possible, self.name), exclude_known
 
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """Every client's last upload, then the server's model."""
         if self._attacks:
-            yield on_last_round(world, "uploads", ("yeom", self.name, self.threat), self._uploads)
-            yield on_last_round(world, "global", ("yeom", self.name, self.threat), self._server)
+            yield on_last_round(audit, "uploads", ("yeom", self.name, self.threat), self._uploads)
+            yield on_last_round(audit, "global", ("yeom", self.name, self.threat), self._server)
 
     def sets(self, members: Ids, test: Ids, known: int, seed: int) -> LabelledSets:
         """Known and evaluated samples of one target, the latter at most 5000 of each kind."""
         return both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
 
-    def _client_sets(self, world: AuditContext, client: int) -> LabelledSets | NotAvailable:
-        members = world.truth.members[client]
+    def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
+        members = audit.truth.members[client]
         try:
-            return self.sets(members, world.truth.test, known_count(len(members)), world.public.seed)
+            return self.sets(members, audit.truth.test, known_count(len(members)), audit.knowledge.seed)
         except UserError as error:
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
-    def _uploads(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
-        rows, decisions, told, notes, missing = [], [], {}, _remarks(world), []
-        for client, model in seen_models(world, choice, ()).items():
-            sets = self._client_sets(world, client)
+    def _uploads(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        rows, decisions, told, notes, missing = [], [], {}, _remarks(audit), []
+        for client, model in seen_models(audit, selection, ()).items():
+            sets = self._client_sets(audit, client)
             if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
                 missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
                 continue
-            losses = _losses(world, model, sets)
+            losses = _losses(audit, model, sets)
             found = evaluated_rows(-losses.evaluated, sets, client)
             rows.append(found)
             decisions.append(self._decision(found, _known_rows(losses, sets, client)))
             told[client] = losses.advantages()
             notes += _overlaps(sets)
         figures = _client_figures(told)
-        extra, reason = _correlation(world, figures)
-        return concluded(world, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
+        extra, reason = _correlation(audit, figures)
+        return concluded(audit, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
 
-    def _server(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
-        (model,) = seen_models(world, choice, ()).values()
+    def _server(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        (model,) = seen_models(audit, selection, ()).values()
         assert isinstance(model, AttackedModel)
-        members = np.sort(np.concatenate(world.truth.members))
-        sets = self.sets(members, world.truth.test, SERVER_KNOWLEDGE, world.public.seed)
-        losses = _losses(world, model, sets)
-        rows = federation_rows(world, -losses.evaluated, sets)
+        members = np.sort(np.concatenate(audit.truth.members))
+        sets = self.sets(members, audit.truth.test, SERVER_KNOWLEDGE, audit.knowledge.seed)
+        losses = _losses(audit, model, sets)
+        rows = federation_rows(audit, -losses.evaluated, sets)
         known = LabelledSets(sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers)
-        decision = self._decision(rows, federation_rows(world, -losses.known, known))
+        decision = self._decision(rows, federation_rows(audit, -losses.known, known))
         figures = [ReportedNumber(name, value) for name, value in losses.advantages().items()]
-        return concluded(world, conditions, [rows], [decision], figures, [*_remarks(world), *_overlaps(sets)])
+        return concluded(audit, conditions, [rows], [decision], figures, [*_remarks(audit), *_overlaps(sets)])
 
     def _decision(self, rows: MembershipScores, known: MembershipScores) -> Decision:
         return decide_with_knowledge(rows, known, "mean", allow_overlap=not self._exclude)
@@ -183,11 +183,11 @@ def _first_half(values: Array) -> NDArray[np.bool_]:
     return np.arange(len(values)) < len(values) // 2
 
 
-def _losses(world: AuditContext, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
+def _losses(audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
     """Known members, known non-members and the evaluated samples are asked for one after the other."""
 
     def ask(samples: Ids) -> Responses:
-        return ask_in_order(world.public, world.oracle, model.last, samples, CHUNK)
+        return ask_in_order(audit.knowledge, audit.query, model.last, samples, CHUNK)
 
     known = joined([ask(sets.known_members), ask(sets.known_nonmembers)])
     evaluated = ask(np.concatenate([sets.members, sets.nonmembers]))
@@ -204,12 +204,12 @@ def _client_figures(told: dict[int, dict[str, float]]) -> list[ReportedNumber]:
     return [client_figure(name, {client: values[name] for client, values in told.items()}) for name in names]
 
 
-def _correlation(world: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:
+def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:
     """Figure 1(a): Pearson correlation of log10 size and advantage, or why there is none."""
     if not figures:
         return [], []
     clients, values = zip(*figures[0].per_client, strict=True)
-    sizes = [len(world.truth.members[client]) for client in clients]
+    sizes = [len(audit.truth.members[client]) for client in clients]
     found = size_correlation(sizes, values, SMALLEST_CLIENT)
     if isinstance(found, SizeCorrelation):
         return [ReportedNumber("Pearson of log10 size and Adv", found.pearson.value)], []
@@ -220,8 +220,8 @@ def _overlaps(sets: LabelledSets) -> list[str]:
     return ["some known samples are also evaluated, as in the paper's code"] if sets.overlap else []
 
 
-def _remarks(world: AuditContext) -> list[str]:
+def _remarks(audit: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target itself", OFFICIAL_TEST]
-    if evaluates_by_batch(world.public.prototype):
+    if evaluates_by_batch(audit.knowledge.prototype):
         notes.append("members are asked for before non-members: the statistics of each batch tell which is which")
     return notes

@@ -17,7 +17,6 @@ from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.protocols.base import Protocol
-from app.attacks.protocols.choices import Choice, adaptation_notes, resolved, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -30,6 +29,7 @@ from app.attacks.protocols.knowledge import (
     legacy_order,
     on_last_round,
 )
+from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
 from app.attacks.responses import Ids
 from app.attacks.targets import Models, uploaded_models
 from app.errors import UserError, raise_all
@@ -87,13 +87,13 @@ class MemDefensePaper(Protocol):
         raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
         self._settings, self._adaptive = settings, adaptive
 
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """Local models over several rounds, then the last global model; also by somebody who knows the defense."""
         kinds: tuple[TargetKind, ...] = ("uploads", "global") if self._attacks else ()
         for kind in kinds:
             attack = self._local if kind == "uploads" else self._global
-            for adaptations in ((), *(called_for(world.public.traits, kind) if self._adaptive else ())):
-                yield on_last_round(world, kind, ("nasr", self.name, self.threat), attack, adaptations)
+            for adaptations in ((), *(called_for(audit.knowledge.traits, kind) if self._adaptive else ())):
+                yield on_last_round(audit, kind, ("nasr", self.name, self.threat), attack, adaptations)
 
     def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
         """Equally many known and evaluated samples of each kind, all different.
@@ -117,9 +117,9 @@ class MemDefensePaper(Protocol):
         inside, outside = legacy_order(members, seed), legacy_order(test, seed)
         return LabelledSets(inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count])
 
-    def rounds(self, world: AuditContext) -> tuple[tuple[int, ...], str]:
+    def rounds(self, audit: AuditContext) -> tuple[tuple[int, ...], str]:
         """Rounds to look at, and a remark where they are not the paper's."""
-        kept = world.kept_rounds
+        kept = audit.kept_rounds
         wanted = tuple(round_ for round_ in kept if round_ in self.rounds_to_keep)
         if len(wanted) == len(self.rounds_to_keep):
             return wanted, ""
@@ -127,63 +127,63 @@ class MemDefensePaper(Protocol):
         used = wanted or kept
         return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
 
-    def _local(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
-        rounds, remark = self.rounds(world)
-        models = self._local_models(world, choice, rounds)
+    def _local(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        rounds, remark = self.rounds(audit)
+        models = self._local_models(audit, selection, rounds)
         rows, decisions, missing, notes = [], [], [], [*_remarks(), *([remark] if remark else [])]
         notes += adaptation_notes(models)
         for client, model in models.items():
             if self._clients is not None and client >= self._clients:
                 notes.append(f"only the first {self._clients} clients were attacked")
                 break
-            sets = self._client_sets(world, client)
+            sets = self._client_sets(audit, client)
             if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
                 missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
                 continue
-            rows.append(evaluated_rows(self._scores(world, model, sets), sets, client))
+            rows.append(evaluated_rows(self._scores(audit, model, sets), sets, client))
             decisions.append(decide(rows[-1], 0.0))
-            notes += _shortened(sets, world.truth.members[client], client)
+            notes += _shortened(sets, audit.truth.members[client], client)
         told = {int(own.client_ids[0]): 100 * accuracy(found) for own, found in zip(rows, decisions, strict=True)}
         figures = [client_figure("A_att_l %", told)] if told else []
-        return concluded(world, conditions, rows, decisions, figures, notes, missing)
+        return concluded(audit, conditions, rows, decisions, figures, notes, missing)
 
-    def _local_models(self, world: AuditContext, choice: Choice, rounds: tuple[int, ...]) -> Models:
-        view, reading = world.transcript.server_view(), choice.reading(world, rounds)
-        return resolved(uploaded_models(view, world.public, rounds, "memdefense", last=False, reading=reading))
+    def _local_models(self, audit: AuditContext, selection: TargetSelection, rounds: tuple[int, ...]) -> Models:
+        view, reading = audit.transcript.server_view(), selection.reading(audit, rounds)
+        return resolved(uploaded_models(view, audit.knowledge, rounds, "memdefense", last=False, reading=reading))
 
-    def _global(self, world: AuditContext, choice: Choice, conditions: AttackConditions) -> Finding:
-        models = seen_models(world, choice, ())
+    def _global(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        models = seen_models(audit, selection, ())
         model = models[NO_CLIENT]
         if isinstance(model, NotAvailable):
-            return concluded(world, conditions, [], [], [], [], [model.reason])
-        members = np.sort(np.concatenate(world.truth.members))
-        sets = self.halves(members, world.truth.test, world.public.seed, MOST_GLOBAL)
-        rows = federation_rows(world, self._scores(world, model, sets), sets)
+            return concluded(audit, conditions, [], [], [], [], [model.reason])
+        members = np.sort(np.concatenate(audit.truth.members))
+        sets = self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
+        rows = federation_rows(audit, self._scores(audit, model, sets), sets)
         decision = decide(rows, 0.0)
         figures, notes = (
             [ReportedNumber("A_att_g %", 100 * accuracy(decision))],
             [*_remarks(), *adaptation_notes(models)],
         )
-        return concluded(world, conditions, [rows], [decision], figures, notes)
+        return concluded(audit, conditions, [rows], [decision], figures, notes)
 
-    def _client_sets(self, world: AuditContext, client: int) -> LabelledSets | NotAvailable:
+    def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
         try:
-            return self.halves(world.truth.members[client], world.truth.test, world.public.seed)
+            return self.halves(audit.truth.members[client], audit.truth.test, audit.knowledge.seed)
         except UserError as error:
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
-    def _scores(self, world: AuditContext, model: AttackedModel, sets: LabelledSets) -> Array:
+    def _scores(self, audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> Array:
         """Logits of the member class: 0 or more is a probability of 1/2 or more."""
         examples = Examples(model, sets.known_members, sets.known_nonmembers)
-        seed = derive_key(world.public.seed, "memdefense", model.client)
-        settings = self._settings or paper_settings(world.oracle, model)
-        trained = train_nasr(world.oracle, [examples], settings, seed)
+        seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
+        settings = self._settings or paper_settings(audit.query, model)
+        trained = train_nasr(audit.query, [examples], settings, seed)
         return trained.scores(model, np.concatenate([sets.members, sets.nonmembers]))
 
 
-def paper_settings(oracle: ModelQuery, model: AttackedModel) -> NasrSettings:
+def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:
     """The paper's attack network, with as many kernels as give the wide layers of a target no larger a network."""
-    inputs = max(last_linear(oracle.network(snapshot)).in_features for snapshot in model.snapshots)
+    inputs = max(last_linear(query.network(snapshot)).in_features for snapshot in model.snapshots)
     return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_CELLS // inputs)))
 
 

@@ -13,7 +13,6 @@ from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import choice_problem, option_problems
 from app.attacks.membership.distillation import TeacherMode
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -26,7 +25,8 @@ from app.attacks.protocols.knowledge import (
     legacy_order,
     nearest_tpr,
 )
-from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Bench, Confidence, TaxonomySettings
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
+from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Confidence, TaxonomyContext, TaxonomySettings
 from app.errors import raise_all
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -86,43 +86,43 @@ class Taxonomy(Protocol):
             *(teacher_mode, student_epochs, attack_epochs),
         )
 
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """The attacks on all last uploads; the last result also has the means over the attacks."""
-        bench, told = Bench(world, self._settings), {}
-        choice = Choice("uploads", world.public.rounds, all_rounds=False)
+        setup, told = TaxonomyContext(audit, self._settings), {}
+        selection = TargetSelection("uploads", audit.knowledge.rounds, all_rounds=False)
         for name in self._attacks:
             conditions = AttackConditions(
-                name, choice.name(world), self.name, choice.adversary(world), THREATS[name], self._shadows(name)
+                name, selection.name(audit), self.name, selection.adversary(audit), THREATS[name], self._shadows(name)
             )
-            finding = guarded(conditions, partial(self._attacked, bench, choice, conditions))
+            finding = guarded(conditions, partial(self._attacked, setup, selection, conditions))
             told[name] = finding.figures
             if name == self._attacks[-1]:
                 finding = replace(finding, figures=(*finding.figures, *mean_figures(told)))
             yield finding
 
-    def sets(self, world: AuditContext, client: int) -> LabelledSets:
+    def sets(self, audit: AuditContext, client: int) -> LabelledSets:
         """The first samples of client and test set, at most 5000 of each, and known ones drawn from all of them."""
-        members, test, seed = world.truth.members[client], world.truth.test, world.public.seed
+        members, test, seed = audit.truth.members[client], audit.truth.test, audit.knowledge.seed
         known, count = known_count(len(members)), min(len(members), len(test), MOST_EVALUATED)
         fronts = legacy_order(members, seed)[:known], legacy_order(test, seed)[:known]
         return LabelledSets(*fronts, members[:count], test[:count])
 
-    def _attacked(self, bench: Bench, choice: Choice, conditions: AttackConditions) -> Finding:
+    def _attacked(self, setup: TaxonomyContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         rows: dict[int, MembershipScores] = {}
         decisions: dict[int, Decision] = {}
-        missing, bench.notes = [], [*_remarks(bench.world), *self._notes(conditions.attack)]
-        for client, model in seen_models(bench.world, choice, ()).items():
+        missing, setup.notes = [], [*_remarks(setup.audit), *self._notes(conditions.attack)]
+        for client, model in seen_models(setup.audit, selection, ()).items():
             if isinstance(model, NotAvailable):
                 missing.append(model.reason)
                 continue
-            sets = self.sets(bench.world, client)
-            scored = ATTACKS[conditions.attack](bench, model, sets)
+            sets = self.sets(setup.audit, client)
+            scored = ATTACKS[conditions.attack](setup, model, sets)
             truth = np.arange(len(scored.known)) < len(sets.known_members)
             unit = evaluated_rows(scored.evaluated, sets, client)
             decisions[client] = decide(unit, grid_threshold(scored.known, truth), "knowledge")
             rows[client] = evaluated_rows(scored.ranks, sets, client)
         found, judged = list(rows.values()), list(decisions.values())
-        return concluded(bench.world, conditions, found, judged, _figures(rows, decisions), bench.notes, missing)
+        return concluded(setup.audit, conditions, found, judged, _figures(rows, decisions), setup.notes, missing)
 
     def _shadows(self, attack: str) -> str:
         return {"yeom": "none", "lira": f"{self._settings.shadows} central", "tmia": "1 central"}[attack]
@@ -163,9 +163,9 @@ def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) 
     ]
 
 
-def _remarks(world: AuditContext) -> list[str]:
+def _remarks(audit: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target, and they are among the evaluated", OFFICIAL_TEST]
     notes.append("TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %")
-    if evaluates_by_batch(world.public.prototype):
+    if evaluates_by_batch(audit.knowledge.prototype):
         notes.append("members and non-members are asked for apart: the statistics of each batch tell which is which")
     return notes

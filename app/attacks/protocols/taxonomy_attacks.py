@@ -67,19 +67,19 @@ class TaxonomySettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class OrderedQuery:
     """Networks of one kind, and who asks them."""
 
-    public: PublicKnowledge
-    oracle: ModelQuery
+    knowledge: PublicKnowledge
+    query: ModelQuery
 
     def ask(self, snapshot: Snapshot, parts: Sequence[Ids]) -> Responses:
         """Answers to the parts, each asked for by itself."""
-        return joined([ask_in_order(self.public, self.oracle, snapshot, part, BATCH) for part in parts])
+        return joined([ask_in_order(self.knowledge, self.query, snapshot, part, BATCH) for part in parts])
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class TaxonomyScores:
     """Scores of one target.
 
     Attributes:
@@ -93,31 +93,31 @@ class Scored:
     known: Array
 
 
-class Bench:
+class TaxonomyContext:
     """What the attacks on one run have in common: targets as they are, shadows with running statistics.
 
     Attributes:
-        world: the run under attack.
+        audit: the run under attack.
         settings: sizes and readings.
         notes: remarks of the attack that is running.
         targets: the clients' networks.
         shadows: networks of shadows and students.
     """
 
-    def __init__(self, world: AuditContext, settings: TaxonomySettings) -> None:
-        self.world, self.settings = world, settings
+    def __init__(self, audit: AuditContext, settings: TaxonomySettings) -> None:
+        self.audit, self.settings = audit, settings
         self.notes: list[str] = []
         recipe = LocalTraining(epochs=settings.shadow_epochs, batch_size=BATCH, optimizer=partial(Adam, lr=1e-3))
         # One round of many epochs: the optimiser is new in every round.
         own = replace(
-            world.public, prototype=_with_averages(world.public.prototype), local=recipe, learning_rates=(1e-3,)
+            audit.knowledge, prototype=_with_averages(audit.knowledge.prototype), local=recipe, learning_rates=(1e-3,)
         )
-        self.targets, self.shadows = Side(world.public, world.oracle), Side(own, ModelQuery(own))
-        self._cache = ShadowCache(world.cache)
+        self.targets, self.shadows = OrderedQuery(audit.knowledge, audit.query), OrderedQuery(own, ModelQuery(own))
+        self._cache = ShadowCache(audit.cache)
 
     def auxiliary(self, client: int) -> Ids:
         """Members of all other clients, one client after the other."""
-        others = [own for other, own in enumerate(self.world.truth.members) if other != client]
+        others = [own for other, own in enumerate(self.audit.truth.members) if other != client]
         if sum(map(len, others)) < 8:
             raise UserError.of(
                 f"the clients beside client {client} have {sum(map(len, others))} samples",
@@ -129,53 +129,57 @@ class Bench:
     def train(self, sets: Sequence[Ids], purpose: str, client: int) -> list[AttackedModel]:
         """Models of the server's width, one per training set."""
         jobs = [ShadowJob(number, 1.0, samples) for number, samples in enumerate(sets)]
-        seed = derive_key(self.world.public.seed, f"taxonomy-{purpose}", client)
-        return train_or_find(self.shadows.public, jobs, (1,), seed, self._cache)
+        seed = derive_key(self.audit.knowledge.seed, f"taxonomy-{purpose}", client)
+        return train_or_find(self.shadows.knowledge, jobs, (1,), seed, self._cache)
 
 
-def yeom(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+def yeom(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
     """Losses (App. B-A), scaled to 0 .. 1 apart for known and for evaluated samples."""
-    losses, known = _halves(bench.targets.ask(model.last, _parts(sets)).losses, sets)
-    return Scored(-losses, unit_scores(losses), unit_scores(known))
+    losses, known = _halves(setup.targets.ask(model.last, _parts(sets)).losses, sets)
+    return TaxonomyScores(-losses, unit_scores(losses), unit_scores(known))
 
 
-def lira(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+def lira(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
     """Offline LiRA (App. B-B): where the target's confidence lies among those of shadows without the sample."""
-    settings, auxiliary, parts = bench.settings, bench.auxiliary(model.client), _parts(sets)
+    settings, auxiliary, parts = setup.settings, setup.auxiliary(model.client), _parts(sets)
     if len(auxiliary) <= settings.shadow_size:
-        bench.notes.append(f"all shadows are trained on the same samples: there are no {settings.shadow_size} to draw")
+        setup.notes.append(f"all shadows are trained on the same samples: there are no {settings.shadow_size} to draw")
     drawn = [legacy_order(auxiliary, number)[: settings.shadow_size] for number in range(settings.shadows)]
-    shadows = bench.train(drawn, "lira", model.client)
-    heard = [confidences(bench.shadows.ask(shadow.last, parts), settings.conf) for shadow in shadows]
-    scores = normal_cdf(confidences(bench.targets.ask(model.last, parts), settings.conf), np.stack(heard))
+    shadows = setup.train(drawn, "lira", model.client)
+    heard = [confidences(setup.shadows.ask(shadow.last, parts), settings.conf) for shadow in shadows]
+    scores = normal_cdf(confidences(setup.targets.ask(model.last, parts), settings.conf), np.stack(heard))
     evaluated, known = _halves(scores, sets)
-    return Scored(evaluated, evaluated, known)
+    return TaxonomyScores(evaluated, evaluated, known)
 
 
-def tmia(bench: Bench, model: AttackedModel, sets: LabelledSets) -> Scored:
+def tmia(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
     """tMIA (App. B-C): a network trained on one shadow reads the losses of a student and of the target itself."""
-    members, nonmembers, rest = quarters(bench, model.client)
-    (shadow,) = bench.train([members], "tmia", model.client)
-    learned = _trajectories(bench, bench.shadows, shadow.last, rest, [members, nonmembers])
-    read = _trajectories(bench, bench.targets, model.last, rest, _parts(sets))
+    members, nonmembers, rest = quarters(setup, model.client)
+    (shadow,) = setup.train([members], "tmia", model.client)
+    learned = _trajectories(setup, setup.shadows, shadow.last, rest, [members, nonmembers])
+    read = _trajectories(setup, setup.targets, model.last, rest, _parts(sets))
     truth = torch.arange(len(learned)) < len(members)
-    seed, device = derive_key(bench.world.public.seed, "taxonomy-attack-net", model.client), learned.device
+    seed, device = derive_key(setup.audit.knowledge.seed, "taxonomy-attack-net", model.client), learned.device
     net = seeded(lambda: nn.Sequential(dense(learned.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device)
     fit(
         net,
         [learned],
         truth.to(device),
-        epochs=bench.settings.attack_epochs,
+        epochs=setup.settings.attack_epochs,
         batch_size=BATCH,
         optimizer=partial(SGD, lr=0.005, momentum=0.9, weight_decay=1e-4),
         loss="bce",
         seed=seed,
     )
     evaluated, known = _halves((predict(net, [read]) + 1) / 2, sets)
-    return Scored(evaluated, evaluated, known)
+    return TaxonomyScores(evaluated, evaluated, known)
 
 
-ATTACKS: dict[str, Callable[[Bench, AttackedModel, LabelledSets], Scored]] = {"yeom": yeom, "lira": lira, "tmia": tmia}
+ATTACKS: dict[str, Callable[[TaxonomyContext, AttackedModel, LabelledSets], TaxonomyScores]] = {
+    "yeom": yeom,
+    "lira": lira,
+    "tmia": tmia,
+}
 
 _KNOWS = "labelled members of the target"
 THREATS = {
@@ -221,22 +225,24 @@ def normal_cdf(target: Array, shadows: Array) -> Array:
     return np.asarray(ndtr(np.where(spread > 0, away / np.where(spread > 0, spread, 1.0), steps)))
 
 
-def quarters(bench: Bench, client: int) -> tuple[Ids, Ids, Ids]:
+def quarters(setup: TaxonomyContext, client: int) -> tuple[Ids, Ids, Ids]:
     """Members and non-members of tMIA's shadow, a quarter of the attacker's data each, and the rest to distil on."""
-    auxiliary = bench.auxiliary(client)
-    if not bench.settings.ordered_quarters:
-        np.random.default_rng(bench.world.public.seed).shuffle(auxiliary)
+    auxiliary = setup.auxiliary(client)
+    if not setup.settings.ordered_quarters:
+        np.random.default_rng(setup.audit.knowledge.seed).shuffle(auxiliary)
     quarter = len(auxiliary) // 4
     return auxiliary[:quarter], auxiliary[quarter : 2 * quarter], auxiliary[2 * quarter :]
 
 
-def _trajectories(bench: Bench, side: Side, teacher: Snapshot, data: Ids, parts: Sequence[Ids]) -> Tensor:
+def _trajectories(
+    setup: TaxonomyContext, side: OrderedQuery, teacher: Snapshot, data: Ids, parts: Sequence[Ids]
+) -> Tensor:
     """(samples, epochs + 1) losses of a student after every epoch, and of its teacher."""
-    settings = Distillation(bench.settings.student_epochs, BATCH, 1e-2, 0.0, 0.0, bench.settings.teacher_mode)
-    stages = distil(side.public, teacher, bench.shadows.public, data, settings, 1.0)
-    losses = [bench.shadows.ask(stage, parts).losses for stage in stages]
+    settings = Distillation(setup.settings.student_epochs, BATCH, 1e-2, 0.0, 0.0, setup.settings.teacher_mode)
+    stages = distil(side.knowledge, teacher, setup.shadows.knowledge, data, settings, 1.0)
+    losses = [setup.shadows.ask(stage, parts).losses for stage in stages]
     losses.append(side.ask(teacher, parts).losses)
-    return torch.from_numpy(np.stack(losses, axis=1)).float().to(bench.world.public.device)
+    return torch.from_numpy(np.stack(losses, axis=1)).float().to(setup.audit.knowledge.device)
 
 
 def _parts(sets: LabelledSets) -> list[Ids]:

@@ -11,13 +11,12 @@ import numpy as np
 from app.attacks.adaptive.base import adapted_name
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.audit_context import AuditContext
-from app.attacks.context import AttackContext, Kind, ShadowSet
+from app.attacks.context import AttackContext, ShadowKind, ShadowSet
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Shadow, TargetKind
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.choices import Choice, adaptation_notes, seen_models
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
@@ -28,13 +27,14 @@ from app.attacks.protocols.knowledge import (
     evaluated_rows,
     legacy_order,
 )
+from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, seen_models
 from app.attacks.public_knowledge import no_samples
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
-from app.attacks.shadows.draws import FEWEST, shared_size
 from app.attacks.shadows.private_parts import reading_notes, shadow_reading
 from app.attacks.shadows.shadow_store import train_or_find
+from app.attacks.shadows.splits import FEWEST, shared_size
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
@@ -51,7 +51,7 @@ class FixedShadows:
 
     made: tuple[Shadow, ...]
 
-    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+    def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         """The same for every target."""
         return ShadowSet(self.made[:first])
 
@@ -59,27 +59,27 @@ class FixedShadows:
 class ShadowMaker:
     """Trains shadows of a target on data without a client's members, half of a draw each inside and outside."""
 
-    def __init__(self, world: AuditContext, count: int) -> None:
+    def __init__(self, audit: AuditContext, count: int) -> None:
         """Train nothing yet.
 
         Args:
-            world: the run under attack.
+            audit: the run under attack.
             count: shadows per target.
         """
-        self._world, self._count = world, count
-        self._cache = ShadowCache(world.cache)
+        self._audit, self._count = audit, count
+        self._cache = ShadowCache(audit.cache)
         self._made: dict[tuple[object, ...], FixedShadows] = {}
 
     @property
     def own_data(self) -> bool:
         """Whether the attacker has data that no client was given."""
-        return len(self._world.public.auxiliary) >= FEWEST
+        return len(self._audit.knowledge.auxiliary) >= FEWEST
 
     def pool(self, client: int) -> Ids:
         """The attacker's own data, or the members of all other clients."""
         if self.own_data:
-            return self._world.public.auxiliary
-        others = [own for other, own in enumerate(self._world.truth.members) if other != client]
+            return self._audit.knowledge.auxiliary
+        others = [own for other, own in enumerate(self._audit.truth.members) if other != client]
         if sum(map(len, others)) < FEWEST:
             raise UserError.of(
                 f"there are {sum(map(len, others))} samples beside those of client {client}",
@@ -91,20 +91,20 @@ class ShadowMaker:
     def shadows(self, target: AttackedModel, client: int) -> FixedShadows:
         """Shadows for telling the members of a client from the target's answers, with the target's width and recipe."""
         owner, size = NO_CLIENT if self.own_data else client, shared_size(target.size)
-        read = shadow_reading(self._world.public, target.reading)
+        read = shadow_reading(self._audit.knowledge, target.reading)
         place = (owner, size, target.last.rate, target.rounds, read)
         if place not in self._made:
             self._made[place] = self._make(target, owner, self.pool(client), size)
         return self._made[place]
 
     def _make(self, target: AttackedModel, owner: int, pool: Ids, size: int) -> FixedShadows:
-        seed, half = self._world.public.seed, min(size, len(pool) // 2)
+        seed, half = self._audit.knowledge.seed, min(size, len(pool) // 2)
         orders = [
             numpy_generator(seed, "waffle-draws", owner, number).permutation(pool) for number in range(self._count)
         ]
         jobs = [ShadowJob(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
         key = derive_key(seed, "waffle-shadows", owner, size)
-        models = train_or_find(self._world.public, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
+        models = train_or_find(self._audit.knowledge, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
         return FixedShadows(
             tuple(
                 Shadow(model, job.samples, np.sort(order[half : 2 * half]))
@@ -151,58 +151,63 @@ class WafflePaper(Protocol):
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
         self._adaptive = adaptive
 
-    def findings(self, world: AuditContext) -> Iterator[Finding]:
+    def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """The released model, then every client's update; where it hides a choice, as it is and with a guess of it."""
-        maker, attack = ShadowMaker(world, self._shadows), Shokri()
-        for choice in self._choices(world):
+        maker, attack = ShadowMaker(audit, self._shadows), Shokri()
+        for selection in self._choices(audit):
             conditions = AttackConditions(
                 attack.name,
-                choice.name(world),
+                selection.name(audit),
                 self.name,
-                choice.adversary(world),
+                selection.adversary(audit),
                 attack.threat,
                 f"{self._shadows} central",
-                adapted_name(choice.adaptations),
+                adapted_name(selection.adaptations),
             )
-            yield guarded(conditions, partial(self._attacked, world, maker, attack, choice, conditions))
+            yield guarded(conditions, partial(self._attacked, audit, maker, attack, selection, conditions))
 
-    def _choices(self, world: AuditContext) -> Iterator[Choice]:
+    def _choices(self, audit: AuditContext) -> Iterator[TargetSelection]:
         """What is attacked, one after the other."""
         for kind in self._targets if self._attacks else ():
-            yield Choice(kind, world.public.rounds, all_rounds=False)
-            if self._adaptive and kind == "uploads" and "hidden-choice" in world.public.traits:
-                yield Choice(kind, world.public.rounds, all_rounds=False, adaptations=(FactorChoice(),))
+            yield TargetSelection(kind, audit.knowledge.rounds, all_rounds=False)
+            if self._adaptive and kind == "uploads" and "hidden-choice" in audit.knowledge.traits:
+                yield TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=(FactorChoice(),))
 
-    def sets(self, world: AuditContext, client: int) -> LabelledSets:
+    def sets(self, audit: AuditContext, client: int) -> LabelledSets:
         """The client's members and as many test samples, or as many as there are; the attacker knows none."""
         members, test = (
-            legacy_order(ids, world.public.seed) for ids in (world.truth.members[client], world.truth.test)
+            legacy_order(ids, audit.knowledge.seed) for ids in (audit.truth.members[client], audit.truth.test)
         )
         count = min(len(members), len(test))
         return LabelledSets(no_samples(), no_samples(), members[:count], test[:count])
 
     def _attacked(
-        self, world: AuditContext, maker: ShadowMaker, attack: Shokri, choice: Choice, conditions: AttackConditions
+        self,
+        audit: AuditContext,
+        maker: ShadowMaker,
+        attack: Shokri,
+        selection: TargetSelection,
+        conditions: AttackConditions,
     ) -> Finding:
-        models, missing = seen_models(world, choice, ()), list[str]()
-        notes = [*_remarks(maker), *reading_notes(world.public), *adaptation_notes(models)]
+        models, missing = seen_models(audit, selection, ()), list[str]()
+        notes = [*_remarks(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)]
         rows: dict[int, MembershipScores] = {}
-        for client in world.clients[: self._clients]:
+        for client in audit.clients[: self._clients]:
             model = models.get(client, models.get(NO_CLIENT))
             assert model is not None
             if isinstance(model, NotAvailable):
                 missing.append(model.reason)
                 continue
-            sets, source = self.sets(world, client), maker.shadows(model, client)
-            lab = AttackContext(world.public, world.oracle, source, model)
-            scores = attack.scores(model, np.concatenate([sets.members, sets.nonmembers]), lab)
+            sets, source = self.sets(audit, client), maker.shadows(model, client)
+            context = AttackContext(audit.knowledge, audit.query, source, model)
+            scores = attack.scores(model, np.concatenate([sets.members, sets.nonmembers]), context)
             rows[client] = evaluated_rows(scores, sets, client)
-            notes += lab.notes
-        if self._clients is not None and self._clients < len(world.clients):
+            notes += context.notes
+        if self._clients is not None and self._clients < len(audit.clients):
             notes.append(f"only the first {self._clients} clients were attacked")
         decisions = {client: decide(own, 0.0) for client, own in rows.items()}
         found, judged = list(rows.values()), list(decisions.values())
-        return concluded(world, conditions, found, judged, _figures(decisions), notes, missing)
+        return concluded(audit, conditions, found, judged, _figures(decisions), notes, missing)
 
 
 def f1_score(decision: Decision) -> float:

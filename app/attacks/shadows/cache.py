@@ -31,13 +31,13 @@ class ShadowCache:
         self._folder = folder
         self._described: tuple[PublicKnowledge, str] | None = None
 
-    def key(self, public: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...], seed: int) -> str:
+    def key(self, knowledge: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...], seed: int) -> str:
         """Hash of what a shadow depends on: network, recipe, the content of its samples, rounds and seed."""
-        if self._described is None or self._described[0] is not public:
-            self._described = (public, json.dumps(_description(public), sort_keys=True))
-        told = [self._described[1], job.rate, job.number, rounds, public.learning_rates[: rounds[-1]], seed]
+        if self._described is None or self._described[0] is not knowledge:
+            self._described = (knowledge, json.dumps(_description(knowledge), sort_keys=True))
+        told = [self._described[1], job.rate, job.number, rounds, knowledge.learning_rates[: rounds[-1]], seed]
         digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
-        digest.update(_content(public, job.samples))
+        digest.update(_content(knowledge, job.samples))
         return digest.hexdigest()
 
     def read(self, key: str) -> tuple[Snapshot, ...] | None:
@@ -74,21 +74,25 @@ class ShadowCache:
             ) from error
 
 
-def _description(public: PublicKnowledge) -> dict[str, Any]:
+def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
     """Network and recipe in words that are equal for equal settings."""
-    local = public.local
+    local = knowledge.local
     optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return {
         "version": VERSION,
         "torch": str(torch.__version__),
-        "network": [type(public.prototype).__name__, str(public.prototype), *_private_settings(public.prototype)],
+        "network": [
+            type(knowledge.prototype).__name__,
+            str(knowledge.prototype),
+            *_private_settings(knowledge.prototype),
+        ],
         "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
         "optimizer": [repr(optimizer)],
-        "augment": _plain(getattr(public.augment, "__self__", public.augment)),
-        "precision": [str(public.dtype), getattr(public.precision, "__qualname__", "")],
-        "normalisation": [public.store.mean.tolist(), public.store.std.tolist(), public.classes],
-        "batch": public.batch_size,
-        "seed": public.seed,
+        "augment": _plain(getattr(knowledge.augment, "__self__", knowledge.augment)),
+        "precision": [str(knowledge.dtype), getattr(knowledge.precision, "__qualname__", "")],
+        "normalisation": [knowledge.store.mean.tolist(), knowledge.store.std.tolist(), knowledge.classes],
+        "batch": knowledge.batch_size,
+        "seed": knowledge.seed,
     }
 
 
@@ -105,10 +109,10 @@ def _plain(augment: Any) -> str:
     return repr(getattr(augment, "augment", augment))
 
 
-def _content(public: PublicKnowledge, samples: Ids) -> bytes:
+def _content(knowledge: PublicKnowledge, samples: Ids) -> bytes:
     """Hash of images and labels of the samples, so that another dataset of the same size is told apart."""
-    chosen = torch.from_numpy(samples).to(public.store.device)
+    chosen = torch.from_numpy(samples).to(knowledge.store.device)
     digest = hashlib.blake2b(np.ascontiguousarray(samples).tobytes(), digest_size=16)
-    digest.update(public.store.images[chosen].cpu().contiguous().numpy().tobytes())
-    digest.update(public.store.labels[chosen].cpu().numpy().tobytes())
+    digest.update(knowledge.store.images[chosen].cpu().contiguous().numpy().tobytes())
+    digest.update(knowledge.store.labels[chosen].cpu().numpy().tobytes())
     return digest.digest()

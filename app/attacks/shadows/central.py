@@ -40,18 +40,22 @@ class ShadowJob:
 
 
 def train_centrally(
-    public: PublicKnowledge, jobs: Sequence[ShadowJob], rounds: tuple[int, ...], seed: int, workers: int | None = None
+    knowledge: PublicKnowledge,
+    jobs: Sequence[ShadowJob],
+    rounds: tuple[int, ...],
+    seed: int,
+    workers: int | None = None,
 ) -> list[tuple[Snapshot, ...]]:
     """Train every model for as many rounds as the federation, each round with the clients' recipe.
 
     Args:
-        public: network, data and recipe.
+        knowledge: network, data and recipe.
         jobs: models to train.
         rounds: rounds after which to keep a snapshot, ascending, counted from 1; training ends with the last.
         seed: key of initial values, batches and augmentation.
         workers: worker threads; without a number, one per core.
     """
-    context = replace(public.local_context(), seed=seed)
+    context = replace(knowledge.local_context(), seed=seed)
     kept: list[tuple[Snapshot, ...]] = []
     with (
         one_thread(),
@@ -59,7 +63,7 @@ def train_centrally(
         tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar,
     ):
         for start in range(0, len(jobs), BLOCK):
-            kept.extend(_train_block(public, executor, jobs[start : start + BLOCK], rounds, seed, bar))
+            kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, bar))
     return kept
 
 
@@ -73,17 +77,17 @@ def _executor(context: LocalContext, workers: int | None) -> Iterator[Executor]:
 
 
 def _train_block(
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     executor: Executor,
     jobs: Sequence[ShadowJob],
     rounds: tuple[int, ...],
     seed: int,
     bar: tqdm,
 ) -> list[tuple[Snapshot, ...]]:
-    vectors = [initial_vector(public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
+    vectors = [initial_vector(knowledge, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
     kept: list[list[Snapshot]] = [[] for _ in jobs]
     for round_ in range(1, rounds[-1] + 1):
-        tasks = [_task(public, job, vector, round_) for job, vector in zip(jobs, vectors, strict=True)]
+        tasks = [_task(knowledge, job, vector, round_) for job, vector in zip(jobs, vectors, strict=True)]
         vectors = []
         for trained in executor.run(tasks):
             vectors.append(trained.vector)
@@ -94,27 +98,27 @@ def _train_block(
     return [tuple(snapshots) for snapshots in kept]
 
 
-def initial_vector(public: PublicKnowledge, rate: float, key: int) -> Tensor:
+def initial_vector(knowledge: PublicKnowledge, rate: float, key: int) -> Tensor:
     """Flat vector of a freshly initialised network of one width."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
-        net = public.prototype.scaled(rate)
-    return ParameterSpace(net).read(net).to(public.device, public.dtype)
+        net = knowledge.prototype.scaled(rate)
+    return ParameterSpace(net).read(net).to(knowledge.device, knowledge.dtype)
 
 
-def _task(public: PublicKnowledge, job: ShadowJob, vector: Tensor, round_: int) -> ClientTask:
+def _task(knowledge: PublicKnowledge, job: ShadowJob, vector: Tensor, round_: int) -> ClientTask:
     samples = torch.from_numpy(job.samples)
     owned = None
-    if public.local.mask_labels:
-        labels = public.store.labels[samples.to(public.store.device)]
-        owned = torch.bincount(labels, minlength=public.classes).cpu() > 0
+    if knowledge.local.mask_labels:
+        labels = knowledge.store.labels[samples.to(knowledge.store.device)]
+        owned = torch.bincount(labels, minlength=knowledge.classes).cpu() > 0
     return ClientTask(
         client=job.number,
         round=round_ - 1,
         capacity=job.rate,
         received=vector,
         key=None,
-        lr=public.learning_rates[round_ - 1],
+        lr=knowledge.learning_rates[round_ - 1],
         train=samples,
         test=samples[:0],
         evaluate=False,

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from app.attacks.context import Kind, ShadowSet, progress
+from app.attacks.context import ShadowKind, ShadowSet, progress
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import VERSION
-from app.attacks.shadows.draws import Draw, draw_in_out, draw_out
 from app.attacks.shadows.shadow_store import size_note
+from app.attacks.shadows.splits import ShadowSplit, draw_in_out, draw_out
 from app.attacks.targets import aggregated_models, uploaded_models
 from app.errors import UserError
 from app.federation.transcript import Transcript
@@ -40,7 +40,7 @@ class FederatedShadows:
 
     def __init__(
         self,
-        public: PublicKnowledge,
+        knowledge: PublicKnowledge,
         audited: Mapping[int, Ids],
         rounds: tuple[int, ...],
         federations: Federations,
@@ -50,21 +50,21 @@ class FederatedShadows:
         """Run nothing yet.
 
         Args:
-            public: network, data and plan.
+            knowledge: network, data and plan.
             audited: audited samples by client, without who is a member.
             rounds: rounds that any target has been seen in, ascending, counted from 1.
             federations: repeats the attacked federation.
             count: shadows per target.
             cache: folder to keep transcripts in; without one, they are kept until the end of the program.
         """
-        self._public, self._audited, self._rounds = public, audited, rounds
+        self._knowledge, self._audited, self._rounds = knowledge, audited, rounds
         self._federations, self._count = federations, count
         self._temporary = tempfile.TemporaryDirectory() if cache is None else None
         self._cache = Path(self._temporary.name) if self._temporary is not None else Path(cache or "")
-        self._draws: dict[tuple[Kind, int], list[Draw]] = {}
-        self._transcripts: dict[tuple[Kind, int], Transcript] = {}
+        self._splits: dict[tuple[ShadowKind, int], list[ShadowSplit]] = {}
+        self._transcripts: dict[tuple[ShadowKind, int], Transcript] = {}
 
-    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+    def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         """Shadows of a target: the same model of every repeated federation, or of the first few."""
         numbers = range(min(first or self._count, self._count))
         missing = [number for number in numbers if (kind, number) not in self._transcripts]
@@ -75,38 +75,38 @@ class FederatedShadows:
         notes = (size_note(trained, target.size),) if trained < 0.8 * target.size else ()
         return ShadowSet(shadows, notes)
 
-    def _shadow(self, target: AttackedModel, kind: Kind, number: int) -> Shadow:
+    def _shadow(self, target: AttackedModel, kind: ShadowKind, number: int) -> Shadow:
         """The target's likeness in a repeated federation, read in the same way."""
-        transcript, draws = self._transcripts[kind, number], self._deal(kind, number)
+        transcript, splits = self._transcripts[kind, number], self._deal(kind, number)
         rounds = target.rounds
         # attack networks are kept by the keys of their shadows, and what they read depends on the rounds
         prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}-{'.'.join(map(str, rounds))}"
         if target.is_global:
-            model = aggregated_models(transcript.client_view(), self._public, rounds, prefix, target.reading)
-            inside = _joined([draw.members for draw in self._trained(draws)])
-            return Shadow(model, inside, self._outside(kind, draws, NO_CLIENT))
+            model = aggregated_models(transcript.client_view(), self._knowledge, rounds, prefix, target.reading)
+            inside = _joined([draw.members for draw in self._trained(splits)])
+            return Shadow(model, inside, self._outside(kind, splits, NO_CLIENT))
         view, client = transcript.server_view(), target.client
-        upload = uploaded_models(view, self._public, rounds, prefix, False, target.reading, client)[client]
+        upload = uploaded_models(view, self._knowledge, rounds, prefix, False, target.reading, client)[client]
         if not isinstance(upload, AttackedModel):
             raise UserError.of(
                 f"client {target.client} has no upload in shadow federation {number}: {upload.reason}",
                 "the shadow tells nothing about the target",
                 "use --attacks.membership.shadows.mode central",
             )
-        return Shadow(upload, draws[target.client].members, self._outside(kind, draws, target.client))
+        return Shadow(upload, splits[target.client].members, self._outside(kind, splits, target.client))
 
-    def _outside(self, kind: Kind, draws: list[Draw], client: int) -> Ids:
+    def _outside(self, kind: ShadowKind, splits: list[ShadowSplit], client: int) -> Ids:
         """Known non-members: of the audited samples, or of the attacker's own data."""
         if kind == "in-out":
-            chosen = self._trained(draws) if client == NO_CLIENT else [draws[client]]
+            chosen = self._trained(splits) if client == NO_CLIENT else [splits[client]]
             return _joined([draw.nonmembers for draw in chosen])
-        return np.setdiff1d(self._public.auxiliary, _joined([draw.members for draw in draws]))
+        return np.setdiff1d(self._knowledge.auxiliary, _joined([draw.members for draw in splits]))
 
-    def _trained(self, draws: list[Draw]) -> list[Draw]:
+    def _trained(self, splits: list[ShadowSplit]) -> list[ShadowSplit]:
         """Those of the clients that take part in any round."""
-        return [draws[client] for client in sorted(self._public.took_part)]
+        return [splits[client] for client in sorted(self._knowledge.took_part)]
 
-    def _run(self, kind: Kind, number: int) -> Transcript:
+    def _run(self, kind: ShadowKind, number: int) -> Transcript:
         folder = self._cache / self._key(kind, number)
         done = folder / "done"
         if not done.is_file():
@@ -115,26 +115,26 @@ class FederatedShadows:
             done.touch()
         return Transcript(folder)
 
-    def _key(self, kind: Kind, number: int) -> str:
+    def _key(self, kind: ShadowKind, number: int) -> str:
         members = [draw.members for draw in self._deal(kind, number)]
-        told = [VERSION, self._federations.fingerprint, number, self._rounds, self._public.seed]
+        told = [VERSION, self._federations.fingerprint, number, self._rounds, self._knowledge.seed]
         digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
         for ids in members:
             digest.update(np.int64(len(ids)).tobytes() + np.ascontiguousarray(ids).tobytes())
         return digest.hexdigest()
 
-    def _deal(self, kind: Kind, number: int) -> list[Draw]:
+    def _deal(self, kind: ShadowKind, number: int) -> list[ShadowSplit]:
         """Training sets of all clients of one shadow federation."""
-        if (kind, number) not in self._draws:
+        if (kind, number) not in self._splits:
             make = self._deal_in_out if kind == "in-out" else self._deal_out
-            self._draws[kind, number] = make(number)
-        return self._draws[kind, number]
+            self._splits[kind, number] = make(number)
+        return self._splits[kind, number]
 
-    def _deal_out(self, number: int) -> list[Draw]:
+    def _deal_out(self, number: int) -> list[ShadowSplit]:
         """The attacker's own data in the clients' proportions; no client is left without a sample."""
         sizes = np.array(self._sizes)
-        draw = draw_out(self._public.auxiliary, int(sizes.sum()), self._public.seed, number)
-        order = numpy_generator(self._public.seed, "shadow-federation-out", number).permutation(draw.members)
+        draw = draw_out(self._knowledge.auxiliary, int(sizes.sum()), self._knowledge.seed, number)
+        order = numpy_generator(self._knowledge.seed, "shadow-federation-out", number).permutation(draw.members)
         total = len(order)
         if total < 2 * len(sizes):
             raise UserError.of(
@@ -145,25 +145,25 @@ class FederatedShadows:
         spare = total - 2 * len(sizes)
         bounds = (2 + np.floor(spare * sizes / sizes.sum())).astype(int).cumsum()
         empty = np.empty(0, dtype=np.int64)
-        return [Draw(np.sort(part), empty) for part in np.split(order[: bounds[-1]], bounds[:-1])]
+        return [ShadowSplit(np.sort(part), empty) for part in np.split(order[: bounds[-1]], bounds[:-1])]
 
-    def _deal_in_out(self, number: int) -> list[Draw]:
+    def _deal_in_out(self, number: int) -> list[ShadowSplit]:
         """Half of each client's audited samples, filled up from the attacker's own data to the client's size."""
-        auxiliary = numpy_generator(self._public.seed, "shadow-federation-filling", number).permutation(
-            self._public.auxiliary
+        auxiliary = numpy_generator(self._knowledge.seed, "shadow-federation-filling", number).permutation(
+            self._knowledge.auxiliary
         )
-        draws = []
+        splits = []
         for client, size in enumerate(self._sizes):
-            seed = derive_key(self._public.seed, "shadow-draws", client)
+            seed = derive_key(self._knowledge.seed, "shadow-draws", client)
             wanted = max(0, size - len(self._audited[client]) // 2)
             filling, auxiliary = auxiliary[:wanted], auxiliary[wanted:]
-            draws.append(draw_in_out(self._audited[client], filling, size, seed, number))
-        return draws
+            splits.append(draw_in_out(self._audited[client], filling, size, seed, number))
+        return splits
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        assert self._public.plan_of is not None
-        return self._public.plan_of(0).client_pool.sizes
+        assert self._knowledge.plan_of is not None
+        return self._knowledge.plan_of(0).client_pool.sizes
 
 
 def _joined(parts: list[Ids]) -> Ids:

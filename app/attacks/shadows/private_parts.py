@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Adaptation, ReadingStrategy, Sighting
+from app.attacks.adaptive.base import Adaptation, ObservedModel, ReadingStrategy
 from app.attacks.models import AttackedModel
 from app.attacks.public_knowledge import PublicKnowledge
 from app.federation.parameters import ParameterSpace
@@ -20,23 +20,23 @@ from app.federation.parameters import ParameterSpace
 READ_ALIKE = "shadows learn a private part of their own, and are read like the target: without it"
 
 
-def reading_notes(public: PublicKnowledge) -> list[str]:
+def reading_notes(knowledge: PublicKnowledge) -> list[str]:
     """How shadows are read, for the report; empty where networks have no private part."""
-    return [READ_ALIKE] if public.prototype.private_names() else []
+    return [READ_ALIKE] if knowledge.prototype.private_names() else []
 
 
-def rounds_to_keep(public: PublicKnowledge, rounds: tuple[int, ...]) -> tuple[int, ...]:
+def rounds_to_keep(knowledge: PublicKnowledge, rounds: tuple[int, ...]) -> tuple[int, ...]:
     """Rounds after which snapshots of a shadow are needed for reading it in the given rounds, ascending.
 
     Where networks have a private part, a reader may compare a model with the one a round before.
     """
-    if not public.prototype.private_names():
+    if not knowledge.prototype.private_names():
         return rounds
     return tuple(sorted({*rounds, *(round_ - 1 for round_ in rounds if round_ > 1)}))
 
 
 def as_seen(
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     model: AttackedModel,
     start: Callable[[], Tensor],
     rounds: tuple[int, ...],
@@ -45,40 +45,40 @@ def as_seen(
     """A shadow as the attacker of its target would have seen it; itself where networks have no private part.
 
     Args:
-        public: the network.
+        knowledge: the network.
         model: the shadow, private part included, in the rounds of `rounds_to_keep`.
         start: gives its vector before the first round.
         rounds: rounds that the target was seen in.
         reading: how the target was read.
     """
-    if not public.prototype.private_names():
+    if not knowledge.prototype.private_names():
         return model
-    concealing = Concealing(public, model.last.rate)
+    concealing = PrivatePartMask(knowledge, model.last.rate)
     vectors = {0: start().cpu(), **{one.round: one.vector for one in model.snapshots}}
-    sightings = [concealing.sighting(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
-    snapshots = ReadingStrategy(_reading_shadows(reading), rounds).snapshots(sightings, rounds)
-    return replace(model, key=f"{model.key}-{shadow_reading(public, reading)}", snapshots=snapshots)
+    observations = [concealing.observed(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
+    snapshots = ReadingStrategy(_reading_shadows(reading), rounds).snapshots(observations, rounds)
+    return replace(model, key=f"{model.key}-{shadow_reading(knowledge, reading)}", snapshots=snapshots)
 
 
-def shadow_reading(public: PublicKnowledge, reading: ReadingStrategy | None) -> str:
+def shadow_reading(knowledge: PublicKnowledge, reading: ReadingStrategy | None) -> str:
     """Name of the way in which shadows are read, such as `concealed+recovered`; empty for as they are."""
-    if not public.prototype.private_names():
+    if not knowledge.prototype.private_names():
         return ""
     return "+".join(["concealed", *(one.name for one in _reading_shadows(reading))])
 
 
-class Concealing:
+class PrivatePartMask:
     """Takes the private part out of vectors of one width."""
 
-    def __init__(self, public: PublicKnowledge, rate: float) -> None:
+    def __init__(self, knowledge: PublicKnowledge, rate: float) -> None:
         """Find out what is private.
 
         Args:
-            public: the network.
+            knowledge: the network.
             rate: width rate, in (0, 1].
         """
         with torch.random.fork_rng(devices=[]):  # building a network draws initial values
-            net = public.prototype.scaled(rate)
+            net = knowledge.prototype.scaled(rate)
         net.mask_private()
         space, private = ParameterSpace(net), set(net.private_names())
         self._rate, self._trainable, self._values = rate, space.trainable, space.read(net)
@@ -90,9 +90,9 @@ class Concealing:
         """The vector with what anybody may see in place of its private part."""
         return torch.where(self._private, self._values.to(vector), vector)
 
-    def sighting(self, round_: int, received: Tensor, sent: Tensor) -> Sighting:
+    def observed(self, round_: int, received: Tensor, sent: Tensor) -> ObservedModel:
         """What a server would have seen of a model that went from one vector to another."""
-        return Sighting(
+        return ObservedModel(
             round=round_,
             rate=self._rate,
             index=torch.arange(len(sent)),

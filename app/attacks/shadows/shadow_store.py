@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Literal
 
 from app.attacks.adaptive.base import ReadingStrategy
-from app.attacks.context import Kind, ShadowSet
+from app.attacks.context import ShadowKind, ShadowSet
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
-from app.attacks.shadows.draws import Draw, draw_in_out, draw_out, shared_size
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
+from app.attacks.shadows.splits import ShadowSplit, draw_in_out, draw_out, shared_size
 from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
 
-Mode = Literal["central", "federated", "both"]
+ShadowMode = Literal["central", "federated", "both"]
 """Train every shadow by itself, or repeat the whole federation with its method and its defenses; or one of each."""
 
 
@@ -36,7 +36,7 @@ class ShadowSettings:
         count: shadows per target, at least 2; an even number puts every sample into half of them.
     """
 
-    mode: Mode = "central"
+    mode: ShadowMode = "central"
     count: int = 16
 
 
@@ -51,48 +51,48 @@ class CentralShadows:
     """
 
     def __init__(
-        self, public: PublicKnowledge, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None
+        self, knowledge: PublicKnowledge, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None
     ) -> None:
         """Make no shadow yet.
 
         Args:
-            public: network, data and recipe.
+            knowledge: network, data and recipe.
             audited: audited samples by client, without who is a member; NO_CLIENT for the whole federation.
             count: shadows per target.
             cache: folder to keep them in, None to keep them in memory only.
         """
-        self._public, self._audited, self._count = public, audited, count
+        self._knowledge, self._audited, self._count = knowledge, audited, count
         self._cache = ShadowCache(cache)
         self._made: dict[tuple[object, ...], list[Shadow]] = defaultdict(list)
 
-    def shadows(self, target: AttackedModel, kind: Kind, first: int | None = None) -> ShadowSet:
+    def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         """Shadows of a target: all of them, or the first few."""
         size = shared_size(target.size) if kind == "out" else target.size
-        owner, read = target.client if kind == "in-out" else None, shadow_reading(self._public, target.reading)
+        owner, read = target.client if kind == "in-out" else None, shadow_reading(self._knowledge, target.reading)
         place = (kind, size, target.last.rate, target.rounds, owner, read)
         made, wanted = self._made[place], min(first or self._count, self._count)
         if len(made) < wanted:
             made.extend(self._make(target, kind, size, range(len(made), wanted)))
-        notes = [*_notes(target, made[0]), *reading_notes(self._public)]
+        notes = [*_notes(target, made[0]), *reading_notes(self._knowledge)]
         return ShadowSet(tuple(made[:wanted]), tuple(notes))
 
-    def _make(self, target: AttackedModel, kind: Kind, size: int, numbers: range) -> list[Shadow]:
-        draws = [self._draw(target, kind, size, number) for number in numbers]
+    def _make(self, target: AttackedModel, kind: ShadowKind, size: int, numbers: range) -> list[Shadow]:
+        splits = [self._draw(target, kind, size, number) for number in numbers]
         client = target.client if kind == "in-out" else 0
-        seed = derive_key(self._public.seed, f"shadows-{kind}", client, size)
-        jobs = [ShadowJob(number, target.last.rate, draw.members) for number, draw in zip(numbers, draws, strict=True)]
-        models = train_or_find(self._public, jobs, target.rounds, seed, self._cache, target.client, target.reading)
-        return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, draws, strict=True)]
+        seed = derive_key(self._knowledge.seed, f"shadows-{kind}", client, size)
+        jobs = [ShadowJob(number, target.last.rate, draw.members) for number, draw in zip(numbers, splits, strict=True)]
+        models = train_or_find(self._knowledge, jobs, target.rounds, seed, self._cache, target.client, target.reading)
+        return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, splits, strict=True)]
 
-    def _draw(self, target: AttackedModel, kind: Kind, size: int, number: int) -> Draw:
-        seed = derive_key(self._public.seed, "shadow-draws", target.client if kind == "in-out" else 0)
+    def _draw(self, target: AttackedModel, kind: ShadowKind, size: int, number: int) -> ShadowSplit:
+        seed = derive_key(self._knowledge.seed, "shadow-draws", target.client if kind == "in-out" else 0)
         if kind == "out":
-            return draw_out(self._public.auxiliary, size, seed, number)
-        return draw_in_out(self._audited[target.client], self._public.auxiliary, size, seed, number)
+            return draw_out(self._knowledge.auxiliary, size, seed, number)
+        return draw_in_out(self._audited[target.client], self._knowledge.auxiliary, size, seed, number)
 
 
 def train_or_find(
-    public: PublicKnowledge,
+    knowledge: PublicKnowledge,
     jobs: Sequence[ShadowJob],
     rounds: tuple[int, ...],
     seed: int,
@@ -105,7 +105,7 @@ def train_or_find(
     Where the network has a private part, they are read like their target: without it.
 
     Args:
-        public: network, data and recipe.
+        knowledge: network, data and recipe.
         jobs: models to train.
         rounds: rounds to see them in, ascending, counted from 1.
         seed: key of initial values, batches and augmentation.
@@ -113,18 +113,20 @@ def train_or_find(
         client: whose model they stand for.
         reading: how the target was read.
     """
-    kept = rounds_to_keep(public, rounds)
-    keys = [cache.key(public, job, kept, seed) for job in jobs]
+    kept = rounds_to_keep(knowledge, rounds)
+    keys = [cache.key(knowledge, job, kept, seed) for job in jobs]
     known = {key: found for key in keys if (found := cache.read(key)) is not None}
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
     if missing:
-        trained = train_centrally(public, list(missing.values()), kept, seed)
+        trained = train_centrally(knowledge, list(missing.values()), kept, seed)
         for key, snapshots in zip(missing, trained, strict=True):
             cache.write(key, snapshots)
             known[key] = snapshots
     models = [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
-    starts = [partial(initial_vector, public, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
-    return [as_seen(public, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
+    starts = [
+        partial(initial_vector, knowledge, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs
+    ]
+    return [as_seen(knowledge, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
 
 
 def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:

@@ -9,7 +9,7 @@ from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.base import ReadingStrategy
 from app.attacks.adaptive.catalogue import ADAPTATIONS, called_for, marks_models, unmatched
 from app.attacks.adaptive.refill import Refill
-from app.attacks.protocols.choices import adaptation_notes, resolved
+from app.attacks.protocols.target_selection import adaptation_notes, resolved
 from app.attacks.targets import aggregated_models, uploaded_models
 from app.federation.channels.base import Message
 from app.federation.parameters import ParameterSpace
@@ -43,13 +43,13 @@ class Played:
     """A transcript written by hand.
 
     Attributes:
-        public: what everybody knows.
+        knowledge: what everybody knows.
         local: what each client had before it sent anything, by client and round, in the coordinates of `index`.
         index: coordinates by client and round.
     """
 
     def __init__(self, folder, method=METHODS[0]):
-        self.public, self.local, self.index = known(method), {}, {}
+        self.knowledge, self.local, self.index = known(method), {}, {}
         self.transcript = Transcript(folder)
         self.theta = {}
 
@@ -60,7 +60,7 @@ class Played:
         self.theta[number] = theta
         self.transcript.record_broadcast(number, theta)
         self.transcript.record_aggregate(number, theta + 1)
-        plan = self.public.plan_of(number - 1)
+        plan = self.knowledge.plan_of(number - 1)
         for client in (0, 1):
             index = self.index[client, number] = plan.index(client)
             local = self.local[client, number] = theta[index] + 0.1 * noise(len(index), seed=100 * number + client)
@@ -71,7 +71,7 @@ class Played:
     def models(self, adaptations, rounds, last=False, drawn=None):
         """What the server makes of it."""
         reading = ReadingStrategy(adaptations, drawn or rounds) if adaptations else None
-        return uploaded_models(self.transcript.server_view(), self.public, rounds, "test", last, reading)
+        return uploaded_models(self.transcript.server_view(), self.knowledge, rounds, "test", last, reading)
 
     def trainable(self, client, number):
         """Parameters among a client's coordinates."""
@@ -201,11 +201,11 @@ def test_what_is_averaged_has_been_refilled(zeroed):
 def test_global_model_is_averaged(zeroed):
     """The server's model after the rounds, as participants see it."""
     view, reading = zeroed.transcript.client_view(), ReadingStrategy((Averaging(),), (1, 2, 3))
-    model = aggregated_models(view, zeroed.public, (3,), "test", reading)
+    model = aggregated_models(view, zeroed.knowledge, (3,), "test", reading)
     mean = torch.stack([zeroed.theta[number] + 1 for number in (1, 2, 3)]).double().mean(0)
     assert torch.equal(model.last.vector, mean.float())
     assert (model.client, model.rounds) == (NO_CLIENT, (3,))
-    assert model.key != aggregated_models(view, zeroed.public, (3,), "test").key
+    assert model.key != aggregated_models(view, zeroed.knowledge, (3,), "test").key
 
 
 def test_one_round_cannot_be_averaged(zeroed):

@@ -8,7 +8,7 @@ from attack_kit import area
 from hidden_choice_kit import FACTORS, LAYER, SHAPE, built, plant, support, trained_upload
 
 from app.attacks.adaptive.averaging import Averaging
-from app.attacks.adaptive.base import Sighting
+from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.catalogue import called_for, unmatched
 from app.attacks.adaptive.factor_choice import GAP, FactorChoice, guess
 from app.attacks.adaptive.factors import FactorLayout
@@ -41,12 +41,12 @@ def answers(net, vector):
 def test_planted_support_is_recovered_and_so_is_the_model(client):
     """Hard gates: the ranking is perfect, and the rebuilt model answers bit for bit as the client's does."""
     net = planted(support(client))
-    sighting, own = trained_upload(net)
+    observed, own = trained_upload(net)
     layout = FactorLayout.of(net)
-    assert area(layout.moved([sighting]).numpy(), support(client).numpy()) == 1
-    (found,) = FactorChoice(layout).applied([sighting])
+    assert area(layout.moved([observed]).numpy(), support(client).numpy()) == 1
+    (found,) = FactorChoice(layout).applied([observed])
     assert torch.equal(answers(net, found.sent), answers(net, own))
-    assert not torch.equal(answers(net, sighting.sent), answers(net, own)), "b = 1 is another model"
+    assert not torch.equal(answers(net, observed.sent), answers(net, own)), "b = 1 is another model"
     assert torch.equal(layout.probabilities(layout.chosen(found)) > 0.5, support(client))
 
 
@@ -54,30 +54,30 @@ def test_more_factors_than_the_prior_expects_are_recovered():
     """Eleven of twelve, where the prior expects seven."""
     used = torch.arange(FACTORS) != 4
     net = planted(used)
-    sighting, own = trained_upload(net)
-    (found,) = FactorChoice().fitted(net).applied([sighting])
+    observed, own = trained_upload(net)
+    (found,) = FactorChoice().fitted(net).applied([observed])
     assert torch.equal(answers(net, found.sent), answers(net, own))
 
 
 def test_an_upload_that_did_not_move_tells_nothing():
     """Learning rate 0: the model stays as it was seen."""
     net = planted(support(0))
-    sighting, _ = trained_upload(net, lr=0.0)
+    observed, _ = trained_upload(net, lr=0.0)
     layout = FactorLayout.of(net)
-    assert area(layout.moved([sighting]).numpy(), support(0).numpy()) == 0.5
-    (found,) = FactorChoice(layout).applied([sighting])
-    assert torch.equal(found.sent, sighting.sent)
+    assert area(layout.moved([observed]).numpy(), support(0).numpy()) == 0.5
+    (found,) = FactorChoice(layout).applied([observed])
+    assert torch.equal(found.sent, observed.sent)
 
 
 def test_everything_in_use_is_read_as_everything():
     """Where the prior expects all factors and all move alike, the guess is b = 1, nearly."""
     net = planted(torch.ones(FACTORS, dtype=torch.bool), alpha=1e5)
-    sighting, own = trained_upload(net)
+    observed, own = trained_upload(net)
     layout = FactorLayout.of(net)
-    (found,) = FactorChoice(layout).applied([sighting])
+    (found,) = FactorChoice(layout).applied([observed])
     assert layout.probabilities(layout.chosen(found)).min() > 0.99
-    assert torch.allclose(answers(net, found.sent), answers(net, sighting.sent), atol=0.01)
-    assert torch.equal(answers(net, sighting.sent), answers(net, own))
+    assert torch.allclose(answers(net, found.sent), answers(net, observed.sent), atol=0.01)
+    assert torch.equal(answers(net, observed.sent), answers(net, own))
 
 
 def test_movement_by_hand():
@@ -90,12 +90,12 @@ def test_movement_by_hand():
     change[f"{LAYER}.strength"][1] = change["inner.layers.classifier.weight"][0, 2] = 9.0
     flat, coordinates = torch.cat([part.reshape(-1) for part in change.values()]), torch.arange(space.size)
     everything = torch.ones(space.size, dtype=torch.bool)
-    sighting = Sighting(1, 1.0, coordinates, torch.ones(space.size), 1 + flat, everything, space.trainable)
+    observed = ObservedModel(1, 1.0, coordinates, torch.ones(space.size), 1 + flat, everything, space.trainable)
     expected = torch.zeros(FACTORS, dtype=torch.float64)
     expected[3], expected[7] = 7, 10
-    assert torch.allclose(layout.moved([sighting]), expected)
-    assert torch.allclose(layout.moved([sighting, sighting]), 2 * expected)
-    unheard = replace(sighting, arrived=~everything)
+    assert torch.allclose(layout.moved([observed]), expected)
+    assert torch.allclose(layout.moved([observed, observed]), 2 * expected)
+    unheard = replace(observed, arrived=~everything)
     assert not layout.moved([unheard]).any(), "what did not arrive did not move"
 
 
@@ -141,11 +141,11 @@ def test_rounds_before_count_and_later_ones_do_not():
 def test_other_networks_are_left_alone():
     """Without factors, or before the network is known, nothing changes."""
     net = built()
-    sighting, _ = trained_upload(net)
+    observed, _ = trained_upload(net)
     plain = FactorChoice().fitted(MLP(SHAPE))
     assert FactorLayout.of(MLP(SHAPE)).layers == ()
     for choice in (FactorChoice(), plain):
-        assert choice.applied([sighting])[0] is sighting
+        assert choice.applied([observed])[0] is observed
     assert Averaging().fitted(net).applied([]) == []
 
 

@@ -12,7 +12,7 @@ from hidden_choice_kit import Planting, factorised, support
 
 from app.attacks.adaptive.factor_choice import FactorChoice, guess
 from app.attacks.adaptive.factors import FactorLayout
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
@@ -38,14 +38,14 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def world(run):
+def audit(run):
     """That federation under attack."""
     return world_of(*run, federations=Again(run[0]))
 
 
-def uploads(world, *adaptations):
+def uploads(audit, *adaptations):
     """What the server takes every client's last upload for."""
-    return seen_models(world, Choice("uploads", world.public.rounds, False, adaptations), ())
+    return seen_models(audit, TargetSelection("uploads", audit.knowledge.rounds, False, adaptations), ())
 
 
 def private_coordinates(federation):
@@ -55,10 +55,10 @@ def private_coordinates(federation):
     return mask
 
 
-def test_uploads_are_read_without_and_with_a_guess(run, world):
+def test_uploads_are_read_without_and_with_a_guess(run, audit):
     """Plain: what the server's own model says of all factors. Recovered: only choice coordinates differ from that."""
     federation, _ = run
-    plain, recovered = uploads(world), uploads(world, FactorChoice())
+    plain, recovered = uploads(audit), uploads(audit, FactorChoice())
     mask, server = private_coordinates(federation), federation.space.read(federation.net)
     choice = torch.zeros_like(mask)
     choice[FactorLayout.of(federation.net).choice_coordinates] = True
@@ -97,24 +97,24 @@ def test_nothing_private_is_in_the_transcript(run):
                 assert not np.isin(arrays["index"], federation.personal.coordinates.numpy()).any()
 
 
-def test_audits_adapt_by_themselves(world):
+def test_audits_adapt_by_themselves(audit):
     """To the network's name; the global model holds nobody's choice, so that nobody is missed there."""
-    assert [(part.name, part.traits) for part in world.public.defenses] == [("Factorised", {"hidden-choice"})]
-    results = audited(world, "yeom", calibrate=False)
+    assert [(part.name, part.traits) for part in audit.knowledge.defenses] == [("Factorised", {"hidden-choice"})]
+    results = audited(audit, "yeom", calibrate=False)
     assert list(results) == ["yeom.global", "yeom.uploads", "yeom.uploads+recovered"]
     assert all(isinstance(finding.leakage, Leakage) for finding in results.values())
     assert FactorChoice.what in results["yeom.uploads+recovered"].notes
     assert not any("no attacker who adapts" in note for finding in results.values() for note in finding.notes)
     plain, guessed = (results[f"yeom.uploads{mark}"].scores.scores for mark in ("", "+recovered"))
     assert not np.array_equal(plain, guessed)
-    assert list(audited(world, "yeom", adaptive=False, calibrate=False)) == ["yeom.global", "yeom.uploads"]
+    assert list(audited(audit, "yeom", adaptive=False, calibrate=False)) == ["yeom.global", "yeom.uploads"]
 
 
-def test_white_box_attacks_read_the_last_layer(world):
+def test_white_box_attacks_read_the_last_layer(audit):
     """What the classifier reads depends on the choice of factors before it."""
-    samples = world.public.auxiliary[:6]
-    plain, guessed = (uploads(world, *how)[0] for how in ((), (FactorChoice(),)))
-    inputs = [world.oracle.activations(model, samples).inputs for model in (plain, guessed)]
+    samples = audit.knowledge.auxiliary[:6]
+    plain, guessed = (uploads(audit, *how)[0] for how in ((), (FactorChoice(),)))
+    inputs = [audit.query.activations(model, samples).inputs for model in (plain, guessed)]
     assert inputs[0].shape == inputs[1].shape == (6, 16)
     assert not np.array_equal(*inputs)
 
@@ -122,14 +122,14 @@ def test_white_box_attacks_read_the_last_layer(world):
 def test_a_network_without_a_choice_hides_nothing(tmp_path):
     """Nothing is added to its audit."""
     federation, transcript = trained(tmp_path, 1, epochs=1, net=partial(MLP, hidden=(8,)))
-    world = world_of(federation, transcript)
-    assert world.public.defenses == ()
-    assert list(audited(world, "yeom")) == ["yeom.global", "yeom.uploads"]
+    audit = world_of(federation, transcript)
+    assert audit.knowledge.defenses == ()
+    assert list(audited(audit, "yeom")) == ["yeom.global", "yeom.uploads"]
 
 
-def test_waffles_protocol_gives_both_readings(world):
+def test_waffles_protocol_gives_both_readings(audit):
     """The same figures for what an interceptor reads and for what it makes of it; only the former where it may not."""
-    results = list(WafflePaper(shadows=2, clients=1, targets=["uploads"]).findings(world))
+    results = list(WafflePaper(shadows=2, clients=1, targets=["uploads"]).findings(audit))
     assert [finding.conditions.label for finding in results] == [
         "waffle.shokri.uploads",
         "waffle.shokri.uploads+recovered",
@@ -140,35 +140,35 @@ def test_waffles_protocol_gives_both_readings(world):
         assert READ_ALIKE in finding.notes
         assert (FactorChoice.what in finding.notes) == finding.conditions.label.endswith("recovered")
     assert not np.array_equal(results[0].scores.scores, results[1].scores.scores)
-    _, alone = WafflePaper(adaptive=False)._choices(world)
+    _, alone = WafflePaper(adaptive=False)._choices(audit)
     assert alone.adaptations == ()
     assert not MembershipInference(protocol="waffle", adaptive=False).protocol._adaptive
 
 
-def shadows_of(world, rounds, reading=None, seed=5):
+def shadows_of(audit, rounds, reading=None, seed=5):
     """Two shadows, read like a target that was read in some way."""
-    jobs = [ShadowJob(number, 1.0, world.public.auxiliary[: 10 + number]) for number in range(2)]
-    return jobs, train_or_find(world.public, jobs, rounds, seed, ShadowCache(None), reading=reading)
+    jobs = [ShadowJob(number, 1.0, audit.knowledge.auxiliary[: 10 + number]) for number in range(2)]
+    return jobs, train_or_find(audit.knowledge, jobs, rounds, seed, ShadowCache(None), reading=reading)
 
 
 @pytest.mark.parametrize("rounds", [(1,), (1, 2)])
-def test_shadows_are_read_like_their_target(run, world, rounds):
+def test_shadows_are_read_like_their_target(run, audit, rounds):
     """Their own choice is concealed, and guessed from their own last round where the target's was."""
     mask, server = private_coordinates(run[0]), run[0].space.read(run[0].net)
-    reading = uploads(world, FactorChoice())[0].reading
-    jobs, plain = shadows_of(world, rounds)
-    _, guessed = shadows_of(world, rounds, reading)
-    kept = rounds_to_keep(world.public, rounds)
+    reading = uploads(audit, FactorChoice())[0].reading
+    jobs, plain = shadows_of(audit, rounds)
+    _, guessed = shadows_of(audit, rounds, reading)
+    kept = rounds_to_keep(audit.knowledge, rounds)
     assert kept == tuple(range(max(1, rounds[0] - 1), rounds[-1] + 1))
-    whole = train_centrally(world.public, jobs, kept, 5)
-    layout = FactorLayout.of(world.public.prototype)
+    whole = train_centrally(audit.knowledge, jobs, kept, 5)
+    layout = FactorLayout.of(audit.knowledge.prototype)
     for job, one, other, snapshots in zip(jobs, plain, guessed, whole, strict=True):
         assert one.rounds == other.rounds == rounds
         true = snapshots[-1].vector
         assert torch.equal(one.last.vector[~mask], true[~mask])
         assert torch.equal(one.last.vector[mask], server[mask])
         assert not torch.equal(true[mask], server[mask])
-        start = initial_vector(world.public, 1.0, derive_key(5, "initialisation", job.number))
+        start = initial_vector(audit.knowledge, 1.0, derive_key(5, "initialisation", job.number))
         steps = pairwise([start, *(snapshot.vector for snapshot in snapshots)])
         (layer,) = layout.layers
         expected = guess(layer, sum(layer.scores((after - before).double()) for before, after in steps))
@@ -179,28 +179,28 @@ def test_shadows_are_read_like_their_target(run, world, rounds):
 def test_shadows_of_other_networks_are_as_they_were(tmp_path):
     """No round is added, and none is read again."""
     federation, transcript = trained(tmp_path, 1, epochs=1, net=partial(MLP, hidden=(8,)))
-    world = world_of(federation, transcript)
-    assert rounds_to_keep(world.public, (2, 5)) == (2, 5)
-    jobs, models = shadows_of(world, (1,))
-    for model, (snapshot,) in zip(models, train_centrally(world.public, jobs, (1,), 5), strict=True):
+    audit = world_of(federation, transcript)
+    assert rounds_to_keep(audit.knowledge, (2, 5)) == (2, 5)
+    jobs, models = shadows_of(audit, (1,))
+    for model, (snapshot,) in zip(models, train_centrally(audit.knowledge, jobs, (1,), 5), strict=True):
         assert torch.equal(model.last.vector, snapshot.vector)
 
 
-def test_shadows_are_kept_apart_by_their_reading(world):
+def test_shadows_are_kept_apart_by_their_reading(audit):
     """One source gives targets that were read differently different shadows."""
-    source = CentralShadows(world.public, world.audited, 2)
-    plain, guessed = (source.shadows(uploads(world, *how)[0], "out") for how in ((), (FactorChoice(),)))
+    source = CentralShadows(audit.knowledge, audit.audited, 2)
+    plain, guessed = (source.shadows(uploads(audit, *how)[0], "out") for how in ((), (FactorChoice(),)))
     for one, other in zip(plain.shadows, guessed.shadows, strict=True):
         assert np.array_equal(one.members, other.members)
         assert not torch.equal(one.model.last.vector, other.model.last.vector)
     assert READ_ALIKE in plain.notes
 
 
-def test_the_cache_knows_settings_that_layers_do_not_show(world):
+def test_the_cache_knows_settings_that_layers_do_not_show(audit):
     """Two networks that print alike train differently."""
-    cache, job = ShadowCache(None), ShadowJob(0, 1.0, world.public.auxiliary[:10])
-    nets = [factorised(speed=speed)(world.public.store.shape) for speed in (100.0, 100.0, 10.0)]
-    keys = [cache.key(replace(world.public, prototype=net), job, (1,), 0) for net in nets]
+    cache, job = ShadowCache(None), ShadowJob(0, 1.0, audit.knowledge.auxiliary[:10])
+    nets = [factorised(speed=speed)(audit.knowledge.store.shape) for speed in (100.0, 100.0, 10.0)]
+    keys = [cache.key(replace(audit.knowledge, prototype=net), job, (1,), 0) for net in nets]
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -232,9 +232,9 @@ def test_masked_uploads_show_no_factors(tmp_path):
     assert any("which factors a client uses" in note for note in composition_notes(federation))
 
 
-def test_the_released_model_uses_every_factor(run, world):
+def test_the_released_model_uses_every_factor(run, audit):
     """Nobody's choice: choice coordinates are at the bound that means b = 1."""
-    model = seen_models(world, Choice("global", world.public.rounds, False), ())[NO_CLIENT]
+    model = seen_models(audit, TargetSelection("global", audit.knowledge.rounds, False), ())[NO_CLIENT]
     layout = FactorLayout.of(run[0].net)
     assert layout.probabilities(model.last.vector[layout.choice_coordinates]).min() > 0.998
     assert ParameterSpace(run[0].net).size == len(model.last.vector)

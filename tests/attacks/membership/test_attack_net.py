@@ -12,7 +12,7 @@ from network_attack_kit import (
 from torch.optim import Adam
 
 from app.attacks.membership import attack_net
-from app.attacks.membership.attack_net import Kept, Standardise, balanced, dense, fit, hold_out, predict, seeded
+from app.attacks.membership.attack_net import ResultCache, Standardise, balanced, dense, fit, hold_out, predict, seeded
 from app.errors import UserError
 
 
@@ -127,7 +127,7 @@ def test_examples_are_balanced_and_drawn_from_both_sides():
 def test_results_are_kept_while_they_fit():
     """The one that was not used for longest goes first."""
     made = []
-    kept = Kept(len, most=5)
+    kept = ResultCache(len, most=5)
     for key in ("aa", "bb", "aa", "cc", "aa", "bb", "ffffffff", "ffffffff"):
         assert kept.get(key, lambda key=key: made.append(key) or key) == key
     assert made == ["aa", "bb", "cc", "bb", "ffffffff"]

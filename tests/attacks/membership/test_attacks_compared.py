@@ -8,7 +8,7 @@ import pytest
 from federation_under_attack import audited, trained, world_of
 from torch.optim import Adam
 
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings
 from app.federation.local_training import LocalTraining
 from app.metrics.comparison import compare_auc, compare_tpr
@@ -34,9 +34,9 @@ def overfitted(folder, seed, rate=1.0):
     return world_of(federation, transcript)
 
 
-def uploads(world, *names):
+def uploads(audit, *names):
     """Scores of attacks on the uploads."""
-    found = audited(world, *names, targets=("uploads",), shadows=ShadowSettings(count=16), calibrate=False)
+    found = audited(audit, *names, targets=("uploads",), shadows=ShadowSettings(count=16), calibrate=False)
     return {label.partition(".")[0]: finding.scores for label, finding in found.items()}
 
 
@@ -50,7 +50,7 @@ def pooled(runs):
 def wide(tmp_path_factory):
     """Attacks on two runs whose clients train the whole network."""
     worlds = [overfitted(tmp_path_factory.mktemp(f"wide{seed}"), seed) for seed in (0, 1)]
-    return [uploads(world, "yeom", "lira-offline", "lira-online") for world in worlds]
+    return [uploads(audit, "yeom", "lira-offline", "lira-online") for audit in worlds]
 
 
 def test_lira_finds_more_than_the_plain_loss(wide):
@@ -76,23 +76,23 @@ def test_wide_clients_of_one_federation_leak_more(tmp_path):
     local = LocalTraining(epochs=10, batch_size=32, optimizer=partial(Adam, lr=1e-3))
     rates = [1.0, 1.0, 0.125, 0.125]
     net = partial(MLP, hidden=(128,))
-    world = world_of(*trained(tmp_path, rounds=10, data=data, local=local, net=net, capacities=rates))
-    found = audited(world, "lira-online", targets=("uploads",), shadows=ShadowSettings(count=16), calibrate=False)
+    audit = world_of(*trained(tmp_path, rounds=10, data=data, local=local, net=net, capacities=rates))
+    found = audited(audit, "lira-online", targets=("uploads",), shadows=ShadowSettings(count=16), calibrate=False)
     large, narrow = found["lira-online.uploads"].capacities
     assert large.leakage.auc.interval.low > narrow.leakage.auc.interval.high
 
 
 def test_independent_recomputation(tmp_path):
     """Yeom's area and LiRA's ranking from saved logits, written straight from their definitions in numpy."""
-    world = overfitted(tmp_path, 3)
-    scores = uploads(world, "yeom", "lira-online")
-    model = seen_models(world, Choice("uploads", 10, False), ())[0]
-    samples = world.audited[0]
+    audit = overfitted(tmp_path, 3)
+    scores = uploads(audit, "yeom", "lira-online")
+    model = seen_models(audit, TargetSelection("uploads", 10, False), ())[0]
+    samples = audit.audited[0]
     rows = np.isin(scores["yeom"].samples, samples)
     truth = scores["yeom"].members[rows]
 
     def margins(attacked):
-        answers = world.oracle.responses(attacked, samples)
+        answers = audit.query.responses(attacked, samples)
         found = []
         for logits, label in zip(answers.logits, answers.labels, strict=True):
             odds = np.exp(logits - logits.max())
@@ -108,7 +108,7 @@ def test_independent_recomputation(tmp_path):
         for b in scores["yeom"].scores[rows][~truth]
     ]
     assert np.mean(ours) == pytest.approx(np.mean(wins), abs=1e-9)
-    shadows = CentralShadows(world.public, world.audited, 16).shadows(model, "in-out").shadows
+    shadows = CentralShadows(audit.knowledge, audit.audited, 16).shadows(model, "in-out").shadows
     heard = np.stack([margins(shadow.model) for shadow in shadows])
     inside = np.stack([np.isin(samples, shadow.members) for shadow in shadows])
     ratio = np.zeros(len(samples))

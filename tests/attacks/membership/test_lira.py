@@ -64,27 +64,27 @@ def plain_phi(answers):
     return values
 
 
-def plain_gaussians(world, shadows, heard, side):
+def plain_gaussians(audit, shadows, heard, side):
     """Mean of every sample over the models with it, or without it, and the spread around all of these means."""
     members = [set(shadow.members.tolist()) for shadow in shadows]
     sets = [
         [row[i] for row, known in zip(heard, members, strict=True) if (sample in known) is side]
-        for i, sample in enumerate(world.samples.tolist())
+        for i, sample in enumerate(audit.samples.tolist())
     ]
     means = [sum(values) / len(values) for values in sets]
     squares = sum((value - mean) ** 2 for values, mean in zip(sets, means, strict=True) for value in values)
     return means, math.sqrt(squares / sum(len(values) - 1 for values in sets))
 
 
-def plain_scores(world, kind):
+def plain_scores(audit, kind):
     """Scores of the paper from logits, sample by sample."""
-    shadows = world.lab().shadows(kind)
-    heard = [plain_phi(world.oracle.responses(shadow.model, world.samples)) for shadow in shadows]
-    aimed = plain_phi(world.oracle.responses(world.target, world.samples))
-    means, spread = plain_gaussians(world, shadows, heard, False)
+    shadows = audit.context().shadows(kind)
+    heard = [plain_phi(audit.query.responses(shadow.model, audit.samples)) for shadow in shadows]
+    aimed = plain_phi(audit.query.responses(audit.target, audit.samples))
+    means, spread = plain_gaussians(audit, shadows, heard, False)
     if kind == "out":
         return norm.logcdf(aimed, means, spread)
-    ins, spread_in = plain_gaussians(world, shadows, heard, True)
+    ins, spread_in = plain_gaussians(audit, shadows, heard, True)
     return norm.logpdf(aimed, ins, spread_in) - norm.logpdf(aimed, means, spread)
 
 
@@ -137,7 +137,7 @@ def test_the_largest_probability_would_be_told_apart(memorised, twins):
 @pytest.mark.parametrize("kind", BOTH)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.knowledge, ModelQuery(memorised.knowledge), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -206,11 +206,11 @@ def test_refuses_samples_without_models():
 
 def test_refuses_a_lab_without_shadows(toy, memorised):
     """No data of its own, and none left beside the one that plays the target."""
-    public = replace(toy.public, auxiliary=NOBODY)
-    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    knowledge = replace(toy.knowledge, auxiliary=NOBODY)
+    context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
-        LiRAOffline().scores(toy.memorised, toy.samples, lab)
-    heard, inside = ask_shadows(LiRAOffline().phi, toy.samples, [], memorised.oracle)
+        LiRAOffline().scores(toy.memorised, toy.samples, context)
+    heard, inside = ask_shadows(LiRAOffline().phi, toy.samples, [], memorised.query)
     with pytest.raises(UserError, match=r"shadows\.count"):
         LiRAOffline().compare(np.zeros(len(toy.samples)), heard, inside)
 

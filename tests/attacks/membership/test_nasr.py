@@ -19,9 +19,9 @@ from app.errors import UserError
 SMALL = {"kernels": 4}
 
 
-def attacked(world, target=None, source=None, **options):
+def attacked(audit, target=None, source=None, **options):
     """Area under the curve with few kernels."""
-    return world.auc(Nasr(**SMALL, **options), target, source=source)
+    return audit.auc(Nasr(**SMALL, **options), target, source=source)
 
 
 @cache
@@ -32,23 +32,23 @@ def usual():
 
 def test_memorised_members_are_found_and_an_untrained_model_tells_nothing():
     """Oracles 1 and 2: nearly all on a model that fits its members, chance on a random one or with permuted truth."""
-    world, attack = memorised(), Nasr(**SMALL)
-    truth = world.toy.truth
-    assert world.auc(attack) >= 0.95
-    assert abs(world.auc(attack, world.toy.untrained) - 0.5) <= chance(truth)
-    assert abs(world.auc(attack, truth=np.random.default_rng(0).permutation(truth)) - 0.5) <= chance(truth)
+    audit, attack = memorised(), Nasr(**SMALL)
+    truth = audit.toy.truth
+    assert audit.auc(attack) >= 0.95
+    assert abs(audit.auc(attack, audit.toy.untrained) - 0.5) <= chance(truth)
+    assert abs(audit.auc(attack, truth=np.random.default_rng(0).permutation(truth)) - 0.5) <= chance(truth)
 
 
 @pytest.mark.parametrize("snapshot", [0, 2])
 def test_last_layer_gradients_are_those_of_autograd(snapshot):
     """Oracle 9: by the bias p - onehot, by the weight its outer product with the layer's inputs."""
-    world, samples = learning(), np.arange(12)
-    seen = world.oracle.activations(world.target, samples, snapshot)
+    audit, samples = learning(), np.arange(12)
+    seen = audit.query.activations(audit.target, samples, snapshot)
     gradients = weight_gradients(torch.from_numpy(seen.bias_gradients), torch.from_numpy(seen.inputs))
-    net = world.oracle.network(world.target.snapshots[snapshot])
+    net = audit.query.network(audit.target.snapshots[snapshot])
     layer = last_linear(net)
     for row, sample in enumerate(samples):
-        pixels, label = world.toy.public.store.batch(torch.tensor([sample]))
+        pixels, label = audit.toy.knowledge.store.batch(torch.tensor([sample]))
         by_weight, by_bias = torch.autograd.grad(cross_entropy(net(pixels), label), [layer.weight, layer.bias])
         assert np.allclose(seen.bias_gradients[row], by_bias.numpy(), atol=1e-5)
         assert np.allclose(gradients[row].T.numpy(), by_weight.numpy(), atol=1e-5)
@@ -56,8 +56,8 @@ def test_last_layer_gradients_are_those_of_autograd(snapshot):
 
 def test_bias_gradient_is_the_slope_of_the_loss():
     """Oracle 9 without autograd: moving one bias changes the loss by its gradient."""
-    world = learning()
-    seen = world.oracle.activations(world.target, np.arange(5))
+    audit = learning()
+    seen = audit.query.activations(audit.target, np.arange(5))
     step = 1e-5
     for coordinate in range(10):
         moved = replace(seen.responses, logits=seen.responses.logits + step * np.eye(10)[coordinate])
@@ -67,25 +67,25 @@ def test_bias_gradient_is_the_slope_of_the_loss():
 
 def test_more_rounds_tell_no_less():
     """Oracle 9: three rounds find as much as the last one, within the interval."""
-    world = learning()
-    last = world.target.only_last()
-    assert usual() >= attacked(world, replace(last, key="last")) - chance(world.toy.truth) / 3
+    audit = learning()
+    last = audit.target.only_last()
+    assert usual() >= attacked(audit, replace(last, key="last")) - chance(audit.toy.truth) / 3
     assert usual() > 0.9
 
 
 def test_scores_are_learnt_from_the_shadows_labels():
     """Oracle 9: no fixed rule such as a drop of the loss; shadows with swapped labels turn the scores round."""
-    world = learning()
-    assert attacked(world, source=Changed(world.source, swapped)) == pytest.approx(1 - usual(), abs=0.05)
+    audit = learning()
+    assert attacked(audit, source=Changed(audit.source, swapped)) == pytest.approx(1 - usual(), abs=0.05)
 
 
 def test_columns_are_what_the_model_shows():
     """Inputs (sorted where asked), logits, ln(e^loss - 1), p - onehot and the label, at every snapshot."""
-    world, samples = learning(), np.arange(6)
-    plain, aligned = (observe(world.oracle, world.target, samples, align) for align in (False, True))
+    audit, samples = learning(), np.arange(6)
+    plain, aligned = (observe(audit.query, audit.target, samples, align) for align in (False, True))
     assert len(plain) == len(aligned) == 3
     for stage, rows in enumerate(plain):
-        seen = world.oracle.activations(world.target, samples, stage)
+        seen = audit.query.activations(audit.target, samples, stage)
         inputs, logits, losses, errors, labels = rows.double().split([128, 10, 1, 10, 10], dim=1)
         assert np.allclose(inputs, seen.inputs)
         assert np.allclose(logits, seen.responses.logits)
@@ -148,89 +148,89 @@ def test_gradient_and_kernels_are_dropped_out_in_training_only():
 
 def test_network_trained_on_the_target_itself():
     """What the MemDefense evaluation does: half of the target's samples train, the other half is attacked."""
-    world = memorised()
-    target = world.target.only_last()
-    inside, outside = world.toy.members, world.toy.nonmembers
+    audit = memorised()
+    target = audit.target.only_last()
+    inside, outside = audit.toy.members, audit.toy.nonmembers
     settings = NasrSettings(kernels=4, label_branch=False, epochs=15, loss="mse")
-    trained = train_nasr(world.oracle, [Examples(target, inside[::2], outside[::2])], settings, seed=1)
+    trained = train_nasr(audit.query, [Examples(target, inside[::2], outside[::2])], settings, seed=1)
     samples = np.concatenate([inside[1::2], outside[1::2]])
     assert area(trained.scores(target, samples), np.isin(samples, inside)) > 0.9
 
 
 def test_targets_with_the_same_shadows_share_a_network(monkeypatch):
     """A client's upload and the global model are attacked alike; a shadow that plays the target needs another one."""
-    world, samples, trained = memorised(), np.arange(30), []
+    audit, samples, trained = memorised(), np.arange(30), []
     real = nasr.train_nasr
     monkeypatch.setattr(nasr, "train_nasr", lambda *given: trained.append(given) or real(*given))
     attack = Nasr(**SMALL, epochs=1)
-    whole = attack.scores(world.target, samples, world.lab())
-    upload = replace(world.target, key="upload", client=3)
-    assert np.array_equal(attack.scores(upload, samples, world.lab(upload)), whole)
+    whole = attack.scores(audit.target, samples, audit.context())
+    upload = replace(audit.target, key="upload", client=3)
+    assert np.array_equal(attack.scores(upload, samples, audit.context(upload)), whole)
     assert len(trained) == 1
-    first = world.lab().shadows("out")[0]
-    attack.scores(first.model, samples, world.lab().playing(first))
+    first = audit.context().shadows("out")[0]
+    attack.scores(first.model, samples, audit.context().playing(first))
     assert [len(given[1]) for given in trained] == [4, 3]
 
 
 def test_same_scores_again_and_no_random_state_touched():
     """All randomness is keyed, dropout included; the global generators stay as they are."""
-    world, samples = memorised(), np.arange(60)
-    first = Nasr(**SMALL, epochs=2).scores(world.target, samples, world.lab())
+    audit, samples = memorised(), np.arange(60)
+    first = Nasr(**SMALL, epochs=2).scores(audit.target, samples, audit.context())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         state = torch.get_rng_state()
-        again = Nasr(**SMALL, epochs=2).scores(world.target, samples, world.lab())
+        again = Nasr(**SMALL, epochs=2).scores(audit.target, samples, audit.context())
         assert torch.equal(state, torch.get_rng_state())
     assert np.array_equal(first, again)
 
 
 def test_examples_of_a_shadow_are_limited(monkeypatch):
     """No more rows per shadow than asked for, half of them members."""
-    world, asked = memorised(), []
+    audit, asked = memorised(), []
     real = nasr.observe
     monkeypatch.setattr(nasr, "observe", lambda *given: asked.append(given[2]) or real(*given))
-    Nasr(**SMALL, epochs=1, most=40).scores(world.target, np.arange(9), world.lab())
+    Nasr(**SMALL, epochs=1, most=40).scores(audit.target, np.arange(9), audit.context())
     assert [len(samples) for samples in asked] == [40] * 4 + [9]
-    shadow = world.lab().shadows("out")[0]
+    shadow = audit.context().shadows("out")[0]
     assert np.isin(asked[0], shadow.members).sum() == 20
 
 
 @pytest.mark.parametrize("statistics", ["batch", "posthoc", "running"])
 def test_networks_with_batch_norm_can_be_read(statistics):
     """One snapshot of a narrow client with shadows of the same width."""
-    public = images(statistics)
-    world = replace(memorised(), oracle=nasr.Oracle(public))
-    target, shadow = (random_model(public, key, rates=(0.5,)) for key in ("target", "shadow"))
+    knowledge = images(statistics)
+    audit = replace(memorised(), query=nasr.ModelQuery(knowledge))
+    target, shadow = (random_model(knowledge, key, rates=(0.5,)) for key in ("target", "shadow"))
     source = Given(Shadow(shadow, np.arange(50), np.arange(50, 100)))
-    lab = world.lab(target, source)
-    lab.public = public
-    scores = Nasr(**SMALL, epochs=1).scores(target, np.arange(100, 140), lab)
+    context = audit.context(target, source)
+    context.knowledge = knowledge
+    scores = Nasr(**SMALL, epochs=1).scores(target, np.arange(100, 140), context)
     assert scores.shape == (40,)
     assert np.isfinite(scores).all()
 
 
 def test_widths_that_change_between_rounds_are_refused():
     """The attack network of one width cannot read another."""
-    public = images("running")
-    world = replace(memorised(), oracle=nasr.Oracle(public))
-    target = random_model(public, "target", rates=(0.5, 1.0))
-    shadow = Shadow(random_model(public, "shadow", rates=(1.0, 1.0)), np.arange(50), np.arange(50, 100))
+    knowledge = images("running")
+    audit = replace(memorised(), query=nasr.ModelQuery(knowledge))
+    target = random_model(knowledge, "target", rates=(0.5, 1.0))
+    shadow = Shadow(random_model(knowledge, "shadow", rates=(1.0, 1.0)), np.arange(50), np.arange(50, 100))
     with pytest.raises(UserError, match=r"widths 1, 1 in the rounds seen, another 0\.5, 1"):
-        Nasr(**SMALL).scores(target, np.arange(9), world.lab(target, Given(shadow)))
+        Nasr(**SMALL).scores(target, np.arange(9), audit.context(target, Given(shadow)))
     given = [Examples(model, np.arange(5), np.arange(5, 10)) for model in (shadow.model, target)]
     with pytest.raises(UserError, match="cannot read both"):
-        train_nasr(world.oracle, given, NasrSettings(), seed=0)
-    trained = train_nasr(world.oracle, given[:1], NasrSettings(kernels=1, epochs=1), seed=0)
+        train_nasr(audit.query, given, NasrSettings(), seed=0)
+    trained = train_nasr(audit.query, given[:1], NasrSettings(kernels=1, epochs=1), seed=0)
     with pytest.raises(UserError, match="keep the clients' widths fixed"):
         trained.scores(shadow.model.only_last(), np.arange(9))
 
 
 def test_no_shadow_left_is_refused():
     """The only shadow plays the target."""
-    world = memorised()
-    one = world.lab().shadows("out")[0]
+    audit = memorised()
+    one = audit.context().shadows("out")[0]
     with pytest.raises(UserError, match="no shadow model to learn from"):
-        Nasr(**SMALL).scores(one.model, one.samples, world.lab(source=Given(one)).playing(one))
+        Nasr(**SMALL).scores(one.model, one.samples, audit.context(source=Given(one)).playing(one))
 
 
 @pytest.mark.parametrize(

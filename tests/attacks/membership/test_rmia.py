@@ -103,22 +103,22 @@ def constant_lab(classes=3, models=4):
 @pytest.mark.parametrize("attack", [RMIAOffline(), RMIAOffline(a=0.3), RMIAOffline(a=1.0), RMIAOnline()])
 def test_constant_probabilities_are_ties(attack):
     """Nobody dominates anybody: AUC exactly 1/2."""
-    lab, samples = constant_lab()
-    scores = attack.scores(fake_model("target"), samples, lab)
+    context, samples = constant_lab()
+    scores = attack.scores(fake_model("target"), samples, context)
     assert len(np.unique(scores)) == 1
     assert area(scores, samples < 10) == 0.5
 
 
-def plain_shares(world, kind, a=None):
+def plain_shares(audit, kind, a=None):
     """Scores from logits, pair by pair."""
-    shadows = world.lab().shadows(kind)
+    shadows = audit.context().shadows(kind)
 
     def ratios(ids):
         def chances(model):
-            answers = world.oracle.responses(model, ids)
+            answers = audit.query.responses(model, ids)
             return plain_softmax(answers.logits)[np.arange(len(ids)), answers.labels]
 
-        mine, theirs = chances(world.target), [chances(shadow.model) for shadow in shadows]
+        mine, theirs = chances(audit.target), [chances(shadow.model) for shadow in shadows]
         for row, sample in enumerate(ids):
             usable = [
                 p[row] for p, shadow in zip(theirs, shadows, strict=True) if a is None or sample not in shadow.members
@@ -126,8 +126,8 @@ def plain_shares(world, kind, a=None):
             mean = sum(usable) / len(usable)
             yield mine[row] / (mean if a is None else ((1 + a) * mean + 1 - a) / 2)
 
-    others = np.array(list(ratios(world.public.population)))
-    return np.array([np.mean(ratio > others) for ratio in ratios(world.samples)])
+    others = np.array(list(ratios(audit.knowledge.population)))
+    return np.array([np.mean(ratio > others) for ratio in ratios(audit.samples)])
 
 
 @pytest.mark.parametrize(("attack", "kind", "a"), [(RMIAOffline(a=0.4), "out", 0.4), (RMIAOnline(), "in-out", None)])
@@ -170,7 +170,7 @@ def test_wrong_labels_are_not_members(kind, twins):
 @pytest.mark.parametrize("kind", BOTH)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.knowledge, ModelQuery(memorised.knowledge), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -206,60 +206,60 @@ def tuning_lab(lift):
 def test_offset_follows_what_training_does():
     """Models with a sample that answer 1 want a small a; models that multiply p_out want a large one."""
     sure = tuning_lab(lambda p: np.full_like(p, 0.97))
-    low = tuned_offset(sure, sure.shadows("out"), sure.public.population, 1.0)
+    low = tuned_offset(sure, sure.shadows("out"), sure.knowledge.population, 1.0)
     same = tuning_lab(lambda p: np.minimum(1.6 * p, 0.995))
-    high = tuned_offset(same, same.shadows("out"), same.public.population, 1.0)
+    high = tuned_offset(same, same.shadows("out"), same.knowledge.population, 1.0)
     assert low in OFFSETS
     assert low < high
 
 
 def test_offset_without_enough_shadows():
     """The usual value, with a remark."""
-    lab = tuning_lab(lambda p: p)
-    assert tuned_offset(lab, lab.shadows("out")[:1], lab.public.population, 1.0) == USUAL_OFFSET
-    assert any("shadows.count" in note for note in lab.notes)
+    context = tuning_lab(lambda p: p)
+    assert tuned_offset(context, context.shadows("out")[:1], context.knowledge.population, 1.0) == USUAL_OFFSET
+    assert any("shadows.count" in note for note in context.notes)
 
 
 def test_population_is_what_nobody_was_trained_on():
     """Audited samples and those of shadows are left out, and counted; a small rest is noted."""
-    lab, samples = constant_lab()
-    lab.public.population = np.arange(15, 62)
-    left = unseen_population(lab, samples, lab.shadows("out"))
+    context, samples = constant_lab()
+    context.knowledge.population = np.arange(15, 62)
+    left = unseen_population(context, samples, context.shadows("out"))
     np.testing.assert_array_equal(left, np.arange(20, 60))
-    assert any("7 of 47" in note for note in lab.notes)
-    assert any("1/40" in note and "data.holdout.population" in note for note in lab.notes)
+    assert any("7 of 47" in note for note in context.notes)
+    assert any("1/40" in note and "data.holdout.population" in note for note in context.notes)
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_audited_samples_in_the_population_change_nothing(kind, toy, memorised):
     """Neither the copy of a sample nor members among the population."""
-    public = replace(toy.public, population=np.append(toy.public.population, toy.samples))
-    lab = AttackContext(public, memorised.oracle, memorised.source, toy.memorised)
-    np.testing.assert_array_equal(kind().scores(toy.memorised, toy.samples, lab), memorised.scores(kind()))
+    knowledge = replace(toy.knowledge, population=np.append(toy.knowledge.population, toy.samples))
+    context = AttackContext(knowledge, memorised.query, memorised.source, toy.memorised)
+    np.testing.assert_array_equal(kind().scores(toy.memorised, toy.samples, context), memorised.scores(kind()))
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_needs_a_population(kind, toy, memorised):
     """The message says how to set one aside."""
-    public = replace(toy.public, population=NOBODY)
-    lab = AttackContext(public, memorised.oracle, memorised.source, toy.memorised)
+    knowledge = replace(toy.knowledge, population=NOBODY)
+    context = AttackContext(knowledge, memorised.query, memorised.source, toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.population"):
-        kind().scores(toy.memorised, toy.samples, lab)
-    lab.public = replace(public, population=toy.samples)
+        kind().scores(toy.memorised, toy.samples, context)
+    context.knowledge = replace(knowledge, population=toy.samples)
     with pytest.raises(UserError, match=r"data\.holdout\.population"):
-        kind().scores(toy.memorised, toy.samples, lab)
+        kind().scores(toy.memorised, toy.samples, context)
 
 
 def test_refuses_a_lab_without_shadows(toy):
     """No data of its own; no shadow beside the one that plays the target."""
-    public = replace(toy.public, auxiliary=NOBODY)
-    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    knowledge = replace(toy.knowledge, auxiliary=NOBODY)
+    context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
-        RMIAOffline().scores(toy.memorised, toy.samples, lab)
-    lab, samples = constant_lab(models=1)
+        RMIAOffline().scores(toy.memorised, toy.samples, context)
+    context, samples = constant_lab(models=1)
     for attack in (RMIAOffline(), RMIAOnline()):
         with pytest.raises(UserError, match=r"shadows\.count"):
-            attack.scores(fake_model("target"), samples, lab.playing(lab.shadows("out")[0]))
+            attack.scores(fake_model("target"), samples, context.playing(context.shadows("out")[0]))
 
 
 def test_refuses_samples_without_models():

@@ -47,36 +47,36 @@ def attack():
 @pytest.mark.parametrize("sort", [False, True])
 def test_sure_answers_are_members(sort):
     """Members with p = 1 against 0.6: AUC above 0.95."""
-    lab, truth = sure_lab()
-    scores = Shokri(sort=sort).scores(fake_model("target"), IDS, lab)
+    context, truth = sure_lab()
+    scores = Shokri(sort=sort).scores(fake_model("target"), IDS, context)
     assert area(scores, truth) > 0.95
     np.testing.assert_array_equal(scores > 0, truth)
-    assert lab.notes == []
+    assert context.notes == []
 
 
 def test_each_class_has_its_own_model():
     """Where members of the second class are the unsure ones, one rule for both classes would fail."""
-    lab, truth = sure_lab(reverse=True)
-    assert area(Shokri().scores(fake_model("target"), IDS, lab), truth) > 0.95
-    by_confidence = lab.oracle.responses(fake_model("target"), IDS).true_log_probabilities
+    context, truth = sure_lab(reverse=True)
+    assert area(Shokri().scores(fake_model("target"), IDS, context), truth) > 0.95
+    by_confidence = context.query.responses(fake_model("target"), IDS).true_log_probabilities
     assert area(by_confidence, truth) < 0.7
 
 
 def test_poor_classes_share_a_model():
     """Class 1 has 8 known samples: it takes the model of all classes, which is noted and told the label."""
-    lab, truth = sure_lab(labels=lambda count: (np.arange(count) % 50 < 2).astype(np.int64))
-    scores = Shokri().scores(fake_model("target"), IDS, lab)
+    context, truth = sure_lab(labels=lambda count: (np.arange(count) % 50 < 2).astype(np.int64))
+    scores = Shokri().scores(fake_model("target"), IDS, context)
     assert area(scores, truth) > 0.95
-    assert any("1 of 2 classes share one attack model" in note for note in lab.notes)
-    lab, truth = sure_lab(reverse=True)
-    assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, lab), truth) > 0.95
+    assert any("1 of 2 classes share one attack model" in note for note in context.notes)
+    context, truth = sure_lab(reverse=True)
+    assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, context), truth) > 0.95
 
 
 def test_common_model_takes_a_part_of_many_rows(monkeypatch):
     """Rows beyond the limit are left out at random, not by their order."""
     monkeypatch.setattr(shokri, "MOST_ROWS", 150)
-    lab, truth = sure_lab()
-    assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, lab), truth) > 0.95
+    context, truth = sure_lab()
+    assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, context), truth) > 0.95
     rows = shokri._some_rows(1000, 0)
     assert len(np.unique(rows)) == 150
     assert rows.max() > 800
@@ -84,11 +84,11 @@ def test_common_model_takes_a_part_of_many_rows(monkeypatch):
 
 def test_number_of_shadows():
     """One shadow suffices here; more than there are is noted."""
-    lab, truth = sure_lab()
-    assert area(Shokri(shadows_used=1).scores(fake_model("target"), IDS, lab), truth) > 0.95
-    assert lab.notes == []
-    Shokri(shadows_used=5).scores(fake_model("target"), IDS, lab)
-    assert any("from 2 shadows" in note for note in lab.notes)
+    context, truth = sure_lab()
+    assert area(Shokri(shadows_used=1).scores(fake_model("target"), IDS, context), truth) > 0.95
+    assert context.notes == []
+    Shokri(shadows_used=5).scores(fake_model("target"), IDS, context)
+    assert any("from 2 shadows" in note for note in context.notes)
 
 
 def test_models_are_trained_once_per_shadows(monkeypatch):
@@ -96,12 +96,12 @@ def test_models_are_trained_once_per_shadows(monkeypatch):
     calls = []
     train = shokri._train
     monkeypatch.setattr(shokri, "_train", lambda *given: calls.append(1) or train(*given))
-    lab, _ = sure_lab()
+    context, _ = sure_lab()
     attack = Shokri()
     for _ in range(3):
-        attack.scores(fake_model("target"), IDS, lab)
+        attack.scores(fake_model("target"), IDS, context)
     assert len(calls) == 2
-    attack.scores(fake_model("target"), IDS, lab.playing(lab.shadows("out")[0]))
+    attack.scores(fake_model("target"), IDS, context.playing(context.shadows("out")[0]))
     assert len(calls) == 4
 
 
@@ -144,7 +144,7 @@ def test_nothing_to_find(attack, toy, memorised):
 
 def test_wrong_labels_are_not_members(attack, memorised, twins):
     """Trained images with labels they were not trained with; the shadows are the same."""
-    scores = attack.scores(twins.target, twins.samples, memorised.lab())
+    scores = attack.scores(twins.target, twins.samples, memorised.context())
     assert area(scores, twins.truth) >= 0.9
 
 
@@ -156,13 +156,13 @@ def test_same_scores_every_time():
 
 def test_bad_input(toy):
     """No data, no shadow, and options that mean nothing."""
-    public = replace(toy.public, auxiliary=NOBODY)
-    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    knowledge = replace(toy.knowledge, auxiliary=NOBODY)
+    context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
-        Shokri().scores(toy.memorised, toy.samples, lab)
-    lab, _ = sure_lab(shadows=1)
+        Shokri().scores(toy.memorised, toy.samples, context)
+    context, _ = sure_lab(shadows=1)
     with pytest.raises(UserError, match=r"shadows\.count"):
-        Shokri().scores(fake_model("target"), IDS, lab.playing(lab.shadows("out")[0]))
+        Shokri().scores(fake_model("target"), IDS, context.playing(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):
         Shokri(shadows_used=0)
     with pytest.raises(UserError, match="2 or more"):

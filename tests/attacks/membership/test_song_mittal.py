@@ -50,7 +50,7 @@ def test_labels_matter_where_the_attack_says_so(kind, twins):
 @pytest.mark.parametrize("kind", ALL)
 def test_same_scores_every_time(kind, memorised):
     """With models asked anew."""
-    again = AttackContext(memorised.public, ModelQuery(memorised.public), memorised.source, memorised.target)
+    again = AttackContext(memorised.knowledge, ModelQuery(memorised.knowledge), memorised.source, memorised.target)
     second = kind().scores(memorised.target, memorised.samples, again)
     np.testing.assert_array_equal(memorised.scores(kind()), second)
 
@@ -114,24 +114,24 @@ def two_class_lab(rows=40):
     chances = np.where(labels == 0, 0.8, 0.5) + 0.1 * truth
     table = logits_with_probability(chances, labels, 2)
     ids = np.arange(2 * rows)
-    lab = fake_lab({"target": table, "shadow": table}, labels, {"shadow": (ids[truth], ids[~truth])}, 2)
-    return lab, ids, truth
+    context = fake_lab({"target": table, "shadow": table}, labels, {"shadow": (ids[truth], ids[~truth])}, 2)
+    return context, ids, truth
 
 
 def test_zero_is_the_decision():
     """A score of 0 or more means a member, in every class."""
-    lab, ids, truth = two_class_lab()
-    scores = Confidence().scores(fake_model("target"), ids, lab)
+    context, ids, truth = two_class_lab()
+    scores = Confidence().scores(fake_model("target"), ids, context)
     np.testing.assert_array_equal(scores >= 0, truth)
-    assert area(scores, truth) > area(lab.oracle.responses(fake_model("target"), ids).true_log_probabilities, truth)
-    assert lab.notes == []
+    assert area(scores, truth) > area(context.query.responses(fake_model("target"), ids).true_log_probabilities, truth)
+    assert context.notes == []
 
 
 def test_sharing_is_noted():
     """A reader learns which thresholds are not a class's own."""
-    lab, ids, _ = two_class_lab()
-    assert np.isfinite(Confidence(fewest=100).scores(fake_model("target"), ids, lab)).all()
-    assert any("2 of 2 classes share one threshold" in note for note in lab.notes)
+    context, ids, _ = two_class_lab()
+    assert np.isfinite(Confidence(fewest=100).scores(fake_model("target"), ids, context)).all()
+    assert any("2 of 2 classes share one threshold" in note for note in context.notes)
 
 
 def test_a_shadow_can_play_the_target(memorised):
@@ -143,17 +143,17 @@ def test_a_shadow_can_play_the_target(memorised):
 @pytest.mark.parametrize("kind", TUNED)
 def test_needs_data_of_its_own(kind, toy):
     """Without them there are no shadows, and the message says what to set."""
-    public = replace(toy.public, auxiliary=NOBODY)
-    lab = AttackContext(public, ModelQuery(public), CentralShadows(public, toy.audited, 4), toy.memorised)
+    knowledge = replace(toy.knowledge, auxiliary=NOBODY)
+    context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
-        kind().scores(toy.memorised, toy.samples, lab)
-    assert Correctness().scores(toy.memorised, toy.samples, lab).max() == 1
+        kind().scores(toy.memorised, toy.samples, context)
+    assert Correctness().scores(toy.memorised, toy.samples, context).max() == 1
 
 
 def test_bad_input():
     """No shadow left, and a minimum that means nothing."""
-    lab, ids, _ = two_class_lab()
+    context, ids, _ = two_class_lab()
     with pytest.raises(UserError, match=r"shadows\.count"):
-        Confidence().scores(fake_model("target"), ids, lab.playing(lab.shadows("out")[0]))
+        Confidence().scores(fake_model("target"), ids, context.playing(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):
         Entropy(fewest=0)

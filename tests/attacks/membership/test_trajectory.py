@@ -33,19 +33,19 @@ SHORT = Distillation(epochs=4, batch_size=32, lr=0.1, momentum=0.9, weight_decay
 class ConstantTrajectory(DistilledTrajectory):
     """The losses of the student are replaced by a constant."""
 
-    def trajectory(self, model, samples, lab):
+    def trajectory(self, model, samples, context):
         """25 equal columns and the model's own losses."""
-        return np.hstack([np.full((len(samples), 25), 0.7), self.losses(model.only_last(), samples, lab)])
+        return np.hstack([np.full((len(samples), 25), 0.7), self.losses(model.only_last(), samples, context)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memorised_members_are_found_and_an_untrained_model_tells_nothing(kind):
     """Oracles 1 and 2: nearly all on a model that fits its members, chance on a random one or with permuted truth."""
-    world, attack = memorised(), kind()
-    truth = world.toy.truth
-    assert world.auc(attack) >= 0.98
-    assert abs(world.auc(attack, world.toy.untrained) - 0.5) <= chance(truth)
-    assert abs(world.auc(attack, truth=np.random.default_rng(0).permutation(truth)) - 0.5) <= chance(truth)
+    audit, attack = memorised(), kind()
+    truth = audit.toy.truth
+    assert audit.auc(attack) >= 0.98
+    assert abs(audit.auc(attack, audit.toy.untrained) - 0.5) <= chance(truth)
+    assert abs(audit.auc(attack, truth=np.random.default_rng(0).permutation(truth)) - 0.5) <= chance(truth)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,37 +57,37 @@ def test_trajectory_tells_more_than_the_last_loss(kind):
 @pytest.mark.parametrize("scale", ["log", "loss"])
 def test_constant_trajectory_ranks_like_the_loss(scale):
     """Oracle 8: without a trajectory, the attack is Yeom's."""
-    world = learning()
-    assert 0.9 < world.yeom() < 0.98
-    assert world.auc(ConstantTrajectory(scale=scale)) == pytest.approx(world.yeom(), abs=0.02)
+    audit = learning()
+    assert 0.9 < audit.yeom() < 0.98
+    assert audit.auc(ConstantTrajectory(scale=scale)) == pytest.approx(audit.yeom(), abs=0.02)
 
 
 def test_uploads_that_never_change_rank_like_the_loss():
     """Oracle 8 for the rounds that were seen: a model that stands still has no trajectory."""
-    world = learning()
-    still = Changed(world.source, lambda one: Shadow(frozen(one.model), one.members, one.nonmembers))
-    found = world.auc(UploadTrajectory(), frozen(world.target), source=still)
-    assert found == pytest.approx(world.yeom(), abs=0.02)
+    audit = learning()
+    still = Changed(audit.source, lambda one: Shadow(frozen(one.model), one.members, one.nonmembers))
+    found = audit.auc(UploadTrajectory(), frozen(audit.target), source=still)
+    assert found == pytest.approx(audit.yeom(), abs=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_swapped_shadow_labels_turn_the_scores_round(kind):
     """Oracle 8: a shadow that calls its members non-members gives 1 - AUC."""
-    world = learning()
-    turned = world.auc(kind(), source=Changed(world.source, swapped))
-    assert turned == pytest.approx(1 - world.auc(kind()), abs=0.02)
+    audit = learning()
+    turned = audit.auc(kind(), source=Changed(audit.source, swapped))
+    assert turned == pytest.approx(1 - audit.auc(kind()), abs=0.02)
 
 
 def test_features_are_the_losses_of_all_stages():
     """One column per round, or per epoch and one of the model itself; both scales rank alike."""
-    world, samples = learning(), np.arange(40)
-    lab = world.lab()
-    uploads = UploadTrajectory(scale="loss").trajectory(world.target, samples, lab)
+    audit, samples = learning(), np.arange(40)
+    context = audit.context()
+    uploads = UploadTrajectory(scale="loss").trajectory(audit.target, samples, context)
     for stage in range(3):
-        assert np.array_equal(uploads[:, stage], lab.oracle.responses(world.target, samples, stage).losses)
-    logs = UploadTrajectory().trajectory(world.target, samples, lab)
+        assert np.array_equal(uploads[:, stage], context.query.responses(audit.target, samples, stage).losses)
+    logs = UploadTrajectory().trajectory(audit.target, samples, context)
     assert np.allclose(logs, np.log(np.expm1(uploads)), atol=1e-9)
-    distilled = DistilledTrajectory(epochs=3).trajectory(world.target, samples, lab)
+    distilled = DistilledTrajectory(epochs=3).trajectory(audit.target, samples, context)
     assert distilled.shape == (40, 4)
     assert np.array_equal(distilled[:, -1], logs[:, -1])
 
@@ -95,13 +95,13 @@ def test_features_are_the_losses_of_all_stages():
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_scores_again_and_no_random_state_touched(kind):
     """All randomness is keyed; the global generators stay as they are."""
-    world, samples = learning(), np.arange(100)
+    audit, samples = learning(), np.arange(100)
     options = {"attack_epochs": 3} | ({"epochs": 2} if kind is DistilledTrajectory else {})
-    first = kind(**options).scores(world.target, samples, world.lab())
+    first = kind(**options).scores(audit.target, samples, audit.context())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-        again = kind(**options).scores(world.target, samples, world.lab())
+        again = kind(**options).scores(audit.target, samples, audit.context())
         assert torch.equal(state, torch.get_rng_state())
     assert np.array_equal(numpy_state, np.random.get_state()[1])
     assert np.array_equal(first, again)
@@ -109,36 +109,38 @@ def test_same_scores_again_and_no_random_state_touched(kind):
 
 def test_networks_and_students_are_made_once(monkeypatch):
     """Targets with the same shadows share the attack network, and no teacher is distilled twice."""
-    world, samples = memorised(), np.arange(50)
+    audit, samples = memorised(), np.arange(50)
     fitted, distilled = counted(monkeypatch, trajectory, "fit"), counted(monkeypatch, trajectory, "distil")
     attack = DistilledTrajectory(epochs=1, attack_epochs=1)
-    for target in (world.target, world.toy.untrained, world.target):
-        attack.scores(target, samples, world.lab(target))
+    for target in (audit.target, audit.toy.untrained, audit.target):
+        attack.scores(target, samples, audit.context(target))
     assert (len(fitted), len(distilled)) == (1, 3)  # two targets and one shadow
-    first = world.lab().shadows("out")[0]
-    attack.scores(first.model, first.samples, world.lab().playing(first))
+    first = audit.context().shadows("out")[0]
+    attack.scores(first.model, first.samples, audit.context().playing(first))
     assert (len(fitted), len(distilled)) == (2, 4)  # the second shadow takes the place of the first
 
 
 def test_shadows_that_are_trained_on(monkeypatch):
     """All of them learn from uploads, as many as asked for are distilled."""
-    world, trained = memorised(), counted(monkeypatch, trajectory, "balanced")
-    UploadTrajectory(attack_epochs=1).scores(world.target, np.arange(9), world.lab())
+    audit, trained = memorised(), counted(monkeypatch, trajectory, "balanced")
+    UploadTrajectory(attack_epochs=1).scores(audit.target, np.arange(9), audit.context())
     assert len(trained) == 4
-    DistilledTrajectory(epochs=1, attack_epochs=1, distilled_shadows=2).scores(world.target, np.arange(9), world.lab())
+    DistilledTrajectory(epochs=1, attack_epochs=1, distilled_shadows=2).scores(
+        audit.target, np.arange(9), audit.context()
+    )
     assert len(trained) == 6
 
 
-def student_of(public, teacher, **changes):
+def student_of(knowledge, teacher, **changes):
     """A student of the teacher's width on the attacker's population."""
     settings = replace(SHORT, **changes)
-    stages = distil(public, teacher.last, public, public.population, settings, teacher.last.rate)
+    stages = distil(knowledge, teacher.last, knowledge, knowledge.population, settings, teacher.last.rate)
     return replace(teacher, key=f"student-{settings}", snapshots=tuple(stages))
 
 
-def lively(public):
+def lively(knowledge):
     """An untrained network whose answers differ from sample to sample, so that there is something to imitate."""
-    model = random_model(public, "teacher")
+    model = random_model(knowledge, "teacher")
     vector = model.last.vector
     return replace(model, snapshots=(Snapshot(1, 1.0, vector * torch.where(vector.abs() < 1, 3.0, 1.0)),))
 
@@ -146,15 +148,15 @@ def lively(public):
 @pytest.mark.parametrize("statistics", ["batch", "posthoc", "running"])
 def test_students_learn_from_networks_with_batch_norm(statistics):
     """The student comes closer to its teacher, which stays as it was."""
-    public = images(statistics)
-    teacher = lively(public)
+    knowledge = images(statistics)
+    teacher = lively(knowledge)
     before = teacher.last.vector.clone()
-    student = student_of(public, teacher, epochs=12)
-    oracle, asked = ModelQuery(public), public.population
-    wanted = oracle.responses(teacher, asked)
+    student = student_of(knowledge, teacher, epochs=12)
+    query, asked = ModelQuery(knowledge), knowledge.population
+    wanted = query.responses(teacher, asked)
 
     def divergence(stage):
-        answered = oracle.responses(student, asked, stage).log_probabilities
+        answered = query.responses(student, asked, stage).log_probabilities
         return np.mean(np.sum(wanted.probabilities * (wanted.log_probabilities - answered), axis=1))
 
     assert student.rounds == tuple(range(1, 13))
@@ -165,27 +167,29 @@ def test_students_learn_from_networks_with_batch_norm(statistics):
 @pytest.mark.parametrize(("statistics", "same"), [("batch", True), ("posthoc", False), ("running", False)])
 def test_mode_of_the_teacher(statistics, same):
     """It matters exactly where evaluation uses other statistics than training."""
-    public = images(statistics)
-    students = [student_of(public, lively(public), epochs=1, teacher_mode=mode) for mode in ("eval", "train")]
+    knowledge = images(statistics)
+    students = [student_of(knowledge, lively(knowledge), epochs=1, teacher_mode=mode) for mode in ("eval", "train")]
     assert torch.equal(students[0].last.vector, students[1].last.vector) == same
 
 
 def test_student_has_the_width_of_its_teacher(monkeypatch):
     """A narrow client's upload is distilled into a narrow student."""
-    public, made = images("batch"), []
+    knowledge, made = images("batch"), []
     real = trajectory.distil
     monkeypatch.setattr(trajectory, "distil", lambda *given: made.append(real(*given)) or made[-1])
-    narrow = random_model(public, "narrow", rates=(0.5,))
-    lab = AttackContext(public, ModelQuery(public), Given(), narrow)
-    DistilledTrajectory(epochs=2).trajectory(narrow, np.arange(9), lab)
+    narrow = random_model(knowledge, "narrow", rates=(0.5,))
+    context = AttackContext(knowledge, ModelQuery(knowledge), Given(), narrow)
+    DistilledTrajectory(epochs=2).trajectory(narrow, np.arange(9), context)
     assert [stage.rate for stage in made[0]] == [0.5, 0.5]
     assert made[0][0].vector.numel() == narrow.last.vector.numel()
 
 
 def test_students_of_other_settings_are_others():
     """Two attacks that ask the same oracle do not get each other's answers."""
-    world, samples = memorised(), np.arange(9)
-    seen = [DistilledTrajectory(epochs=1, lr=lr).trajectory(world.target, samples, world.lab()) for lr in (0.1, 0.2)]
+    audit, samples = memorised(), np.arange(9)
+    seen = [
+        DistilledTrajectory(epochs=1, lr=lr).trajectory(audit.target, samples, audit.context()) for lr in (0.1, 0.2)
+    ]
     assert not np.allclose(seen[0][:, 0], seen[1][:, 0])
     assert np.array_equal(seen[0][:, 1], seen[1][:, 1])
 
@@ -193,33 +197,33 @@ def test_students_of_other_settings_are_others():
 def test_augmentation_is_used_in_distillation():
     """Images are augmented as in training."""
     seen = []
-    public = replace(images("running"), augment=lambda batch, _: seen.append(len(batch)) or batch)
-    student_of(public, random_model(public, "teacher"), epochs=1)
+    knowledge = replace(images("running"), augment=lambda batch, _: seen.append(len(batch)) or batch)
+    student_of(knowledge, random_model(knowledge, "teacher"), epochs=1)
     assert seen == [32] * 4
 
 
 def test_no_population_is_refused():
     """Nothing to distil on: the error names the option."""
-    public = replace(images("running"), population=np.arange(1))
+    knowledge = replace(images("running"), population=np.arange(1))
     with pytest.raises(UserError, match=r"1 samples to distil(.|\n)*--data\.holdout\.population"):
-        student_of(public, random_model(public, "teacher"))
+        student_of(knowledge, random_model(knowledge, "teacher"))
 
 
 def test_one_round_is_no_trajectory():
     """Uploads of a single round are refused, for the target as for shadows."""
-    world = memorised()
+    audit = memorised()
     with pytest.raises(UserError, match="sees 1 round"):
-        UploadTrajectory().trajectory(world.target.only_last(), np.arange(9), world.lab())
+        UploadTrajectory().trajectory(audit.target.only_last(), np.arange(9), audit.context())
     assert UploadTrajectory.needs_rounds == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_shadow_left_is_refused(kind):
     """The only shadow plays the target."""
-    world = memorised()
-    one = world.lab().shadows("out")[0]
+    audit = memorised()
+    one = audit.context().shadows("out")[0]
     with pytest.raises(UserError, match="no shadow model to learn from"):
-        kind(attack_epochs=1).scores(one.model, one.samples, world.lab(source=Given(one)).playing(one))
+        kind(attack_epochs=1).scores(one.model, one.samples, audit.context(source=Given(one)).playing(one))
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_gaussian_losses():
     truth = rng.permutation(np.arange(2 * side) < side)
     losses = rng.normal(size=2 * side) + ~truth + 8.0  # a cross-entropy is positive; a shift changes no order
     labels = rng.integers(0, 3, 2 * side)
-    lab = fake_lab({"target": logits_with_probability(np.exp(-losses), labels, 3)}, labels, {}, 3)
-    scores = Yeom().scores(fake_model("target"), np.arange(2 * side), lab)
+    context = fake_lab({"target": logits_with_probability(np.exp(-losses), labels, 3)}, labels, {}, 3)
+    scores = Yeom().scores(fake_model("target"), np.arange(2 * side), context)
     np.testing.assert_allclose(scores, -losses, rtol=1e-9)
     assert area(scores, truth) == pytest.approx(norm.cdf(1 / math.sqrt(2)), abs=0.01)
     assert decide_optimistically(MembershipScores.of(scores, truth)).advantage == pytest.approx(0.383, abs=0.015)
@@ -51,7 +51,7 @@ def test_gaussian_losses():
 
 def test_agrees_with_a_plain_computation(noisy):
     """The area from saved logits, by loops over the definitions."""
-    answers = noisy.oracle.responses(noisy.target, noisy.samples)
+    answers = noisy.query.responses(noisy.target, noisy.samples)
     chances = plain_softmax(answers.logits)
     losses = np.array([-math.log(chances[row, label]) for row, label in enumerate(answers.labels)])
     ours = area(noisy.scores(Yeom()), noisy.truth)

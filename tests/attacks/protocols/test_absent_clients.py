@@ -28,16 +28,16 @@ def test_samples_of_newcomers_are_not_audited(joined):
 
 def test_the_global_model_is_as_large_as_what_was_trained_on(tmp_path):
     """Shadows follow its size, and all that clients own would be too much."""
-    world = make_world(tmp_path, (20, 20, 20, 20), 40, rounds=1, participation=0.5)
-    model = released_model(world.transcript.external_view(), world.public, "run")
-    assert model.size == sum(map(len, world.truth.members)) == 40
-    assert len(world.rates) == 4
+    audit = make_world(tmp_path, (20, 20, 20, 20), 40, rounds=1, participation=0.5)
+    model = released_model(audit.transcript.external_view(), audit.knowledge, "run")
+    assert model.size == sum(map(len, audit.truth.members)) == 40
+    assert len(audit.rates) == 4
 
 
 def test_papers_protocols_leave_them_out_too(tmp_path):
     """The server's members are those of the participants."""
-    world = make_world(tmp_path, (60, 60, 60, 60), 300, rounds=1, participation=0.5)
-    inside = np.concatenate([world.sets.members[client] for client in world.clients])
-    (finding,) = (one for one in MappFL().findings(world) if one.conditions.target == "global")
+    audit = make_world(tmp_path, (60, 60, 60, 60), 300, rounds=1, participation=0.5)
+    inside = np.concatenate([audit.sets.members[client] for client in audit.clients])
+    (finding,) = (one for one in MappFL().findings(audit) if one.conditions.target == "global")
     assert np.isin(finding.scores.samples[finding.scores.members], inside).all()
     assert finding.notes[0] == "2 of 4 clients took part in no round, and are not audited"

@@ -10,7 +10,7 @@ from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.catalogue import RETRAINED_WHAT
 from app.attacks.adaptive.refill import Refill
 from app.attacks.membership.yeom import Yeom
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import ShadowSettings
 from app.errors import UserError
@@ -78,8 +78,8 @@ def test_noisy_uploads_are_averaged(noised):
 
 def test_a_noisy_global_model_is_averaged_by_a_participant(tmp_path):
     """Somebody outside sees the last model only; a participant has seen them all."""
-    world = world_with(tmp_path, Noising(0.2, "server-noise"), rounds=8, epochs=8)
-    found = audited(world, "yeom", calibrate=False)
+    audit = world_with(tmp_path, Noising(0.2, "server-noise"), rounds=8, epochs=8)
+    found = audited(audit, "yeom", calibrate=False)
     assert list(found) == ["yeom.global", "yeom.global+averaged", "yeom.uploads"]
     assert auc(found["yeom.global+averaged"]) > auc(found["yeom.global"]) + 0.02
     adversaries = [finding.conditions.adversary for finding in found.values()]
@@ -118,8 +118,8 @@ def test_adaptive_attackers_can_be_left_out(zeroed):
 
 def test_too_few_rounds_to_average(noised, tmp_path):
     """One kept round: N/A with the option to keep more, beside the plain result."""
-    world = world_with(tmp_path, Noising(), rounds=2, epochs=1, keep=(1, []))
-    found = audited(world, "yeom", "nasr", targets=("uploads",), calibrate=False)
+    audit = world_with(tmp_path, Noising(), rounds=2, epochs=1, keep=(1, []))
+    found = audited(audit, "yeom", "nasr", targets=("uploads",), calibrate=False)
     for name in ("yeom", "nasr"):
         assert "--transcript.last" in found[f"{name}.uploads+averaged"].leakage.reason
         assert isinstance(found[f"{name}.uploads"].leakage, Leakage)
@@ -129,26 +129,28 @@ def test_rounds_before_the_last(noised):
     """A server that acts at the end of round 3 averages the first three rounds, and no later ones."""
     found = audited(noised, "yeom", rounds=(3,), targets=("uploads",), calibrate=False)
     assert list(found)[2:] == ["yeom.uploads@3", "yeom.uploads@3+averaged"]
-    models = seen_models(noised, Choice("uploads", 3, False, (Averaging(),)), (3,))
+    models = seen_models(noised, TargetSelection("uploads", 3, False, (Averaging(),)), (3,))
     assert {model.reading.rounds for model in models.values()} == {(1, 2, 3)}
     assert {model.rounds for model in models.values()} == {(3,)}
 
 
 def test_attacks_over_several_rounds_see_running_means(noised):
     """Each of their snapshots is what the attacker had by that round."""
-    whole = seen_models(noised, Choice("uploads", 6, True, (Averaging(),)), ())[0]
+    whole = seen_models(noised, TargetSelection("uploads", 6, True, (Averaging(),)), ())[0]
     assert whole.rounds == (1, 2, 3, 4, 5, 6)
-    early = seen_models(noised, Choice("uploads", 4, False, (Averaging(),)), ())[0]
+    early = seen_models(noised, TargetSelection("uploads", 4, False, (Averaging(),)), ())[0]
     assert whole.snapshots[3].vector.equal(early.last.vector)
-    assert whole.snapshots[0].vector.equal(seen_models(noised, Choice("uploads", 6, True), ())[0].snapshots[0].vector)
+    assert whole.snapshots[0].vector.equal(
+        seen_models(noised, TargetSelection("uploads", 6, True), ())[0].snapshots[0].vector
+    )
 
 
 def test_adaptations_use_their_adversarys_view_only(noised, zeroed):
     """The server's for uploads; a participant's for the global model."""
 
-    def seen(world, view, kind, *adaptations):
-        guarded = replace(world, transcript=Guarded(world.transcript, {view}))
-        return seen_models(guarded, Choice(kind, world.public.rounds, False, adaptations), ())
+    def seen(audit, view, kind, *adaptations):
+        guarded = replace(audit, transcript=Guarded(audit.transcript, {view}))
+        return seen_models(guarded, TargetSelection(kind, audit.knowledge.rounds, False, adaptations), ())
 
     assert seen(zeroed, "server_view", "uploads", Refill())[0].snapshots
     assert seen(noised, "server_view", "uploads", Averaging())[0].snapshots
@@ -165,11 +167,13 @@ def test_an_observer_is_no_defense(tmp_path):
     class Watching(Different):
         kind = "observer"
 
-    world = world_with(tmp_path, Watching(), epochs=1)
-    assert world.public.defenses == ()
+    audit = world_with(tmp_path, Watching(), epochs=1)
+    assert audit.knowledge.defenses == ()
     with_noise = world_with(tmp_path / "b", Noising(), epochs=1)
-    assert [(part.name, part.traits) for part in with_noise.public.defenses] == [("Noising", frozenset({"own-noise"}))]
-    assert with_noise.public.traits == {"own-noise"}
+    assert [(part.name, part.traits) for part in with_noise.knowledge.defenses] == [
+        ("Noising", frozenset({"own-noise"}))
+    ]
+    assert with_noise.knowledge.traits == {"own-noise"}
 
 
 def defended(defense, **settings):
@@ -181,8 +185,8 @@ def defended(defense, **settings):
 
 def test_shadows_of_both_kinds(tmp_path):
     """Plain and refilled, with stand-ins and through the defense; as many of either, and no loss attack twice."""
-    world = world_with(tmp_path, defended(Zeroing))
-    found = audited(world, "yeom", "lira-online", targets=("uploads",), shadows=BOTH, calibrate=False)
+    audit = world_with(tmp_path, defended(Zeroing))
+    found = audited(audit, "yeom", "lira-online", targets=("uploads",), shadows=BOTH, calibrate=False)
     labels = ["", "+refilled", "+retrained", "+refilled+retrained"]
     assert list(found) == [
         *(f"yeom.uploads{one}" for one in labels[:2]),
@@ -198,11 +202,11 @@ def test_shadows_of_both_kinds(tmp_path):
 
 def test_shadows_are_read_like_their_target(tmp_path):
     """Through the same adaptation, in the same rounds; a client heard once is no obstacle."""
-    world = world_with(tmp_path, defended(Zeroing), rounds=2, epochs=2)
-    source = FederatedShadows(world.public, world.audited, (1, 2), world.federations, 2, tmp_path / "cache")
+    audit = world_with(tmp_path, defended(Zeroing), rounds=2, epochs=2)
+    source = FederatedShadows(audit.knowledge, audit.audited, (1, 2), audit.federations, 2, tmp_path / "cache")
 
     def last(client, *adaptations):
-        model = seen_models(world, Choice("uploads", 2, False, adaptations), ())[client]
+        model = seen_models(audit, TargetSelection("uploads", 2, False, adaptations), ())[client]
         return source.shadows(model, "out").shadows[0].model
 
     plain, refilled, averaged = last(1), last(1, Refill()), last(1, Refill(), Averaging())
@@ -213,15 +217,15 @@ def test_shadows_are_read_like_their_target(tmp_path):
     assert len({model.key for model in (plain, refilled, averaged)}) == 3
     assert [model.rounds for model in (plain, refilled, averaged)] == [(2,)] * 3
     assert averaged.reading.rounds == (1, 2)
-    target = seen_models(world, Choice("uploads", 2, False, (Averaging(),)), ())[1]
+    target = seen_models(audit, TargetSelection("uploads", 2, False, (Averaging(),)), ())[1]
     alone = replace(target, reading=replace(target.reading, rounds=(2,)))
     assert source.shadows(alone, "out").shadows[0].model.last.vector.equal(plain.last.vector)
 
 
 def test_federated_shadows_adapt_to_a_defense(tmp_path):
     """Results of attacks with shadows are marked, others are not; without a defense, none is."""
-    world = world_with(tmp_path / "a", defended(Different), epochs=2)
-    found = audited(world, "yeom", "lira-online", shadows=FEDERATED, calibrate=False)
+    audit = world_with(tmp_path / "a", defended(Different), epochs=2)
+    found = audited(audit, "yeom", "lira-online", shadows=FEDERATED, calibrate=False)
     assert list(found) == [
         f"{name}.{kind}{mark}"
         for kind in ("global", "uploads")
@@ -234,9 +238,9 @@ def test_federated_shadows_adapt_to_a_defense(tmp_path):
     ]
 
 
-def remarks(world, *names, **settings):
+def remarks(audit, *names, **settings):
     """Defenses that nobody adapts to, as told beside each result."""
-    found = audited(world, *names, calibrate=False, **settings)
+    found = audited(audit, *names, calibrate=False, **settings)
     return {
         label: [
             note.split(" was tried")[0].removeprefix("no attacker who adapts to ")
@@ -250,16 +254,16 @@ def remarks(world, *names, **settings):
 def test_defenses_without_an_adaptive_attacker_are_named(tmp_path):
     """On every target by itself, beside the plain results; shadows through the defense settle it."""
     federation, transcript = trained(tmp_path, 1, epochs=1, callbacks=[Zeroing(), Different()], keep=(1, []))
-    world = world_of(federation, transcript, federations=Again(federation))
-    assert remarks(world, "yeom") == {
+    audit = world_of(federation, transcript, federations=Again(federation))
+    assert remarks(audit, "yeom") == {
         "yeom.global": ["Zeroing and Different"],
         "yeom.uploads": ["Different"],
         "yeom.uploads+refilled": [],
     }
-    assert remarks(world, "yeom", shadows=BOTH, targets=("global",)) == {"yeom.global": ["Zeroing and Different"]}
-    both = remarks(world, "lira-offline", shadows=BOTH, targets=("global",))
+    assert remarks(audit, "yeom", shadows=BOTH, targets=("global",)) == {"yeom.global": ["Zeroing and Different"]}
+    both = remarks(audit, "lira-offline", shadows=BOTH, targets=("global",))
     assert both == {"lira-offline.global": [], "lira-offline.global+retrained": []}
-    assert "--shadows.mode both" in " ".join(audited(world, "yeom")["yeom.global"].notes)
+    assert "--shadows.mode both" in " ".join(audited(audit, "yeom")["yeom.global"].notes)
 
 
 def test_both_kinds_need_a_federation(bare):
@@ -275,13 +279,13 @@ def test_calibrated_attacks_are_compared_with_the_loss_they_could_have_used(zero
         return np.random.default_rng(seed).normal(size=len(samples))
 
     class Adaptive(Yeom):
-        def scores(self, target, samples, lab):
-            return guesses(samples, 1) if target.reading is None else super().scores(target, samples, lab)
+        def scores(self, target, samples, context):
+            return guesses(samples, 1) if target.reading is None else super().scores(target, samples, context)
 
     class Guess(Yeom):
         name = "lira-guess"
 
-        def scores(self, target, samples, lab):
+        def scores(self, target, samples, context):
             return guesses(samples, 2)
 
     found = audited(zeroed, attacks=[Adaptive(), Guess()], targets=("uploads",), calibrate=False)

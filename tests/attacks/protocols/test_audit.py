@@ -77,34 +77,34 @@ def test_overlapping_sets_are_refused(memorised):
     """Shadow data among the audited samples, and population data among the shadow data."""
     stolen = memorised.truth.nonmembers[0][:3]
     for name in ("auxiliary", "population"):
-        public = replace(memorised.public, **{name: np.concatenate([getattr(memorised.public, name), stolen])})
+        knowledge = replace(memorised.knowledge, **{name: np.concatenate([getattr(memorised.knowledge, name), stolen])})
         with pytest.raises(UserError, match="3 samples are both audited and"):
-            audited(replace(memorised, public=public), "yeom")
+            audited(replace(memorised, knowledge=knowledge), "yeom")
 
 
 def test_leakage_by_width(tmp_path):
     """Two wide clients, one narrow one."""
-    world = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
-    rows = audited(world, "yeom", targets=("uploads",))["yeom.uploads"].capacities
+    audit = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
+    rows = audited(audit, "yeom", targets=("uploads",))["yeom.uploads"].capacities
     assert [(row.rate, row.clients) for row in rows] == [(1.0, 2), (0.25, 1)]
     assert all(isinstance(row.leakage, Leakage) for row in rows)
 
 
 def test_width_of_a_shadow_is_that_of_its_target(tmp_path):
     """A narrow client's shadows are narrow."""
-    world = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
+    audit = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
     sizes = {}
 
     class Spy(Yeom):
         shadows = "out"
 
-        def scores(self, target, samples, lab):
-            for shadow in lab.shadows("out"):
+        def scores(self, target, samples, context):
+            for shadow in context.shadows("out"):
                 sizes.setdefault(target.client, shadow.model.last.vector.numel())
                 assert shadow.model.last.rate == target.last.rate
-            return super().scores(target, samples, lab)
+            return super().scores(target, samples, context)
 
-    audited(world, attacks=[Spy()], targets=("uploads",), calibrate=False)
+    audited(audit, attacks=[Spy()], targets=("uploads",), calibrate=False)
     assert sizes[2] < sizes[0] == sizes[1]
 
 
@@ -124,8 +124,8 @@ def test_an_attack_sees_the_view_of_its_adversary_only(memorised):
     """The released model is attacked through the outsider's view, uploads through the server's."""
 
     def seen(kind, name, view):
-        world = replace(memorised, transcript=Guarded(memorised.transcript, {view}))
-        return audited(world, name, targets=(kind,))[f"{name}.{kind}"]
+        audit = replace(memorised, transcript=Guarded(memorised.transcript, {view}))
+        return audited(audit, name, targets=(kind,))[f"{name}.{kind}"]
 
     assert isinstance(seen("global", "yeom", "external_view").leakage, Leakage)
     assert isinstance(seen("uploads", "yeom", "server_view").leakage, Leakage)
@@ -153,8 +153,8 @@ def test_adversaries_are_named(memorised):
 
 def test_a_round_that_was_not_kept(memorised, tmp_path):
     """Its targets are N/A with the remedy; the others are there."""
-    world = world_of(*trained(tmp_path, keep=(1, [])))
-    found = audited(world, "yeom", rounds=(1,))
+    audit = world_of(*trained(tmp_path, keep=(1, [])))
+    found = audited(audit, "yeom", rounds=(1,))
     assert "--transcript.rounds" in found["yeom.uploads@1"].leakage.reason
     assert isinstance(found["yeom.uploads"].leakage, Leakage)
 
@@ -165,7 +165,7 @@ def test_a_broken_attack_does_not_take_the_others_along(memorised):
     class Broken(Yeom):
         name = "broken"
 
-        def scores(self, target, samples, lab):
+        def scores(self, target, samples, context):
             return 1 / 0
 
     found = audited(memorised, attacks=[Broken(), Yeom()], targets=("global",))
@@ -178,7 +178,7 @@ def test_scores_that_are_not_numbers_are_refused(memorised):
     """A diverged model does not pass for a safe one."""
 
     class Diverged(Yeom):
-        def scores(self, target, samples, lab):
+        def scores(self, target, samples, context):
             return np.full(len(samples), np.nan)
 
     assert "not finite" in audited(memorised, attacks=[Diverged()])["yeom.global"].leakage.reason
@@ -205,24 +205,24 @@ def test_without_nonmembers(tmp_path):
 def test_a_client_without_nonmembers_is_left_out(memorised):
     """The others are measured; a remark names it."""
     outside = (np.empty(0, dtype=np.int64), *memorised.truth.nonmembers[1:])
-    world = replace(memorised, sets=replace(memorised.truth, nonmembers=outside))
-    finding = audited(world, "yeom", targets=("uploads",))["yeom.uploads"]
+    audit = replace(memorised, sets=replace(memorised.truth, nonmembers=outside))
+    finding = audited(audit, "yeom", targets=("uploads",))["yeom.uploads"]
     assert set(finding.scores.client_ids) == {1, 2}
     assert any("client 0 has" in note for note in finding.notes)
 
 
 def test_a_client_that_sent_nothing(tmp_path):
     """With half of the clients per round, some are not in the rounds that were kept."""
-    world = world_of(*trained(tmp_path, participation=0.34, keep=(1, [])))
-    finding = audited(world, "yeom", targets=("uploads",))["yeom.uploads"]
+    audit = world_of(*trained(tmp_path, participation=0.34, keep=(1, [])))
+    finding = audited(audit, "yeom", targets=("uploads",))["yeom.uploads"]
     assert len(finding.scores.client_ids) == 1
     assert any("sent nothing" in note for note in finding.notes)
 
 
 def test_local_training_leaves_the_server_nothing(tmp_path):
     """The server sees no upload, so there is nothing to attack."""
-    world = world_of(*trained(tmp_path, personal=["*"]))
-    assert "send nothing" in audited(world, "yeom", targets=("uploads",))["yeom.uploads"].leakage.reason
+    audit = world_of(*trained(tmp_path, personal=["*"]))
+    assert "send nothing" in audited(audit, "yeom", targets=("uploads",))["yeom.uploads"].leakage.reason
 
 
 def test_audits_repeat(memorised):
@@ -234,8 +234,8 @@ def test_audits_repeat(memorised):
 
 def test_no_transcript(memorised, tmp_path):
     """Refused before anything is trained, with the remedy."""
-    world = replace(memorised, transcript=Transcript(tmp_path))
-    reasons = [finding.leakage.reason for finding in audited(world, "yeom").values()]
+    audit = replace(memorised, transcript=Transcript(tmp_path))
+    reasons = [finding.leakage.reason for finding in audited(audit, "yeom").values()]
     assert all("no transcript" in reason for reason in reasons)
 
 
@@ -260,10 +260,10 @@ def test_the_attack_never_sees_the_truth(memorised):
     seen = []
 
     class Curious(Yeom):
-        def scores(self, target, samples, lab):
+        def scores(self, target, samples, context):
             assert np.array_equal(samples, np.sort(samples)), "the order of the samples tells nothing"
-            seen.extend([*reachable(target), *reachable(lab)])
-            return super().scores(target, samples, lab)
+            seen.extend([*reachable(target), *reachable(context)])
+            return super().scores(target, samples, context)
 
     audited(memorised, attacks=[Curious()])
     assert any(isinstance(thing, PublicKnowledge) for thing in seen), "the walk went somewhere"

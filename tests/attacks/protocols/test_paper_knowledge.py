@@ -147,18 +147,18 @@ def pictures(tmp_path_factory):
 
 def test_samples_are_asked_in_order(pictures):
     """Chunks come in the given order, each normalised by its own statistics; a single sample joins the chunk before."""
-    public = pictures.public
-    model = released_model(pictures.transcript.external_view(), public, "test")
+    knowledge = pictures.knowledge
+    model = released_model(pictures.transcript.external_view(), knowledge, "test")
     samples = np.array([5, 3, 31, 8, 0, 40, 41])
-    answers = ask_in_order(public, pictures.oracle, model.last, samples, 3)
-    net = pictures.oracle.network(model.last)
+    answers = ask_in_order(knowledge, pictures.query, model.last, samples, 3)
+    net = pictures.query.network(model.last)
     for chunk in (slice(0, 3), slice(3, 7)):
-        images, labels = public.store.batch(torch.from_numpy(samples[chunk]), public.dtype)
+        images, labels = knowledge.store.batch(torch.from_numpy(samples[chunk]), knowledge.dtype)
         with torch.no_grad():
             expected = net(images).double().numpy()
         np.testing.assert_allclose(answers.logits[chunk], expected, rtol=1e-6)
         assert answers.labels[chunk].tolist() == labels.tolist()
-    other = ask_in_order(public, pictures.oracle, model.last, samples, 7)
+    other = ask_in_order(knowledge, pictures.query, model.last, samples, 7)
     assert np.abs(other.logits - answers.logits).max() > 1e-4
 
 

@@ -101,10 +101,10 @@ def test_numbers_from_the_models_themselves(memorised, leak):
     finding = leak["yeom", "uploads"]
     rows = finding.scores.select(finding.scores.clients == 1)
     losses = dict(zip(rows.samples.tolist(), (-rows.scores).tolist(), strict=True))
-    known = legacy_order(memorised.truth.members[1], memorised.public.seed)[: known_count(90)]
+    known = legacy_order(memorised.truth.members[1], memorised.knowledge.seed)[: known_count(90)]
     threshold = np.mean([losses[sample] for sample in known.tolist()])
     inside = np.mean([losses[sample] < threshold for sample in memorised.truth.members[1].tolist()])
-    tests = legacy_order(memorised.truth.test, memorised.public.seed)[-90:]
+    tests = legacy_order(memorised.truth.test, memorised.knowledge.seed)[-90:]
     outside = np.mean([losses[sample] < threshold for sample in tests.tolist()])
     assert dict(figure(finding, "Adv %").per_client)[1] == pytest.approx(100 * (inside - outside))
 
@@ -124,7 +124,7 @@ def test_server_sees_samples_of_all_clients(memorised, leak):
     """The last 200 of the permuted pool, with their owners; non-members belong to nobody."""
     rows = leak["yeom", "global"].scores
     pool = np.sort(np.concatenate(memorised.truth.members))
-    assert rows.samples[rows.members].tolist() == legacy_order(pool, memorised.public.seed)[-TESTS:].tolist()
+    assert rows.samples[rows.members].tolist() == legacy_order(pool, memorised.knowledge.seed)[-TESTS:].tolist()
     assert set(rows.clients[rows.members].tolist()) == {0, 1, 2}
     assert (rows.clients[~rows.members] == NO_CLIENT).all()
 
@@ -146,8 +146,8 @@ def test_known_samples_left_out(memorised):
 
 def test_client_of_known_samples_only_is_left_out(tmp_path):
     """It cannot be evaluated without what the attacker knows; the others are."""
-    world = make_world(tmp_path, (40, 3), 50, rounds=1, epochs=1)
-    finding = found(MappFL(exclude_known=True), world)["yeom", "uploads"]
+    audit = make_world(tmp_path, (40, 3), 50, rounds=1, epochs=1)
+    finding = found(MappFL(exclude_known=True), audit)["yeom", "uploads"]
     assert [row.client for row in finding.clients] == [0]
     assert any("client 1: there are 0 members" in note for note in finding.notes)
 
@@ -165,15 +165,15 @@ def test_correlation_of_size_and_advantage(tmp_path, monkeypatch):
 
 def test_members_first_batches_are_remarked(tmp_path):
     """A network that normalises by the batch is asked members first, as in the code; the remark says so."""
-    world = make_world(tmp_path, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
-    finding = found(MappFL(), world)["yeom", "uploads"]
+    audit = make_world(tmp_path, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
+    finding = found(MappFL(), audit)["yeom", "uploads"]
     assert any("statistics of each batch" in note for note in finding.notes)
 
 
 def test_clients_without_uploads(tmp_path):
     """Where nothing was sent, there is a reason and no number."""
-    world = make_world(tmp_path, (20, 12), 40, rounds=1, epochs=1, personal=["*"])
-    finding = found(MappFL(), world)["yeom", "uploads"]
+    audit = make_world(tmp_path, (20, 12), 40, rounds=1, epochs=1, personal=["*"])
+    finding = found(MappFL(), audit)["yeom", "uploads"]
     assert isinstance(finding.leakage, NotAvailable)
     assert finding.leakage.reason == "clients send nothing"
     assert finding.figures == ()
@@ -181,6 +181,6 @@ def test_clients_without_uploads(tmp_path):
 
 def test_widths_have_rows_of_their_own(tmp_path):
     """Two widths, two rows."""
-    world = make_world(tmp_path, (30, 20), 40, rounds=1, epochs=2, capacities=[1.0, 0.5])
-    finding = found(MappFL(), world)["yeom", "uploads"]
+    audit = make_world(tmp_path, (30, 20), 40, rounds=1, epochs=2, capacities=[1.0, 0.5])
+    finding = found(MappFL(), audit)["yeom", "uploads"]
     assert [(row.rate, row.clients) for row in finding.capacities] == [(1.0, 1), (0.5, 1)]

@@ -94,9 +94,9 @@ def trained(monkeypatch):
     """Examples and settings of every attack network."""
     seen, train = [], memdefense.train_nasr
 
-    def recorded(oracle, examples, settings, seed):
+    def recorded(query, examples, settings, seed):
         seen.append((examples[0], settings))
-        return train(oracle, examples, settings, seed)
+        return train(query, examples, settings, seed)
 
     monkeypatch.setattr(memdefense, "train_nasr", recorded)
     return seen
@@ -131,8 +131,8 @@ def test_attack_network_is_the_papers(memorised, trained, monkeypatch):
 def test_wide_layers_get_fewer_kernels(memorised, monkeypatch):
     """64 inputs and 640 coordinates leave 10 kernels."""
     monkeypatch.setattr(memdefense, "GRADIENT_CELLS", 640)
-    model = released_model(memorised.transcript.external_view(), memorised.public, "test")
-    assert paper_settings(memorised.oracle, model).kernels == 10
+    model = released_model(memorised.transcript.external_view(), memorised.knowledge, "test")
+    assert paper_settings(memorised.query, model).kernels == 10
 
 
 def test_results(leak):
@@ -178,8 +178,8 @@ def test_some_clients_only(memorised, trained):
 
 def test_large_clients_are_remarked(tmp_path):
     """A client with more members than the test set can match uses part of them."""
-    world = make_world(tmp_path, (60, 20), 30, rounds=1, epochs=1)
-    results = found(MemDefensePaper(settings=NasrSettings(kernels=2, epochs=1)), world)
+    audit = make_world(tmp_path, (60, 20), 30, rounds=1, epochs=1)
+    results = found(MemDefensePaper(settings=NasrSettings(kernels=2, epochs=1)), audit)
     notes = results["nasr", "uploads"].notes
     assert "client 0 has more members than half the test set: only 30 of them are used" in notes
     assert not any(note.startswith("client 1") for note in notes)
@@ -188,15 +188,15 @@ def test_large_clients_are_remarked(tmp_path):
 BRIEF = NasrSettings(kernels=2, epochs=1)
 
 
-def labelled(world, **settings):
+def labelled(audit, **settings):
     """Findings by label."""
-    return {each.conditions.label: each for each in MemDefensePaper(settings=BRIEF, **settings).findings(world)}
+    return {each.conditions.label: each for each in MemDefensePaper(settings=BRIEF, **settings).findings(audit)}
 
 
 def test_a_server_that_refills_stands_beside_the_papers(tmp_path, trained):
     """Local models with and without zeros, each with an attack network of its own; the same samples are evaluated."""
-    world = make_world(tmp_path, SIZES, TESTS, epochs=1, defenses=[Zeroing()])
-    results = labelled(world, clients=1)
+    audit = make_world(tmp_path, SIZES, TESTS, epochs=1, defenses=[Zeroing()])
+    results = labelled(audit, clients=1)
     assert list(results) == ["memdefense.nasr.uploads", "memdefense.nasr.uploads+refilled", "memdefense.nasr.global"]
     plain, refilled, _ = (examples.model for examples, _ in trained)
     assert plain.rounds == refilled.rounds == (1, 2)
@@ -207,7 +207,7 @@ def test_a_server_that_refills_stands_beside_the_papers(tmp_path, trained):
     assert np.array_equal(rows[0].samples, rows[1].samples)
     assert figure(results["memdefense.nasr.uploads+refilled"], "A_att_l %").per_client
     assert any("value of the broadcast" in note for note in results["memdefense.nasr.uploads+refilled"].notes)
-    assert "memdefense.nasr.uploads+refilled" not in labelled(world, clients=1, adaptive=False)
+    assert "memdefense.nasr.uploads+refilled" not in labelled(audit, clients=1, adaptive=False)
 
 
 def test_a_participant_averages_the_global_model(tmp_path):

@@ -15,7 +15,7 @@ from app.attacks.membership.distillation import Distillation, distil
 from app.attacks.protocols import taxonomy, taxonomy_attacks
 from app.attacks.protocols.knowledge import grid_threshold, legacy_order, nearest_tpr
 from app.attacks.protocols.taxonomy import Taxonomy, mean_figures
-from app.attacks.protocols.taxonomy_attacks import Bench, SoftmaxGap, confidences, normal_cdf, quarters
+from app.attacks.protocols.taxonomy_attacks import SoftmaxGap, TaxonomyContext, confidences, normal_cdf, quarters
 from app.attacks.responses import Responses
 from app.errors import UserError
 from app.metrics.leakage import TprAtFpr
@@ -30,8 +30,8 @@ QUICK = {"shadows": 4}
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels; the smallest trains half the width."""
-    world = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
-    return replace(world, cache=tmp_path_factory.mktemp("shadows"))
+    audit = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
+    return replace(audit, cache=tmp_path_factory.mktemp("shadows"))
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def leak(memorised):
     return found(Taxonomy(**QUICK), memorised)
 
 
-def bench(world, **options):
+def setup(audit, **options):
     """What attacks share, for tests of single steps."""
-    return Bench(world, Taxonomy(**{**QUICK, **options})._settings)
+    return TaxonomyContext(audit, Taxonomy(**{**QUICK, **options})._settings)
 
 
 def test_first_samples_are_evaluated(memorised):
@@ -66,13 +66,13 @@ def test_at_most_five_thousand_samples(memorised, monkeypatch):
 def test_auxiliary_data_exclude_the_target(memorised, client):
     """Members of all others, one client after the other."""
     others = [own for other, own in enumerate(memorised.truth.members) if other != client]
-    assert bench(memorised).auxiliary(client).tolist() == np.concatenate(others).tolist()
+    assert setup(memorised).auxiliary(client).tolist() == np.concatenate(others).tolist()
 
 
 def test_single_client_is_refused(tmp_path):
     """There is nobody whose data could train shadows; Yeom's attack needs none."""
-    world = make_world(tmp_path, (30,), 40, rounds=1, epochs=1)
-    results = found(Taxonomy(["yeom", "lira"]), world)
+    audit = make_world(tmp_path, (30,), 40, rounds=1, epochs=1)
+    results = found(Taxonomy(["yeom", "lira"]), audit)
     assert "beside client 0 have 0 samples" in results["lira", "uploads"].leakage.reason
     assert figure(results["yeom", "uploads"], "AUC %").value > 0
 
@@ -82,9 +82,9 @@ def jobs(monkeypatch):
     """Models that were trained, each with its public knowledge; nothing else changes."""
     seen, train = [], taxonomy_attacks.train_or_find
 
-    def recorded(public, jobs, *rest):
-        seen.extend((public, job) for job in jobs)
-        return train(public, jobs, *rest)
+    def recorded(knowledge, jobs, *rest):
+        seen.extend((knowledge, job) for job in jobs)
+        return train(knowledge, jobs, *rest)
 
     monkeypatch.setattr(taxonomy_attacks, "train_or_find", recorded)
     return seen
@@ -92,16 +92,16 @@ def jobs(monkeypatch):
 
 def test_shadows_of_lira(memorised, jobs):
     """16 per client by default, on so many samples drawn by the old generator with seeds 0 .. 15, at full width."""
-    world = replace(memorised, cache=None)
-    finding = found(Taxonomy(["lira"], shadow_size=50, shadow_epochs=1), world)["lira", "uploads"]
+    audit = replace(memorised, cache=None)
+    finding = found(Taxonomy(["lira"], shadow_size=50, shadow_epochs=1), audit)["lira", "uploads"]
     assert len(jobs) == 3 * 16
     assert finding.conditions.shadows == "16 central"
     auxiliary = np.concatenate(memorised.truth.members[:2])
-    for number, (public, job) in enumerate(jobs[32:]):
+    for number, (knowledge, job) in enumerate(jobs[32:]):
         assert job.samples.tolist() == legacy_order(auxiliary, number)[:50].tolist()
         assert job.rate == 1.0
-        assert (public.local.epochs, public.local.batch_size, public.learning_rates) == (1, 128, (1e-3,))
-        assert type(public.local.build_optimizer([torch.zeros(1)], 1e-3)).__name__ == "Adam"
+        assert (knowledge.local.epochs, knowledge.local.batch_size, knowledge.learning_rates) == (1, 128, (1e-3,))
+        assert type(knowledge.local.build_optimizer([torch.zeros(1)], 1e-3)).__name__ == "Adam"
     assert not any("same samples" in note for note in finding.notes)
 
 
@@ -125,7 +125,7 @@ def test_shadows_are_found_again(memorised, leak, monkeypatch):
 
 def test_quarters(memorised):
     """A quarter each for members and non-members, half to distil on; shuffled, unless in the order of the clients."""
-    shuffled, ordered = (quarters(bench(memorised, ordered_quarters=order), 0) for order in (False, True))
+    shuffled, ordered = (quarters(setup(memorised, ordered_quarters=order), 0) for order in (False, True))
     auxiliary = np.concatenate(memorised.truth.members[1:])
     for parts in (shuffled, ordered):
         assert [len(part) for part in parts] == [37, 37, 76]
@@ -145,8 +145,8 @@ def test_planted_leak_is_found(leak):
 
 def test_untrained_federation_leaks_nothing(tmp_path):
     """Within four standard deviations of the mean over clients."""
-    world = make_world(tmp_path, SIZES, TESTS, lr=0.0)
-    for finding in Taxonomy(**QUICK, shadow_epochs=10, student_epochs=3).findings(world):
+    audit = make_world(tmp_path, SIZES, TESTS, lr=0.0)
+    for finding in Taxonomy(**QUICK, shadow_epochs=10, student_epochs=3).findings(audit):
         deviation = np.sqrt(np.sum([(2 * n + 1) / (12 * n * n) for n in SIZES])) / len(SIZES)
         assert abs(figure(finding, "AUC %").value / 100 - 0.5) < 4 * deviation
         assert abs(figure(finding, "Adv %").value) < 100 * 4 / np.sqrt(2 * sum(SIZES))
@@ -176,8 +176,8 @@ def test_advantage_from_known_samples(memorised, leak):
     rows = finding.scores.select(finding.scores.clients == 0)
     losses = dict(zip(rows.samples.tolist(), (-rows.scores).tolist(), strict=True))
     sets = Taxonomy().sets(memorised, 0)
-    work = bench(memorised)
-    model = taxonomy.seen_models(memorised, taxonomy.Choice("uploads", 2, False), ())[0]
+    work = setup(memorised)
+    model = taxonomy.seen_models(memorised, taxonomy.TargetSelection("uploads", 2, False), ())[0]
     asked = work.targets.ask(model.last, [sets.known_members, sets.known_nonmembers]).losses
     known = 1 - (asked - asked.min()) / np.ptp(asked)
     threshold = grid_threshold(known, np.arange(6) < 3)
@@ -248,9 +248,9 @@ def pictures(tmp_path_factory):
 
 def test_shadows_keep_running_statistics(pictures):
     """Targets normalise by the batch, shadows and students do not; all three attacks run, students at full width."""
-    work = bench(pictures)
-    assert work.shadows.public.prototype.hparams["statistics"] == "running"
-    assert pictures.public.prototype.hparams["statistics"] == "batch"
+    work = setup(pictures)
+    assert work.shadows.knowledge.prototype.hparams["statistics"] == "running"
+    assert pictures.knowledge.prototype.hparams["statistics"] == "batch"
     results = found(Taxonomy(shadows=2, shadow_epochs=2, student_epochs=2, attack_epochs=2), pictures)
     assert [len(finding.clients) for finding in results.values()] == [2, 2, 2]
     assert all("statistics of each batch" in " ".join(finding.notes) for finding in results.values())
@@ -259,8 +259,8 @@ def test_shadows_keep_running_statistics(pictures):
 
 def test_members_and_nonmembers_are_asked_apart(pictures):
     """Answers to one part do not depend on the others, though the network normalises by the batch."""
-    work = bench(pictures)
-    model = taxonomy.seen_models(pictures, taxonomy.Choice("uploads", 1, False), ())[0]
+    work = setup(pictures)
+    model = taxonomy.seen_models(pictures, taxonomy.TargetSelection("uploads", 1, False), ())[0]
     first, second = pictures.truth.members[0][:20], pictures.truth.test[:20]
     together, apart = work.targets.ask(model.last, [first, second]), work.targets.ask(model.last, [first])
     np.testing.assert_array_equal(together.logits[:20], apart.logits)
@@ -270,9 +270,9 @@ def test_members_and_nonmembers_are_asked_apart(pictures):
 
 def test_students(pictures):
     """Full width whatever the teacher's, the same every time, and learning in every epoch."""
-    model = taxonomy.seen_models(pictures, taxonomy.Choice("uploads", 1, False), ())[1]
-    work, settings = bench(pictures), Distillation(3, 128, 1e-2, 0.0, 0.0, "eval")
-    given = (work.targets.public, model.last, work.shadows.public, pictures.truth.members[0], settings, 1.0)
+    model = taxonomy.seen_models(pictures, taxonomy.TargetSelection("uploads", 1, False), ())[1]
+    work, settings = setup(pictures), Distillation(3, 128, 1e-2, 0.0, 0.0, "eval")
+    given = (work.targets.knowledge, model.last, work.shadows.knowledge, pictures.truth.members[0], settings, 1.0)
     stages = distil(*given)
     assert [(stage.round, stage.rate) for stage in stages] == [(1, 1.0), (2, 1.0), (3, 1.0)]
     again = distil(*given)
@@ -284,17 +284,17 @@ def test_mode_of_the_teacher(pictures, monkeypatch):
     """A shadow that keeps running statistics answers otherwise in training mode, and its student differs."""
     modes, students, divergence = [], [], distillation._divergence
 
-    def recorded(public, teacher, *rest):
+    def recorded(knowledge, teacher, *rest):
         modes.append(teacher.training)
-        return divergence(public, teacher, *rest)
+        return divergence(knowledge, teacher, *rest)
 
     monkeypatch.setattr(distillation, "_divergence", recorded)
     for mode in ("eval", "train"):
-        work = bench(pictures, shadow_epochs=2)
+        work = setup(pictures, shadow_epochs=2)
         (shadow,) = work.train([pictures.truth.members[0]], "tmia", 1)
         data = pictures.truth.members[0]
-        public, settings = work.shadows.public, Distillation(1, 128, 1e-2, 0.0, 0.0, mode)
-        students.append(distil(public, shadow.last, public, data, settings, 1.0)[-1].vector)
+        knowledge, settings = work.shadows.knowledge, Distillation(1, 128, 1e-2, 0.0, 0.0, mode)
+        students.append(distil(knowledge, shadow.last, knowledge, data, settings, 1.0)[-1].vector)
     assert modes == [False, True]
     assert not torch.equal(*students)
 

@@ -19,8 +19,8 @@ SIZES, TESTS = (120, 90, 60), 200
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels; the smallest trains half the width."""
-    world = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
-    return replace(world, cache=tmp_path_factory.mktemp("shadows"))
+    audit = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
+    return replace(audit, cache=tmp_path_factory.mktemp("shadows"))
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def with_own_data(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("own"), (64, 32, 32), TESTS, shadow=0.2, rounds=1, epochs=2)
 
 
-def uploads(world):
+def uploads(audit):
     """Every client's last upload."""
-    view = world.transcript.server_view()
-    return uploaded_models(view, world.public, world.kept_rounds, "test", last=True)
+    view = audit.transcript.server_view()
+    return uploaded_models(view, audit.knowledge, audit.kept_rounds, "test", last=True)
 
 
 def test_three_shadows_without_the_attacked_client(memorised):

@@ -71,8 +71,8 @@ def test_an_upload_gives_its_clients_classes(memorised, tmp_path):
     assert (conditions.label, conditions.clients) == ("mi-face-client-0", (0,))
     assert (conditions.adversary, conditions.sees, conditions.round) == ("curious server", "one upload", 1)
     members = memorised.truth.members[0]
-    pixels = memorised.public.store.images[torch.from_numpy(members)].movedim(-1, 1).double()
-    classes = memorised.public.store.labels[torch.from_numpy(members)]
+    pixels = memorised.knowledge.store.images[torch.from_numpy(members)].movedim(-1, 1).double()
+    classes = memorised.knowledge.store.labels[torch.from_numpy(members)]
     for label, image in zip((0, 1), found.pictures.truth.images, strict=True):
         assert torch.allclose(image.double(), pixels[classes == label].mean(dim=0), atol=1e-6)
 
@@ -97,7 +97,7 @@ def test_a_hidden_choice_is_read_twice(tmp_path):
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
     assert FactorChoice.what not in plain.conditions.notes
-    nets = [ModelQuery(world.public).network(one.model) for one in subjects(world, "mi-face", "uploads", None)]
+    nets = [ModelQuery(world.knowledge).network(one.model) for one in subjects(world, "mi-face", "uploads", None)]
     assert not torch.equal(*(next(iter(net.factor_layers().values())).gates() for net in nets))
     assert len(list(ModelInversion(steps=1).findings(world))) == 1
 

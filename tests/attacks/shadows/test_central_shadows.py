@@ -22,10 +22,10 @@ ROUNDS = (1, 2)
 
 
 @pytest.fixture(scope="module")
-def public(toy):
+def knowledge(toy):
     """The toy's data with a short recipe."""
     local = LocalTraining(epochs=1, batch_size=50, optimizer=partial(SGD, lr=0.1))
-    return replace(toy.public, local=local, learning_rates=(0.1, 0.05))
+    return replace(toy.knowledge, local=local, learning_rates=(0.1, 0.05))
 
 
 def target(client=0, size=100, rate=1.0, rounds=ROUNDS):
@@ -49,17 +49,17 @@ def no_training(monkeypatch):
     return forbid
 
 
-def test_training_is_the_plain_loop(public):
+def test_training_is_the_plain_loop(knowledge):
     """Two rounds of one epoch equal SGD written by hand, learning rates of the rounds included."""
     samples = np.arange(400, 520)
-    (snapshots,) = train_centrally(public, [ShadowJob(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
-    net = public.prototype.scaled(1.0)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
+    net = knowledge.prototype.scaled(1.0)
     flat = FlatNet(ParameterSpace(net), net)
-    flat.write(initial_vector(public, 1.0, derive_key(9, "initialisation", 3)))
+    flat.write(initial_vector(knowledge, 1.0, derive_key(9, "initialisation", 3)))
     for round_, lr in enumerate((0.1, 0.05)):
         order = torch.randperm(120, generator=torch_generator(9, "batches", round_, 3))
         for batch in order.split(50):
-            images, labels = public.store.batch(torch.from_numpy(samples)[batch])
+            images, labels = knowledge.store.batch(torch.from_numpy(samples)[batch])
             loss = torch.nn.functional.cross_entropy(net(images), labels)
             gradients = torch.autograd.grad(loss, list(net.parameters()))
             with torch.no_grad():
@@ -69,18 +69,18 @@ def test_training_is_the_plain_loop(public):
     assert [snapshot.round for snapshot in snapshots] == [1, 2]
 
 
-def test_models_do_not_depend_on_their_company(public):
+def test_models_do_not_depend_on_their_company(knowledge):
     """One model alone equals the same one among others."""
     jobs = [ShadowJob(number, 1.0, np.arange(400, 500)) for number in range(3)]
-    together = train_centrally(public, jobs, ROUNDS, 5)
-    (alone,) = train_centrally(public, jobs[1:2], ROUNDS, 5)
+    together = train_centrally(knowledge, jobs, ROUNDS, 5)
+    (alone,) = train_centrally(knowledge, jobs[1:2], ROUNDS, 5)
     assert torch.allclose(together[1][-1].vector, alone[-1].vector, atol=1e-5)
     assert not torch.allclose(together[0][-1].vector, together[1][-1].vector, atol=1e-3)
 
 
-def test_clients_of_one_size_share_their_shadows(public, no_training):
+def test_clients_of_one_size_share_their_shadows(knowledge, no_training):
     """Trained for client 0, used for client 1; a larger client gets others."""
-    source = CentralShadows(public, AUDITED, count=2)
+    source = CentralShadows(knowledge, AUDITED, count=2)
     first = source.shadows(target(0), "out").shadows
     no_training()
     second = source.shadows(target(1, size=101), "out").shadows
@@ -89,84 +89,84 @@ def test_clients_of_one_size_share_their_shadows(public, no_training):
         source.shadows(target(2, size=200), "out")
 
 
-def test_the_first_few_are_the_same_as_those_of_all(public):
+def test_the_first_few_are_the_same_as_those_of_all(knowledge):
     """Asking for one and then for all trains the first one once."""
-    source = CentralShadows(public, AUDITED, count=4)
+    source = CentralShadows(knowledge, AUDITED, count=4)
     (first,) = source.shadows(target(), "out", first=1).shadows
     every = source.shadows(target(), "out").shadows
     assert len(every) == 4
     assert every[0] is first
 
 
-def test_out_shadows_know_nothing_of_audited_samples(public):
+def test_out_shadows_know_nothing_of_audited_samples(knowledge):
     """In-out shadows know half of the audited ones, and none of the other clients'."""
-    source = CentralShadows(public, AUDITED, count=2)
+    source = CentralShadows(knowledge, AUDITED, count=2)
     for shadow in source.shadows(target(), "out").shadows:
-        assert np.isin(shadow.members, public.auxiliary).all()
+        assert np.isin(shadow.members, knowledge.auxiliary).all()
     for shadow in source.shadows(target(), "in-out").shadows:
         assert shadow.trained_on(AUDITED[0]).sum() == 50
         assert not shadow.trained_on(AUDITED[1]).any()
         assert len(shadow.members) == 100
 
 
-def test_kept_on_disk(public, tmp_path, no_training):
+def test_kept_on_disk(knowledge, tmp_path, no_training):
     """Another process finds them, with the same values."""
-    before = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
+    before = CentralShadows(knowledge, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
     no_training()
-    after = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
+    after = CentralShadows(knowledge, AUDITED, 2, tmp_path).shadows(target(), "in-out").shadows
     for old, new in zip(before, after, strict=True):
         assert torch.equal(old.model.last.vector, new.model.last.vector)
         assert new.model.rounds == ROUNDS
 
 
-def test_a_damaged_file_is_trained_again(public, tmp_path):
+def test_a_damaged_file_is_trained_again(knowledge, tmp_path):
     """Cut short, it is replaced by the same shadow."""
-    before = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    before = CentralShadows(knowledge, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
     for path in tmp_path.glob("*.npz"):
         path.write_bytes(path.read_bytes()[:100])
-    after = CentralShadows(public, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    after = CentralShadows(knowledge, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
     for old, new in zip(before, after, strict=True):
         assert torch.equal(old.model.last.vector, new.model.last.vector)
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_the_hash_covers_what_a_shadow_depends_on(public):
+def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
     """Recipe, data, width, rounds and seed; but not the device or the number of shadows."""
     job = ShadowJob(0, 1.0, np.arange(400, 500))
-    images = public.store.images.clone()
+    images = knowledge.store.images.clone()
     images[450] += 1
-    noisy = replace(public.store, images=images)
-    labels = public.store.labels.clone()
+    noisy = replace(knowledge.store, images=images)
+    labels = knowledge.store.labels.clone()
     labels[450] = (labels[450] + 1) % 10
     others = [
-        replace(public, local=replace(public.local, epochs=2)),
-        replace(public, local=replace(public.local, optimizer=partial(SGD, lr=0.1, momentum=0.5))),
-        replace(public, learning_rates=(0.1, 0.06)),
-        replace(public, store=noisy),
-        replace(public, store=replace(public.store, labels=labels)),
-        replace(public, prototype=type(public.prototype)(public.store.shape, hidden=(64,))),
-        replace(public, seed=1),
+        replace(knowledge, local=replace(knowledge.local, epochs=2)),
+        replace(knowledge, local=replace(knowledge.local, optimizer=partial(SGD, lr=0.1, momentum=0.5))),
+        replace(knowledge, learning_rates=(0.1, 0.06)),
+        replace(knowledge, store=noisy),
+        replace(knowledge, store=replace(knowledge.store, labels=labels)),
+        replace(knowledge, prototype=type(knowledge.prototype)(knowledge.store.shape, hidden=(64,))),
+        replace(knowledge, seed=1),
     ]
-    key = ShadowCache(None).key(public, job, ROUNDS, 0)
-    assert ShadowCache(None).key(replace(public), job, ROUNDS, 0) == key
+    key = ShadowCache(None).key(knowledge, job, ROUNDS, 0)
+    assert ShadowCache(None).key(replace(knowledge), job, ROUNDS, 0) == key
     keys = {key, *(ShadowCache(None).key(other, job, ROUNDS, 0) for other in others)}
-    keys |= {ShadowCache(None).key(public, replace(job, **change), ROUNDS, 0) for change in CHANGES}
-    keys |= {ShadowCache(None).key(public, job, (2,), 0), ShadowCache(None).key(public, job, ROUNDS, 1)}
+    keys |= {ShadowCache(None).key(knowledge, replace(job, **change), ROUNDS, 0) for change in CHANGES}
+    keys |= {ShadowCache(None).key(knowledge, job, (2,), 0), ShadowCache(None).key(knowledge, job, ROUNDS, 1)}
     assert len(keys) == 1 + len(others) + len(CHANGES) + 2
 
 
 CHANGES = ({"rate": 0.5}, {"number": 1}, {"samples": np.arange(401, 501)})
 
 
-def test_no_data_for_shadows(public):
+def test_no_data_for_shadows(knowledge):
     """Refused with the remedy."""
-    poor = replace(public, auxiliary=np.arange(2))
+    poor = replace(knowledge, auxiliary=np.arange(2))
     with pytest.raises(UserError, match=r"--data\.holdout\.shadow"):
         CentralShadows(poor, AUDITED, 2).shadows(target(), "out")
 
 
-def test_remarks_on_stand_ins(public):
+def test_remarks_on_stand_ins(knowledge):
     """Always that they are stand-ins; also that they have less data than their target, where they have."""
-    source = CentralShadows(public, AUDITED, count=2)
+    source = CentralShadows(knowledge, AUDITED, count=2)
     assert len(source.shadows(target(), "out").notes) == 1
     assert "want of data" in source.shadows(target(size=5000), "out").notes[1]

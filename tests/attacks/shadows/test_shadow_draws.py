@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.attacks.shadows.draws import PARTS, draw_in_out, draw_out, held_out_part, shared_size
+from app.attacks.shadows.splits import PARTS, draw_in_out, draw_out, held_out_part, shared_size
 from app.errors import UserError
 
 OWN = np.arange(1000, 1100)
@@ -51,10 +51,10 @@ def test_in_out_pairs(samples, size, seed):
 
 def test_every_sample_is_in_half_of_the_shadows():
     """Sixteen shadows: eight in, eight out, and no two pairs alike."""
-    draws = [draw_in_out(AUDITED, OWN, 30, 3, number) for number in range(16)]
-    counts = sum(np.isin(AUDITED, draw.members).astype(int) for draw in draws)
+    splits = [draw_in_out(AUDITED, OWN, 30, 3, number) for number in range(16)]
+    counts = sum(np.isin(AUDITED, draw.members).astype(int) for draw in splits)
     assert set(counts) == {8}
-    assert len({draw.members.tobytes() for draw in draws}) == 16
+    assert len({draw.members.tobytes() for draw in splits}) == 16
 
 
 def test_shared_sizes():

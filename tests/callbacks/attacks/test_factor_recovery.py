@@ -145,7 +145,7 @@ def test_the_specific_part_by_hand(tmp_path):
 
 def _specific(run, place, population):
     federation, attack, folder = run
-    world = MembershipInference().world(federation, Transcript(folder / "transcript"), 1, final=True)
+    world = MembershipInference().audit_context(federation, Transcript(folder / "transcript"), 1, final=True)
     view, moved = world.transcript.server_view(), []
     blocks = {block.name.rpartition(".")[2]: block for block in federation.space.blocks if "hidden1" in block.name}
     for upload in view.uploads(1):
@@ -241,7 +241,7 @@ def test_several_layers_count_alike(tmp_path):
 def test_the_same_from_the_transcript(planted):
     """Nothing but transcript and truth is needed."""
     federation, attack, folder = planted
-    world = MembershipInference().world(federation, Transcript(folder / "transcript"), 1, final=True)
+    world = MembershipInference().audit_context(federation, Transcript(folder / "transcript"), 1, final=True)
     again = recover_factors(world, true_choices(federation))
     assert again.clients == attack.found.clients
     assert isinstance(again.means["own"], Estimate)

@@ -131,8 +131,8 @@ def test_labels_are_never_broken():
 def test_remarks_are_told_once():
     """A note of several results names them; one of all says so."""
     common, own = "labels of 3 samples are wrong", "few shadows"
-    found = [finding(name, rows=2400).noting(common) for name in ("a", "b")]
-    text = table([found[0].noting(own), found[1]])
+    found = [finding(name, rows=2400).with_notes(common) for name in ("a", "b")]
+    text = table([found[0].with_notes(own), found[1]])
     assert text.count(common) == 1
     assert f"- {common} (all results)" in text
     assert f"- {own} (a.global)" in text

@@ -15,7 +15,7 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot, TargetKind
 from app.attacks.protocols.base import few
-from app.attacks.protocols.choices import Choice, seen_models
+from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.public_knowledge import no_samples
 from app.attacks.reconstruction.base import (
     Candidates,
@@ -73,12 +73,12 @@ def subjects(world: AuditContext, attack: str, target: TargetKind, client: int |
         yield _released(world, attack)
         return
     yield _upload(world, attack, client)
-    if "hidden-choice" in world.public.traits:
+    if "hidden-choice" in world.knowledge.traits:
         yield _upload(world, attack, client, FactorChoice())
 
 
 def _released(world: AuditContext, attack: str) -> InvertedModel:
-    rounds, members = world.public.rounds, np.sort(np.concatenate(world.truth.members))
+    rounds, members = world.knowledge.rounds, np.sort(np.concatenate(world.truth.members))
     clients = world.clients
     conditions = ReconstructionConditions(
         attack, attack, "anybody outside", "the released model", rounds, clients, (TRUTH,)
@@ -89,10 +89,10 @@ def _released(world: AuditContext, attack: str) -> InvertedModel:
 
 
 def _upload(world: AuditContext, attack: str, client: int | None, *adaptations: Adaptation) -> InvertedModel:
-    models = seen_models(world, Choice("uploads", world.public.rounds, False, adaptations), ())
+    models = seen_models(world, TargetSelection("uploads", world.knowledge.rounds, False, adaptations), ())
     chosen = client if client is not None else _usual(world, models)
     model = _model(models, chosen)
-    round_ = world.public.rounds if isinstance(model, NotAvailable) else model.round
+    round_ = world.knowledge.rounds if isinstance(model, NotAvailable) else model.round
     clients = () if chosen is None else (chosen,)
     label = "-".join([attack, "uploads" if chosen is None else f"client-{chosen}"])
     conditions = ReconstructionConditions(attack, label, "curious server", "one upload", round_, clients, (TRUTH,))
@@ -155,7 +155,7 @@ class ModelInversion(PassiveAttack):
 
     def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
         """An image per class, beside the mean of the class's training images: one result for every reading."""
-        oracle = ModelQuery(world.public)
+        oracle = ModelQuery(world.knowledge)
         for subject in subjects(world, self.name, self.target, self.client):
             yield self._of(world, oracle, subject)
 
@@ -171,15 +171,15 @@ class ModelInversion(PassiveAttack):
     def _inverted(
         self, world: AuditContext, conditions: ReconstructionConditions, net: torch.nn.Module, members: np.ndarray
     ) -> ReconstructionFinding:
-        labels = world.public.store.labels[torch.from_numpy(members)].unique().cpu()
+        labels = world.knowledge.store.labels[torch.from_numpy(members)].unique().cpu()
         found = self._images(world, net, labels)
-        pixels = to_pixels(world.public.store, found.images.double()).cpu()
+        pixels = to_pixels(world.knowledge.store, found.images.double()).cpu()
         candidates, truth = Candidates(pixels, -found.losses.cpu()), _class_means(world, members, labels)
         details = _details(world, members, found, pixels, labels)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, world.public), details)
+        return ReconstructionFinding(conditions, *assess(candidates, truth, world.knowledge), details)
 
     def _images(self, world: AuditContext, net: torch.nn.Module, labels: Tensor) -> Matched:
-        public = world.public
+        public = world.knowledge
         low, high = pixel_bounds(public.store)
         own = public.store.batch(torch.from_numpy(public.auxiliary[:MOST_PER_SET]), public.dtype)[0]
         start = own.mean(dim=0) if len(own) else None
@@ -229,8 +229,8 @@ def _aim_problems(target: TargetKind, client: int | None) -> Iterator[Problem]:
 
 def _class_means(world: AuditContext, members: np.ndarray, labels: Tensor) -> Truth:
     """The mean training image of each class, keyed by its class instead of a sample."""
-    images, classes = world.public.store.batch(torch.from_numpy(members), torch.float64)
-    pixels, classes = to_pixels(world.public.store, images).cpu(), classes.cpu()
+    images, classes = world.knowledge.store.batch(torch.from_numpy(members), torch.float64)
+    pixels, classes = to_pixels(world.knowledge.store, images).cpu(), classes.cpu()
     means = torch.stack([pixels[classes == label].mean(dim=0) for label in labels])
     return Truth(means, labels, torch.full_like(labels, NO_CLIENT), labels)
 
@@ -239,20 +239,20 @@ def _details(
     world: AuditContext, members: np.ndarray, found: Matched, pixels: Tensor, labels: Tensor
 ) -> dict[str, float]:
     """How much nearer the reconstructions are to training images than to others, and whether they show their class."""
-    evaluator = train_evaluator(world.public)
+    evaluator = train_evaluator(world.knowledge)
     predicted = evaluator.predict(found.images) if isinstance(evaluator, Evaluator) else None
     scores = inversion_scores(
         LabelledImages(pixels, labels),
         _pictured(world, members),
-        _pictured(world, np.concatenate([*world.truth.nonmembers, world.public.auxiliary])),
+        _pictured(world, np.concatenate([*world.truth.nonmembers, world.knowledge.auxiliary])),
         predicted,
     )
     return _numbers(scores) if isinstance(scores, InversionScores) else {}
 
 
 def _pictured(world: AuditContext, ids: np.ndarray) -> LabelledImages:
-    images, labels = world.public.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
-    return LabelledImages(to_pixels(world.public.store, images).cpu(), labels.cpu())
+    images, labels = world.knowledge.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
+    return LabelledImages(to_pixels(world.knowledge.store, images).cpu(), labels.cpu())
 
 
 def _numbers(scores: InversionScores) -> dict[str, float]:

@@ -36,14 +36,14 @@ class UploadInversion(PassiveAttack):
         round_ = world.kept_rounds[-1]
         view = world.transcript.server_view()
         uploads = {upload.client: upload for upload in view.uploads(round_)}
-        assert world.public.plan_of is not None
+        assert world.knowledge.plan_of is not None
         for client in self.clients if self.clients is not None else self._usual(world, round_):
             yield from self._of_client(world, round_, client, uploads.get(client))
 
     def _usual(self, world: AuditContext, round_: int) -> list[int]:
         """The client with the fewest samples of each width: an update over few samples tells most."""
-        assert world.public.plan_of is not None
-        plan = world.public.plan_of(round_ - 1)
+        assert world.knowledge.plan_of is not None
+        plan = world.knowledge.plan_of(round_ - 1)
         by_size = sorted(plan.participants, key=lambda client: (plan.client_pool.sizes[client], client))
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
@@ -59,12 +59,12 @@ class UploadInversion(PassiveAttack):
             (client,),
             self._notes(world, client),
         )
-        space = ParameterSpace(world.public.prototype)
+        space = ParameterSpace(world.knowledge.prototype)
         reason = self._why_not(world, round_, client, upload, space)
         if reason is not None or upload is None:
             yield ReconstructionFinding(conditions, NotAvailable(str(reason)))
             return
-        judge = Judge(self.reading, world.public, world.truth)
+        judge = Judge(self.reading, world.knowledge, world.truth)
         yield from judge.findings(conditions, self._update(world, round_, upload, space), {})
 
     def _why_not(
@@ -78,12 +78,12 @@ class UploadInversion(PassiveAttack):
             return f"client {client} sent nothing in round {round_}"
         if upload.payload is None:
             return "the server sees masked updates only; it would have to turn malicious (rolling-model, trap-weights)"
-        return self.reading.obstacle(world.public.local, space, world.public.store.shape)
+        return self.reading.obstacle(world.knowledge.local, space, world.knowledge.store.shape)
 
     def _update(self, world: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
         assert upload.payload is not None
-        assert world.public.plan_of is not None
-        own = world.public.plan_of(round_ - 1).index(upload.client).cpu()
+        assert world.knowledge.plan_of is not None
+        own = world.knowledge.plan_of(round_ - 1).index(upload.client).cpu()
         sent = world.transcript.server_view().broadcast(round_)
         index = torch.arange(space.size) if upload.index is None else upload.index
         base = sent[index].double()
@@ -93,7 +93,7 @@ class UploadInversion(PassiveAttack):
     def _notes(self, world: AuditContext, client: int) -> tuple[str, ...]:
         if client not in world.clients:
             return ()
-        local, samples = world.public.local, len(world.truth.members[client])
+        local, samples = world.knowledge.local, len(world.truth.members[client])
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
         return () if steps <= 1 else (f"the upload is the result of {steps} steps, not of one gradient",)
 

@@ -22,7 +22,7 @@ STEP = 1.25
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class ShadowSplit:
     """Training set of one shadow.
 
     Attributes:
@@ -39,7 +39,7 @@ def shared_size(size: int) -> int:
     return max(1, round(STEP ** round(math.log(max(1, size), STEP))))
 
 
-def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> Draw:
+def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
     """A random part of the attacker's own data.
 
     Of `PARTS` shadows in a row, every sample is left out by one at least, so that a shadow can play the target.
@@ -54,7 +54,7 @@ def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> Draw:
     left_out = held_out_part(auxiliary, seed, number)
     rest = np.setdiff1d(auxiliary, left_out)
     members = numpy_generator(seed, "shadow-out", number).permutation(rest)[: max(1, size)]
-    return Draw(np.sort(members), np.setdiff1d(auxiliary, members))
+    return ShadowSplit(np.sort(members), np.setdiff1d(auxiliary, members))
 
 
 def held_out_part(auxiliary: Ids, seed: int, number: int) -> Ids:
@@ -63,7 +63,7 @@ def held_out_part(auxiliary: Ids, seed: int, number: int) -> Ids:
     return np.sort(np.array_split(order, PARTS)[number % PARTS])
 
 
-def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int) -> Draw:
+def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
     """A random half of the audited samples, filled up from the attacker's own data to the size of the target.
 
     Shadows come in pairs: what one leaves out, the next one takes, so that every sample is in exactly half of an even
@@ -80,7 +80,7 @@ def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int)
     half = len(order) // 2
     inside, outside = (order[:half], order[half:]) if number % 2 == 0 else (order[half:], order[:half])
     filling = numpy_generator(seed, "shadow-filling", number).permutation(auxiliary)[: max(0, size - len(inside))]
-    return Draw(np.sort(np.concatenate([inside, filling])), np.sort(outside))
+    return ShadowSplit(np.sort(np.concatenate([inside, filling])), np.sort(outside))
 
 
 def refuse_few(auxiliary: Ids) -> None:

@@ -13,7 +13,7 @@ from app.metrics.membership import NotAvailable
 
 
 @dataclass(frozen=True)
-class Choice:
+class TargetSelection:
     """One kind of target at one time.
 
     Attributes:
@@ -28,56 +28,56 @@ class Choice:
     all_rounds: bool
     adaptations: tuple[Adaptation, ...] = ()
 
-    def name(self, world: AuditContext) -> str:
+    def name(self, audit: AuditContext) -> str:
         """`global` or `uploads`, with `@round` for models that are not the run's last ones."""
-        return self.kind if self._released(world) else f"{self.kind}@{self.round}"
+        return self.kind if self._released(audit) else f"{self.kind}@{self.round}"
 
-    def adversary(self, world: AuditContext) -> Adversary:
+    def adversary(self, audit: AuditContext) -> Adversary:
         """Who sees such a target: only the last global model leaves the federation."""
         if self.kind == "uploads":
             return "server"
         before = self.all_rounds or any(adaptation.needs_rounds > 1 for adaptation in self.adaptations)
-        return "external" if self._released(world) and not before else "client"
+        return "external" if self._released(audit) and not before else "client"
 
-    def reading(self, world: AuditContext, rounds: tuple[int, ...]) -> ReadingStrategy | None:
+    def reading(self, audit: AuditContext, rounds: tuple[int, ...]) -> ReadingStrategy | None:
         """How the attacker reads models of the run that it has seen in some rounds; None for as they were seen."""
         if not self.adaptations:
             return None
-        return ReadingStrategy(tuple(one.fitted(world.public.prototype) for one in self.adaptations), rounds)
+        return ReadingStrategy(tuple(one.fitted(audit.knowledge.prototype) for one in self.adaptations), rounds)
 
-    def _released(self, world: AuditContext) -> bool:
-        return world.final and self.round == world.public.rounds
+    def _released(self, audit: AuditContext) -> bool:
+        return audit.final and self.round == audit.knowledge.rounds
 
 
-def rounds_to_attack(world: AuditContext, further: tuple[int, ...]) -> list[int]:
+def rounds_to_attack(audit: AuditContext, further: tuple[int, ...]) -> list[int]:
     """The last round, then the further ones that were asked for, latest first."""
-    asked = sorted({round_ for round_ in further if round_ < world.public.rounds}, reverse=True)
-    return [world.public.rounds, *asked]
+    asked = sorted({round_ for round_ in further if round_ < audit.knowledge.rounds}, reverse=True)
+    return [audit.knowledge.rounds, *asked]
 
 
-def seen_models(world: AuditContext, choice: Choice, further: tuple[int, ...]) -> Models:
+def seen_models(audit: AuditContext, selection: TargetSelection, further: tuple[int, ...]) -> Models:
     """The models that the adversary has seen by the end of the round.
 
     Args:
-        world: the run under attack.
+        audit: the run under attack.
         choice: what is attacked.
         further: rounds that attacks over several rounds use beside the last; empty for all that were kept.
     """
-    kept = tuple(round_ for round_ in world.kept_rounds if round_ <= choice.round)
+    kept = tuple(round_ for round_ in audit.kept_rounds if round_ <= selection.round)
     several = tuple(round_ for round_ in kept if round_ in further or round_ == kept[-1]) if further else kept
-    prefix = f"target-{choice.round}-{'all' if choice.all_rounds else 'last'}"
-    adversary, public = choice.adversary(world), world.public
-    reading = choice.reading(world, kept)
+    prefix = f"target-{selection.round}-{'all' if selection.all_rounds else 'last'}"
+    adversary, knowledge = selection.adversary(audit), audit.knowledge
+    reading = selection.reading(audit, kept)
     if adversary == "server":
-        recent = kept if choice.round == public.rounds else (choice.round,)
-        looked_at = several if choice.all_rounds else recent
-        view = world.transcript.server_view()
-        return resolved(uploaded_models(view, public, looked_at, prefix, not choice.all_rounds, reading))
+        recent = kept if selection.round == knowledge.rounds else (selection.round,)
+        looked_at = several if selection.all_rounds else recent
+        view = audit.transcript.server_view()
+        return resolved(uploaded_models(view, knowledge, looked_at, prefix, not selection.all_rounds, reading))
     if adversary == "client":
-        looked_at = several if choice.all_rounds else (choice.round,)
-        model = aggregated_models(world.transcript.client_view(), public, looked_at, prefix, reading)
+        looked_at = several if selection.all_rounds else (selection.round,)
+        model = aggregated_models(audit.transcript.client_view(), knowledge, looked_at, prefix, reading)
     else:
-        model = released_model(world.transcript.external_view(), public, prefix)
+        model = released_model(audit.transcript.external_view(), knowledge, prefix)
     return resolved({model.client: model})
 
 

@@ -23,17 +23,17 @@ from app.metrics.vulnerability import client_table
 
 
 @dataclass(frozen=True, eq=False)
-class Examination:
+class AttackEvaluation:
     """Attacks models with one attack. Only here do scores meet the truth.
 
     Attributes:
-        world: the run under attack.
+        audit: the run under attack.
         source: of shadows.
         attack: the attack.
         calibrate: whether a threshold is chosen on a shadow.
     """
 
-    world: AuditContext
+    audit: AuditContext
     source: ShadowSource
     attack: MembershipAttack
     calibrate: bool
@@ -47,13 +47,13 @@ class Examination:
             if isinstance(model, NotAvailable) or (reason := self._obstacle(client, model)) is not None:
                 notes.append(model.reason if isinstance(model, NotAvailable) else reason or "")
                 continue
-            lab = AttackContext(self.world.public, self.world.oracle, self.source, model)
-            parts.append(self._scored(model, lab))
-            decisions.extend(self._decisions(parts[-1], lab))
-            notes.extend(lab.notes)
+            context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model)
+            parts.append(self._scored(model, context))
+            decisions.extend(self._decisions(parts[-1], context))
+            notes.extend(context.notes)
         if not parts:
             return unavailable(conditions, "; ".join(few(notes)))
-        told = (*self.world.notes, *few(notes))
+        told = (*self.audit.notes, *few(notes))
         return self._measured(conditions, MembershipScores.joined(parts), decisions, told)
 
     def _measured(
@@ -64,51 +64,51 @@ class Examination:
         leakage = measure_leakage(scores, bootstrap=bootstrap)
         if decisions:
             leakage = replace(leakage, known=known_threshold(total_decision(decisions)))
-        sizes = {client: len(self.world.truth.members[client]) for client in self.world.clients}
+        sizes = {client: len(self.audit.truth.members[client]) for client in self.audit.clients}
         return Finding(
             conditions=conditions,
             scores=scores,
             leakage=leakage,
             clients=client_table(scores, sizes),
-            capacities=capacity_rows(self.world, scores, bootstrap),
+            capacities=capacity_rows(self.audit, scores, bootstrap),
             notes=notes,
         )
 
-    def _scored(self, model: AttackedModel, lab: AttackContext) -> MembershipScores:
-        samples = self.world.audited[model.client]
-        scores = self.attack.scores(model, samples, lab)
+    def _scored(self, model: AttackedModel, context: AttackContext) -> MembershipScores:
+        samples = self.audit.audited[model.client]
+        scores = self.attack.scores(model, samples, context)
         if model.is_global:
-            return _by_owner(self.world, scores)
-        truth = np.isin(samples, self.world.truth.members[model.client])
+            return _by_owner(self.audit, scores)
+        truth = np.isin(samples, self.audit.truth.members[model.client])
         return MembershipScores.of(scores, truth, samples, np.full(len(samples), model.client))
 
-    def _decisions(self, rows: MembershipScores, lab: AttackContext) -> list[Decision]:
+    def _decisions(self, rows: MembershipScores, context: AttackContext) -> list[Decision]:
         """Decision at the threshold that would have been best against a shadow; none where there is no shadow."""
         if not self.calibrate:
             return []
         try:
-            return [decide(rows, self._threshold(rows, lab), "knowledge")]
+            return [decide(rows, self._threshold(rows, context), "knowledge")]
         except UserError as error:  # the scores stand all the same
-            lab.note(f"no threshold: {error.problems[0].cause}")
+            context.note(f"no threshold: {error.problems[0].cause}")
             return []
 
-    def _threshold(self, rows: MembershipScores, lab: AttackContext) -> float:
+    def _threshold(self, rows: MembershipScores, context: AttackContext) -> float:
         kind = self.attack.shadows or "out"
-        shadow = lab.shadows(kind, None if self.attack.shadows else 1)[0]
+        shadow = context.shadows(kind, None if self.attack.shadows else 1)[0]
         # of in-out shadows, only audited samples are in some and out of others
         samples = np.intersect1d(shadow.samples, rows.samples) if kind == "in-out" else shadow.samples
-        scores = self.attack.scores(shadow.model, samples, lab.playing(shadow))
+        scores = self.attack.scores(shadow.model, samples, context.playing(shadow))
         return best_threshold(roc_curve(MembershipScores.of(scores, shadow.trained_on(samples), samples)))
 
     def _obstacle(self, client: int, model: AttackedModel) -> str | None:
         """Why a model cannot be audited, if it cannot."""
-        needed, truth = self.attack.needs_rounds, self.world.truth
+        needed, truth = self.attack.needs_rounds, self.audit.truth
         if len(model.snapshots) < needed:
             return (
                 f"{self.attack.name} needs {needed} rounds, the transcript holds {len(model.snapshots)} of the target "
                 "(--transcript.last or --transcript.rounds keeps more)"
             )
-        chosen = self.world.clients if client == NO_CLIENT else (client,)
+        chosen = self.audit.clients if client == NO_CLIENT else (client,)
         inside = sum(len(truth.members[one]) for one in chosen)
         outside = sum(len(truth.nonmembers[one]) for one in chosen)
         if min(inside, outside) < 1 or inside + outside < 4:
@@ -120,11 +120,11 @@ class Examination:
         return None
 
 
-def _by_owner(world: AuditContext, scores: Array) -> MembershipScores:
+def _by_owner(audit: AuditContext, scores: Array) -> MembershipScores:
     """Rows of the whole federation's audited samples, each with the client that owns the sample."""
-    samples = world.audited[NO_CLIENT]
+    samples = audit.audited[NO_CLIENT]
     owner, truth = np.zeros(len(samples), dtype=np.int64), np.zeros(len(samples), dtype=bool)
-    for client in world.clients:
-        owner[np.isin(samples, world.audited[client])] = client
-        truth |= np.isin(samples, world.truth.members[client])
+    for client in audit.clients:
+        owner[np.isin(samples, audit.audited[client])] = client
+        truth |= np.isin(samples, audit.truth.members[client])
     return MembershipScores.of(scores, truth, samples, owner)
