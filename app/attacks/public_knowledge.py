@@ -17,7 +17,7 @@ from app.federation.execution.client_trainer import LocalContext
 from app.federation.local_training import LocalTraining
 from app.federation.plan import Plan
 from app.models.base import ScalableNet
-from app.privacy.traits import StackPart, Trait
+from app.privacy.traits import Component, Trait
 from datamodules.store import ImageStore
 
 
@@ -57,7 +57,7 @@ class PublicKnowledge:
     seed: int = 0
     batch_size: int = 128
     precision: Callable[[], AbstractContextManager[None]] = nullcontext
-    defenses: tuple[StackPart, ...] = ()
+    defenses: tuple[Component, ...] = ()
 
     @property
     def rounds(self) -> int:

@@ -18,7 +18,7 @@ from app.benchmarks.timing import Effort, compare, progress
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
 from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
-from app.privacy.per_sample import Batch, ClippingMethod, Mechanism, PrivateSteps
+from app.privacy.private_steps import Batch, ClippingMethod, Mechanism, PrivateSteps
 from callbacks.defenses.memdefense import MemDefense
 from callbacks.defenses.nbafl import NbAFL
 

@@ -25,7 +25,7 @@ from app.crypto.paillier.decryption import decrypt
 from app.crypto.paillier.encryption import Encrypted, EncryptionPool
 from app.crypto.paillier.keys import KeyLength, PrivateKey, generate
 from app.crypto.paillier.packing import Packing
-from app.crypto.paillier.sums import EncryptedSum, to_wire
+from app.crypto.paillier.sums import EncryptedSum, to_bytes
 from app.federation.execution.distributed import one_thread
 from app.models.alexnet import AlexNet
 from app.models.base import DataShape
@@ -145,7 +145,7 @@ def measure(bits: KeyLength, update: np.ndarray, subject: BenchmarkNet) -> Measu
     if not ((sums.values == expected).all() and (sums.contributors == CLIENTS).all()):
         raise RuntimeError(f"the encrypted sum is wrong with {bits} bits")
     one_by_one = _phe(private, expected[: subject.sampled].tolist(), len(update))
-    size = len(to_wire(private.public, ciphertexts))
+    size = len(to_bytes(private.public, ciphertexts))
     return Measured(bits, size, alone, spread, add, seconds, opened.seconds, *one_by_one)
 
 

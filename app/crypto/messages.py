@@ -27,7 +27,7 @@ def new_session() -> bytes:
     return secrets.token_bytes(SESSION_BYTES)
 
 
-class KeepsSecrets:
+class SecretHolder:
     """Objects that stay where they are: no copies, no pickles, and nothing but a number in their repr."""
 
     client: int
@@ -41,7 +41,7 @@ class KeepsSecrets:
         raise TypeError(f"{type(self).__name__} holds secrets and is neither copied nor pickled")
 
 
-class RejectedError(Exception):
+class RejectedMessageError(Exception):
     """A message that is not what it should be.
 
     Attributes:
@@ -59,7 +59,7 @@ class RejectedError(Exception):
 
 
 @dataclass(frozen=True)
-class Envelope:
+class SignedMessage:
     """A signed message. The body may hold shares of secrets and is therefore not shown.
 
     Attributes:
@@ -86,7 +86,7 @@ class Envelope:
         return HEADER_BYTES + len(self.body) + len(self.signature)
 
 
-class Identity(KeepsSecrets):
+class SigningKey(SecretHolder):
     """The long-term Ed25519 key of one client.
 
     Args:
@@ -102,12 +102,12 @@ class Identity(KeepsSecrets):
         """What others need in order to check signatures, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
-    def seal(self, session: bytes, round_: int, step: Step, recipient: int, body: bytes) -> Envelope:
-        """Sign a message; the fields are those of `Envelope`."""
+    def sign(self, session: bytes, round_: int, step: Step, recipient: int, body: bytes) -> SignedMessage:
+        """Sign a message; the fields are those of `SignedMessage`."""
         if len(session) != SESSION_BYTES:
             raise ValueError(f"a session has {SESSION_BYTES} bytes, not {len(session)}")
         parts = (session, round_, step, self.client, recipient, body)
-        return Envelope(*parts, self._key.sign(_signed(*parts)))
+        return SignedMessage(*parts, self._key.sign(_signed(*parts)))
 
 
 def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int, body: bytes) -> bytes:
@@ -117,7 +117,7 @@ def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int
     return b"".join(struct.pack(">I", len(part)) + part for part in fields)
 
 
-class Registry:
+class KeyRegistry:
     """The public keys of all clients."""
 
     def __init__(self) -> None:
@@ -133,50 +133,50 @@ class Registry:
         if self._public.setdefault(client, public) != public:
             raise ValueError(f"client {client} is enrolled with another key; a key is entered once and never replaced")
 
-    def check(self, envelope: Envelope, session: bytes, round_: int, step: Step) -> None:
+    def check(self, message: SignedMessage, session: bytes, round_: int, step: Step) -> None:
         """Accept a message or say what is wrong with it.
 
         Args:
-            envelope: the message as it arrived.
+            message: the message as it arrived.
             session: run of the protocol that the receiver is in.
             round_: round that the receiver is in.
             step: what the receiver is waiting for.
 
         Raises:
-            RejectedError: where the sender is unknown, the signature is not the sender's, or the message belongs to
-                another round or step.
+            RejectedMessageError: where the sender is unknown, the signature is not the sender's, or the message belongs
+                to another round or step.
         """
-        client = envelope.sender
+        client = message.sender
         if client not in self._public:
-            raise RejectedError(client, step, f"nobody is enrolled as client {client}")
-        if not self._genuine(envelope):
-            raise RejectedError(client, step, f"the signature is not that of client {client}")
-        if (envelope.session, envelope.round) != (session, round_):
-            raise RejectedError(client, step, "it belongs to another round (replayed)")
-        if envelope.step != step:
-            raise RejectedError(client, step, f"it is meant for another step ({envelope.step})")
+            raise RejectedMessageError(client, step, f"nobody is enrolled as client {client}")
+        if not self._genuine(message):
+            raise RejectedMessageError(client, step, f"the signature is not that of client {client}")
+        if (message.session, message.round) != (session, round_):
+            raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
+        if message.step != step:
+            raise RejectedMessageError(client, step, f"it is meant for another step ({message.step})")
 
-    def _genuine(self, envelope: Envelope) -> bool:
+    def _genuine(self, message: SignedMessage) -> bool:
         """Whether the sender signed exactly this."""
-        key = Ed25519PublicKey.from_public_bytes(self._public[envelope.sender])
-        parts = (envelope.session, envelope.round, envelope.step, envelope.sender, envelope.recipient, envelope.body)
+        key = Ed25519PublicKey.from_public_bytes(self._public[message.sender])
+        parts = (message.session, message.round, message.step, message.sender, message.recipient, message.body)
         try:
-            key.verify(envelope.signature, _signed(*parts))
+            key.verify(message.signature, _signed(*parts))
         except InvalidSignature:
             return False
         return True
 
 
-class Wire:
+class Transport:
     """What lies between sender and receiver. Faults are injected by overriding `carry`."""
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, message: SignedMessage) -> SignedMessage | None:
         """What arrives when a message is sent; None where it is lost or its sender has died."""
-        return envelope
+        return message
 
 
 @dataclass(frozen=True)
-class Incident:
+class DeliveryFailure:
     """A message that went wrong once.
 
     Attributes:
@@ -198,26 +198,26 @@ class Incident:
         return f"Round {self.round}, {self.step} message of client {self.client}: {self.reason}; {end}."
 
 
-class Post:
+class MessageDelivery:
     """Delivers messages: carries, checks and asks again.
 
     Args:
         registry: keys that signatures are checked against.
-        wire: what messages travel on.
+        transport: what messages travel on.
         attempts: how often a message is sent at most, the first time included, at least 1.
     """
 
-    def __init__(self, registry: Registry, wire: Wire, attempts: int = 2) -> None:
+    def __init__(self, registry: KeyRegistry, transport: Transport, attempts: int = 2) -> None:
         if attempts < 1:
             raise ValueError(f"a message is sent at least once, not {attempts} times")
-        self.registry, self.wire, self.attempts = registry, wire, attempts
-        self.incidents: list[Incident] = []
+        self.registry, self.transport, self.attempts = registry, transport, attempts
+        self.failures: list[DeliveryFailure] = []
 
-    def deliver(self, envelope: Envelope, session: bytes, round_: int) -> Envelope | None:
+    def deliver(self, message: SignedMessage, session: bytes, round_: int) -> SignedMessage | None:
         """What the receiver gets in the end; None where no attempt brought the message intact.
 
         Args:
-            envelope: the message as its sender sealed it.
+            message: the message as its sender sealed it.
             session: run of the protocol that the receiver is in.
             round_: round that the receiver is in.
         """
@@ -225,26 +225,26 @@ class Post:
         arrived = None
         while arrived is None and len(reasons) < self.attempts:
             try:
-                arrived = self._attempt(envelope, session, round_)
-            except RejectedError as error:
+                arrived = self._attempt(message, session, round_)
+            except RejectedMessageError as error:
                 reasons.append(error.reason)
-        about = round_, envelope.sender, envelope.step
-        self.incidents += [Incident(*about, reason, repaired=arrived is not None) for reason in reasons]
+        about = round_, message.sender, message.step
+        self.failures += [DeliveryFailure(*about, reason, repaired=arrived is not None) for reason in reasons]
         return arrived
 
-    def take(self) -> list[Incident]:
-        """The incidents since the last call, which are then forgotten."""
-        taken, self.incidents = self.incidents, []
+    def take_failures(self) -> list[DeliveryFailure]:
+        """The failures since the last call, which are then forgotten."""
+        taken, self.failures = self.failures, []
         return taken
 
-    def _attempt(self, envelope: Envelope, session: bytes, round_: int) -> Envelope:
+    def _attempt(self, message: SignedMessage, session: bytes, round_: int) -> SignedMessage:
         """Send once and check what comes out."""
-        arrived = self.wire.carry(envelope)
-        client, step = envelope.sender, envelope.step
+        arrived = self.transport.carry(message)
+        client, step = message.sender, message.step
         if arrived is None:
-            raise RejectedError(client, step, "it did not arrive")
+            raise RejectedMessageError(client, step, "it did not arrive")
         self.registry.check(arrived, session, round_, step)
-        if (arrived.sender, arrived.recipient) != (client, envelope.recipient):
-            reason = f"it is from {arrived.sender} to {arrived.recipient}, not from {client} to {envelope.recipient}"
-            raise RejectedError(client, step, reason)
+        if (arrived.sender, arrived.recipient) != (client, message.recipient):
+            reason = f"it is from {arrived.sender} to {arrived.recipient}, not from {client} to {message.recipient}"
+            raise RejectedMessageError(client, step, reason)
         return arrived

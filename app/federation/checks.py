@@ -13,7 +13,7 @@ from app.federation.parameters import ParameterSpace
 from app.federation.submodels import SubmodelMethod
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
-from app.privacy.traits import StackPart, Trait
+from app.privacy.traits import Component, Trait
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -165,13 +165,13 @@ def _clashes(federation: FederatedModule) -> Iterator[Clash]:
     return clashes([*_settings(federation), *_callbacks(federation)])
 
 
-def _callbacks(federation: FederatedModule) -> Iterator[StackPart]:
+def _callbacks(federation: FederatedModule) -> Iterator[Component]:
     for place, callback in enumerate(federated_callbacks(federation.trainer)):
         if traits := callback.traits():
-            yield StackPart(type(callback).__name__, traits, place)
+            yield Component(type(callback).__name__, traits, place)
 
 
-def _settings(federation: FederatedModule) -> Iterator[StackPart]:
+def _settings(federation: FederatedModule) -> Iterator[Component]:
     """What the federation itself does."""
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
@@ -184,7 +184,7 @@ def _settings(federation: FederatedModule) -> Iterator[StackPart]:
     ]
     for name, trait, present in settings:
         if present:
-            yield StackPart(name, frozenset({trait}))
+            yield Component(name, frozenset({trait}))
 
 
 def weighs_by_loss(federation: FederatedModule) -> bool:

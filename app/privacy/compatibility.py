@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.errors import Problem
-from app.privacy.traits import StackPart, Trait
+from app.privacy.traits import Component, Trait
 
 Severity = Literal["error", "warning", "note"]
 """Refuse the run, warn before it, or tell that the combination is sound."""
@@ -51,7 +51,7 @@ class Clash:
     problem: Problem
 
 
-def clashes(parts: Sequence[StackPart]) -> Iterator[Clash]:
+def clashes(parts: Sequence[Component]) -> Iterator[Clash]:
     """Every rule that applies to a run, in the order of the table; each pair of parts once."""
     for rule in RULES:
         for first, second in _pairs(parts, rule):
@@ -60,14 +60,14 @@ def clashes(parts: Sequence[StackPart]) -> Iterator[Clash]:
             yield Clash(rule, Problem(*texts))
 
 
-def _pairs(parts: Sequence[StackPart], rule: Rule) -> Iterator[tuple[StackPart, StackPart]]:
+def _pairs(parts: Sequence[Component], rule: Rule) -> Iterator[tuple[Component, Component]]:
     for number, one in enumerate(parts):
         for other in parts[number + 1 :]:
             found = [pair for pair in ((one, other), (other, one)) if _applies(rule, *pair)]
             yield from found[:1]
 
 
-def _applies(rule: Rule, first: StackPart, second: StackPart) -> bool:
+def _applies(rule: Rule, first: Component, second: Component) -> bool:
     if rule.first not in first.traits or rule.second not in second.traits:
         return False
     if not rule.ordered:

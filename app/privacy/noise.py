@@ -60,7 +60,7 @@ def clip_factor(values: Tensor, norm: float) -> float:
 
 
 @dataclass(frozen=True)
-class Setting:
+class NbAFLSetting:
     """What the noise depends on.
 
     Attributes:
@@ -89,12 +89,12 @@ class Setting:
         return math.sqrt(2 * math.log(1.25 / self.delta))
 
 
-def uplink_noise(setting: Setting) -> float:
+def uplink_noise(setting: NbAFLSetting) -> float:
     """Standard deviation per coordinate of what a client adds: c L (2C/m) / epsilon."""
     return setting.factor * setting.exposures * setting.sensitivity / setting.epsilon
 
 
-def downlink_noise(setting: Setting) -> float:
+def downlink_noise(setting: NbAFLSetting) -> float:
     """Standard deviation per coordinate of what the server adds to the mean; 0 where the clients' noise is enough.
 
     With all clients: c (2C/m) sqrt(T^2 - L^2 N) / (N epsilon) for T > L sqrt(N). With K of N clients, T is divided by
@@ -111,7 +111,7 @@ def downlink_noise(setting: Setting) -> float:
     return spread * math.sqrt(missing)
 
 
-def _amplified(setting: Setting) -> float:
+def _amplified(setting: NbAFLSetting) -> float:
     """The constant b; 1 where all clients take part."""
     if setting.participants == setting.clients:
         return 1.0
@@ -128,7 +128,7 @@ def _amplified(setting: Setting) -> float:
     return -(setting.rounds / setting.epsilon) * math.log(inside)
 
 
-def weight_clip_noise(setting: Setting) -> float:
+def weight_clip_noise(setting: NbAFLSetting) -> float:
     """Standard deviation per coordinate by the rule of the compared code: (2C/m) sqrt(2 q T ln(1/delta)) / epsilon.
 
     It is the user-level scheme of Wei et al. 2021, on the up-link only; q is the share of clients per round.

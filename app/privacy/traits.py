@@ -36,7 +36,7 @@ Trait = Literal[
 
 
 @dataclass(frozen=True)
-class StackPart:
+class Component:
     """A defense, an attack or a setting of the federation, as far as rules are concerned.
 
     Attributes:

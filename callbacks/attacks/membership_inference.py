@@ -26,7 +26,7 @@ from app.federation.execution.distributed import autocast_of
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.privacy.traits import StackPart
+from app.privacy.traits import Component
 from app.results.attacks.membership_results import AttackResults
 
 USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
@@ -168,16 +168,16 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledg
     )
 
 
-def _defenses(federation: FederatedModule) -> Iterator[StackPart]:
+def _defenses(federation: FederatedModule) -> Iterator[Component]:
     """Which defenses are used is no secret; attackers adapt to those that say what they do.
 
     A network whose clients keep a choice to themselves counts among them.
     """
     if federation.net.private_names():
-        yield StackPart(type(federation.net).__name__, frozenset({"hidden-choice"}))
+        yield Component(type(federation.net).__name__, frozenset({"hidden-choice"}))
     for place, callback in enumerate(federated_callbacks(federation.trainer)):
         if callback.kind == "defense" and (traits := callback.traits()):
-            yield StackPart(type(callback).__name__, traits, place)
+            yield Component(type(callback).__name__, traits, place)
 
 
 def _protocol(

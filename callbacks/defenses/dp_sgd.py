@@ -21,7 +21,7 @@ from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
 from app.privacy.budgets import Budgets, RoundOfSteps, budget_problems, delta_problems
 from app.privacy.noise import NoiseSource
-from app.privacy.per_sample import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
+from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 

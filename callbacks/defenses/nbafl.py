@@ -17,8 +17,8 @@ from app.federation.module import FederatedModule
 from app.privacy.accounting import analytic_epsilon
 from app.privacy.budgets import delta_problems, positive_problems
 from app.privacy.noise import (
+    NbAFLSetting,
     NoiseSource,
-    Setting,
     clip_factor,
     downlink_noise,
     gaussian_like,
@@ -94,14 +94,14 @@ class NbAFL(FederatedCallback):
                 f"set --defenses.NAME.exposures between 1 and {rounds}, or leave it out",
             )
 
-    def setting(self, federation: FederatedModule) -> Setting:
+    def setting(self, federation: FederatedModule) -> NbAFLSetting:
         """What the noise depends on."""
         client_pool, rounds = federation.client_pool, federation.rounds
         clients = len(client_pool.present)
         participants = max(1, round(client_pool.participation * clients))
         moved = 2 * self.clip / (min(client_pool.sizes) if self.sensitivity == "published" else 1)
         exposures = self.exposures or max(1, -(-rounds * participants // clients))
-        return Setting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
+        return NbAFLSetting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
 
     def noise(self, federation: FederatedModule) -> tuple[float, float]:
         """Standard deviations per coordinate on the way up and on the way down."""

@@ -23,8 +23,7 @@ from app.federation.parameters import FlatNet, WidthNets
 from app.federation.plan import Plan
 from app.federation.reports import listed
 from app.models.base import ScalableNet
-from app.privacy.traits import Trait
-from app.privacy.tripwires import (
+from app.privacy.model_checks import (
     REASONS,
     Check,
     gradient_ratio,
@@ -33,6 +32,7 @@ from app.privacy.tripwires import (
     probing,
     repeated_share,
 )
+from app.privacy.traits import Trait
 from app.seeding import torch_generator
 
 if TYPE_CHECKING:

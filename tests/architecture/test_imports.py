@@ -36,7 +36,7 @@ FRONT = ("app.cli", "app.commands", "app.experiments", "app.benchmarks")
 
 HEAVY = {
     "wandb": {"app.results.run.tracking"},
-    "opacus": {"app.privacy.accounting", "app.privacy.per_sample"},
+    "opacus": {"app.privacy.accounting", "app.privacy.private_steps"},
     "phe": None,
     "ray": None,
 }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.crypto.contributors import Contributors
-from app.crypto.paillier.arrangement import Arrangement
+from app.crypto.paillier.packing import SlotLayout
 from app.crypto.secure_aggregation.binding import BlockDigests
 
 CELLS = 17
@@ -77,7 +77,7 @@ def test_more_submodels_than_a_word_has_bits():
 def test_ciphertexts_can_be_added_place_by_place(indices, slots, data):
     """What clients spread adds up to the sum of each weight; every ciphertext holds weights of its sender."""
     found = Contributors.of(CELLS, indices)
-    arrangement = Arrangement.of(found.block_of, slots)
+    arrangement = SlotLayout.of(found.block_of, slots)
     total, expected = np.zeros(CELLS, dtype=np.int64), np.zeros(CELLS, dtype=np.int64)
     for index in indices.values():
         values = np.array(data.draw(st.lists(st.integers(-9, 9), min_size=len(index), max_size=len(index))), dtype=int)
@@ -93,7 +93,7 @@ def test_ciphertexts_can_be_added_place_by_place(indices, slots, data):
 def test_small_submodels_pay_for_small_submodels():
     """Every other coordinate of 1000 fills half as many ciphertexts as all of them, not as many."""
     half = np.arange(0, 1000, 2)
-    arrangement = Arrangement.of(Contributors.of(1000, {0: half, 1: np.arange(1000)}).block_of, 50)
+    arrangement = SlotLayout.of(Contributors.of(1000, {0: half, 1: np.arange(1000)}).block_of, 50)
     assert len(arrangement.ciphertexts(half)) == 10
     assert len(arrangement.ciphertexts(np.arange(1000))) == 20
 
@@ -143,7 +143,7 @@ def test_nobody_holds_anything():
     found = Contributors.of(4, {0: nothing, 1: nothing})
     assert found.blocks_of(0).tolist() == []
     assert found.few([0, 1], 2) == ()
-    numbers, dense = Arrangement.of(found.block_of, 3).spread(nothing, nothing)
+    numbers, dense = SlotLayout.of(found.block_of, 3).spread(nothing, nothing)
     assert (numbers.tolist(), dense.tolist()) == ([], [])
     with pytest.raises(KeyError):
         found.index(7)

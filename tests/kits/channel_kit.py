@@ -8,7 +8,7 @@ from typing import Any
 from federation_kit import Blobs, run, sgd, small_federation
 from torch import Tensor
 
-from app.crypto.messages import Envelope, Wire
+from app.crypto.messages import SignedMessage, Transport
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix
 from app.models import MLP
@@ -39,59 +39,59 @@ def trained(*callbacks: Any, rounds: int = 1, sizes: Collection[int] = SIZES, **
     return run(federation, Blobs(tuple(sizes)), rounds=rounds, callbacks=callbacks)
 
 
-def over(wire: Wire, make: Callable[..., Any], **settings: Any) -> Any:
-    """A defense whose messages travel over a wire."""
+def over(transport: Transport, make: Callable[..., Any], **settings: Any) -> Any:
+    """A defense whose messages travel over a transport."""
 
     class Wired(make.func if isinstance(make, partial) else make):
         def setup(self, trainer, pl_module, stage):
-            """Replace the wire of the channel, which is replaced itself."""
+            """Replace the transport of the channel, which is replaced itself."""
             super().setup(trainer, pl_module, stage)
-            pl_module.channel._wire = wire
+            pl_module.channel._transport = transport
 
     given = {**make.keywords, **settings} if isinstance(make, partial) else settings
     return Wired(**given)
 
 
-class Dying(Wire):
+class Dying(Transport):
     """Some clients are never heard of from a step of one round on."""
 
     def __init__(self, clients: Collection[int], step: str, round_: int = 1) -> None:
         self.clients, self.step, self.round = set(clients), step, round_
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, message: SignedMessage) -> SignedMessage | None:
         """Steps follow each other: keys, shares, masked, reveal."""
         order = ["keys", "shares", "masked", "ciphertext", "reveal"]
-        late = envelope.round == self.round and order.index(envelope.step) >= order.index(self.step)
-        return None if late and envelope.sender in self.clients else envelope
+        late = message.round == self.round and order.index(message.step) >= order.index(self.step)
+        return None if late and message.sender in self.clients else message
 
 
-class Damaging(Wire):
+class Damaging(Transport):
     """Flips one bit of a client's messages of one step, the first so many times."""
 
     def __init__(self, client: int, step: str, times: int, round_: int = 1) -> None:
         self.client, self.step, self.times, self.round = client, step, times, round_
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, message: SignedMessage) -> SignedMessage | None:
         """Damage the middle of the body."""
-        hit = (envelope.sender, envelope.step, envelope.round) == (self.client, self.step, self.round)
+        hit = (message.sender, message.step, message.round) == (self.client, self.step, self.round)
         if not hit or self.times == 0:
-            return envelope
+            return message
         self.times -= 1
-        body, middle = bytearray(envelope.body), len(envelope.body) // 2
+        body, middle = bytearray(message.body), len(message.body) // 2
         body[middle] ^= 1
-        return replace(envelope, body=bytes(body))
+        return replace(message, body=bytes(body))
 
 
-class Replaying(Wire):
+class Replaying(Transport):
     """Delivers a client's message of the round before instead of the present one, in every attempt."""
 
     def __init__(self, client: int, step: str) -> None:
         self.client, self.step = client, step
-        self.kept: dict[int, Envelope] = {}
+        self.kept: dict[int, SignedMessage] = {}
 
-    def carry(self, envelope: Envelope) -> Envelope | None:
+    def carry(self, message: SignedMessage) -> SignedMessage | None:
         """Keep it, and send the last round's."""
-        if (envelope.sender, envelope.step) != (self.client, self.step):
-            return envelope
-        self.kept[envelope.round] = envelope
-        return self.kept.get(envelope.round - 1, envelope)
+        if (message.sender, message.step) != (self.client, self.step):
+            return message
+        self.kept[message.round] = message
+        return self.kept.get(message.round - 1, message)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from app.crypto.messages import Identity, Post, Registry, Wire, new_session
-from app.crypto.secure_aggregation.coordinator import Coordinator
-from app.crypto.secure_aggregation.layout import Layout
-from app.crypto.secure_aggregation.participant import Participant
+from app.crypto.messages import KeyRegistry, MessageDelivery, SigningKey, Transport, new_session
+from app.crypto.secure_aggregation.client import AggregationClient
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.server import AggregationServer
 
 NARROW = np.dtype("<u4")
 WIDE = np.dtype("<u8")
@@ -22,18 +22,18 @@ def plain_sum(layout, values, clients):
 def whole(clients, length, threshold, word=NARROW):
     """All clients hold the whole vector."""
     everything = np.arange(length)
-    return Layout(length, word, dict.fromkeys(clients, everything), threshold)
+    return VectorLayout(length, word, dict.fromkeys(clients, everything), threshold)
 
 
 class Federation:
-    """Clients with identities, one server and a wire, for several rounds."""
+    """Clients with identities, one server and a transport, for several rounds."""
 
-    def __init__(self, clients, wire=None, attempts=2):
-        self.identities = {client: Identity(client) for client in clients}
-        self.registry = Registry()
+    def __init__(self, clients, transport=None, attempts=2):
+        self.identities = {client: SigningKey(client) for client in clients}
+        self.registry = KeyRegistry()
         for client, identity in self.identities.items():
             self.registry.enrol(client, identity.public)
-        self.post = Post(self.registry, wire or Wire(), attempts)
+        self.delivery = MessageDelivery(self.registry, transport or Transport(), attempts)
 
     def round(self, number, layout, values, bindings=None, dies=None):
         """A round in which clients die before the steps that `dies` names; None for `bindings`: ordinary masks."""
@@ -44,11 +44,11 @@ class Round:
     """One round; every step is a method, `run` calls them all."""
 
     def __init__(self, federation, number, layout, values, bindings, dies):
-        self.post, self.number, self.session, self.values = federation.post, number, new_session(), values
+        self.delivery, self.number, self.session, self.values = federation.delivery, number, new_session(), values
         self.layout, self.dies, self.bindings = layout, dies, bindings
-        self.server = Coordinator(self.session, number, layout)
+        self.server = AggregationServer(self.session, number, layout)
         self.clients = {
-            client: Participant(client, federation.identities[client], self.session, number, layout)
+            client: AggregationClient(client, federation.identities[client], self.session, number, layout)
             for client in layout.positions
         }
 
@@ -58,33 +58,35 @@ class Round:
         dead = {client for client, last in self.dies.items() if order.index(last) <= order.index(step)}
         return [client for client in clients if client not in dead]
 
-    def send(self, envelopes):
+    def send(self, messages):
         """What arrives."""
-        arrived = [self.post.deliver(envelope, self.session, self.number) for envelope in envelopes]
-        return [envelope for envelope in arrived if envelope is not None]
+        arrived = [self.delivery.deliver(message, self.session, self.number) for message in messages]
+        return [message for message in arrived if message is not None]
 
     def keys(self):
         """Everybody advertises keys."""
-        return self.server.register(
-            self.send(self.clients[client].advertise() for client in self.alive("keys", self.clients))
+        return self.server.collect_keys(
+            self.send(self.clients[client].advertise_keys() for client in self.alive("keys", self.clients))
         )
 
     def shares(self):
         """Everybody shares secrets and settles on who goes on."""
         senders = self.alive("shares", self.server.roster)
-        mail = self.server.relay(
-            self.send(message for client in senders for message in self.clients[client].share(self.server.roster))
+        mail = self.server.relay_shares(
+            self.send(
+                message for client in senders for message in self.clients[client].share_secrets(self.server.roster)
+            )
         )
         for client in senders:
-            self.server.exclude(error.client for error in self.clients[client].receive(mail[client]))
-        for client in set(self.server.settled) & set(senders):
-            self.clients[client].settle(self.server.settled)
+            self.server.exclude(error.client for error in self.clients[client].receive_shares(mail[client]))
+        for client in set(self.server.masking_clients) & set(senders):
+            self.clients[client].set_peers(self.server.masking_clients)
 
     def masked(self):
         """Everybody sends masked values."""
-        for client in self.alive("masked", self.server.settled):
-            for envelope in self.send([self.masked_by(client)]):
-                self.server.accept(envelope)
+        for client in self.alive("masked", self.server.masking_clients):
+            for message in self.send([self.masked_by(client)]):
+                self.server.add_masked(message)
 
     def masked_by(self, client):
         """A client's masked values."""
@@ -94,7 +96,7 @@ class Round:
     def reveals(self):
         """Everybody who is left answers the server."""
         return self.send(
-            self.clients[client].reveal(self.server.arrived, self.server.dropped)
+            self.clients[client].reveal_shares(self.server.arrived, self.server.dropped)
             for client in self.alive("reveal", self.server.arrived)
         )
 

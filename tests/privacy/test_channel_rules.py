@@ -3,7 +3,7 @@
 import pytest
 
 from app.privacy.compatibility import clashes
-from app.privacy.traits import StackPart
+from app.privacy.traits import Component
 
 FOUND = {
     "channel": ("two-channels", "error"),
@@ -18,7 +18,7 @@ FOUND = {
 @pytest.mark.parametrize("trait", FOUND)
 def test_rules_of_channels(trait):
     """One rule each, whichever of the two comes first."""
-    channel, other = StackPart("A", frozenset({"channel"}), 0), StackPart("B", frozenset({trait}), 1)
+    channel, other = Component("A", frozenset({"channel"}), 0), Component("B", frozenset({trait}), 1)
     for parts in ([channel, other], [other, channel]):
         assert [(clash.rule.code, clash.rule.severity) for clash in clashes(parts)] == [FOUND[trait]]
 
@@ -26,4 +26,4 @@ def test_rules_of_channels(trait):
 @pytest.mark.parametrize("trait", ["sample-dp", "nominal-dp", "batch-norm", "running-statistics", "stops-early"])
 def test_nothing_to_say(trait):
     """A channel does not care."""
-    assert not list(clashes([StackPart("A", frozenset({"channel"})), StackPart("B", frozenset({trait}))]))
+    assert not list(clashes([Component("A", frozenset({"channel"})), Component("B", frozenset({trait}))]))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from app.privacy.compatibility import RULES, clashes
-from app.privacy.traits import StackPart
+from app.privacy.traits import Component
 
 
 def found(*parts):
@@ -15,7 +15,7 @@ def found(*parts):
 
 def part(name, *traits, place=None):
     """A part of a run."""
-    return StackPart(name, frozenset(traits), place)
+    return Component(name, frozenset(traits), place)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

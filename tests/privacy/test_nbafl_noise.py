@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from app.errors import UserError
-from app.privacy.noise import Setting, downlink_noise, uplink_noise, weight_clip_noise
+from app.privacy.noise import NbAFLSetting, downlink_noise, uplink_noise, weight_clip_noise
 
 CIFAR, MNIST, FMNIST = (8000, 2500), (25, 3000), (30, 3000)
 
 
 def setting(epsilon=50.0, samples=1000, clip=30.0, **changes):
     """MemDefense's setting: delta 1e-5, 100 rounds, 20 clients, all of them in every round."""
-    plain = Setting(epsilon, 1e-5, clip, 2 * clip / samples, 100, 100, 20, 20)
+    plain = NbAFLSetting(epsilon, 1e-5, clip, 2 * clip / samples, 100, 100, 20, 20)
     return replace(plain, **changes)
 
 

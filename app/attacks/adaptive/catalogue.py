@@ -9,7 +9,7 @@ from app.attacks.adaptive.base import Adaptation
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.refill import Refill
 from app.attacks.models import TargetKind
-from app.privacy.traits import StackPart, Trait
+from app.privacy.traits import Component, Trait
 
 ADAPTATIONS: tuple[Adaptation, ...] = (Refill(), FactorChoice(), Averaging())
 """In the order in which one attacker applies them: what is averaged has been refilled, and shows no single change."""
@@ -41,12 +41,12 @@ def called_for(traits: Collection[Trait], kind: TargetKind) -> list[tuple[Adapta
     return [tuple(called[:count]) for count in range(1, len(called) + 1)]
 
 
-def marks_models(defense: StackPart) -> bool:
+def marks_models(defense: Component) -> bool:
     """Whether a defense says of itself that it changes models, so that shadows had better go through it."""
     return not defense.traits <= UNSEEN_IN_MODELS
 
 
-def unmatched(defenses: Iterable[StackPart], adaptations: Iterable[Adaptation], kind: TargetKind) -> list[str]:
+def unmatched(defenses: Iterable[Component], adaptations: Iterable[Adaptation], kind: TargetKind) -> list[str]:
     """Names of the defenses that none of the adaptations is made for, once each."""
     met = frozenset[Trait]().union(*(one.called_by.get(kind, frozenset()) for one in adaptations))
     met |= READ_ANYWAY[kind]

@@ -69,14 +69,14 @@ def check_ciphertexts(public: PublicKey, ciphertexts: Sequence[int], positions: 
             raise ValueError(f"the number at position {position} is no ciphertext: it is not in [1, n^2)")
 
 
-def to_wire(public: PublicKey, ciphertexts: Sequence[int]) -> bytes:
+def to_bytes(public: PublicKey, ciphertexts: Sequence[int]) -> bytes:
     """Ciphertexts as bytes, `public.ciphertext_bytes` each, big-endian."""
     length = public.ciphertext_bytes
     return b"".join(ciphertext.to_bytes(length, "big") for ciphertext in ciphertexts)
 
 
-def from_wire(public: PublicKey, data: bytes) -> list[int]:
-    """The inverse of `to_wire`; whether the numbers can be ciphertexts is checked where they are used.
+def from_bytes(public: PublicKey, data: bytes) -> list[int]:
+    """The inverse of `to_bytes`; whether the numbers can be ciphertexts is checked where they are used.
 
     Raises:
         ValueError: where the length is no multiple of a ciphertext's.

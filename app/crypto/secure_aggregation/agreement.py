@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.crypto.messages import KeepsSecrets
+from app.crypto.messages import SecretHolder
 
 PUBLIC_BYTES = 32
 """Length of a public key."""
@@ -48,7 +48,7 @@ class PublicKeys:
         return cls(data[:PUBLIC_BYTES], data[PUBLIC_BYTES:])
 
 
-class KeyPair(KeepsSecrets):
+class KeyPair(SecretHolder):
     """An X25519 key of one client for one round and one purpose.
 
     Args:
@@ -85,13 +85,13 @@ class KeyPair(KeepsSecrets):
         return HKDF(SHA256(), 32, None, purpose).derive(self._agreed[public])
 
 
-def label(purpose: str, *parts: bytes | int) -> bytes:
+def domain_label(purpose: str, *parts: bytes | int) -> bytes:
     """Bytes that name a purpose and what it is about; every part comes with its length, so that none run together."""
     fields = [part if isinstance(part, bytes) else struct.pack(">q", part) for part in parts]
     return b"".join(struct.pack(">I", len(part)) + part for part in (purpose.encode(), *fields))
 
 
-def seal(key: bytes, text: bytes, about: bytes) -> bytes:
+def aead_encrypt(key: bytes, text: bytes, about: bytes) -> bytes:
     """Encrypt a text and bind it to what it is about.
 
     Args:
@@ -103,7 +103,7 @@ def seal(key: bytes, text: bytes, about: bytes) -> bytes:
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, about)
 
 
-def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
+def aead_decrypt(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
     """The text, or None where it was changed, sealed with another key or about something else."""
     if len(sealed) < _NONCE:
         return None

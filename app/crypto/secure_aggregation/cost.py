@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.crypto.messages import HEADER_BYTES, Envelope, Identity, new_session
-from app.crypto.secure_aggregation.coordinator import Coordinator
-from app.crypto.secure_aggregation.layout import Layout
-from app.crypto.secure_aggregation.participant import Participant
+from app.crypto.messages import HEADER_BYTES, SignedMessage, SigningKey, new_session
+from app.crypto.secure_aggregation.client import AggregationClient
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import add_stream
 
 _WORDS = 1 << 20
@@ -53,21 +53,21 @@ def measure(word: np.dtype, clients: int = 12) -> MaskingCost:
     return MaskingCost(seconds / pairs, per_word, sum(message.size for message in others) / pairs, size)
 
 
-def _small_round(word: np.dtype, clients: int) -> tuple[list[Envelope], list[Envelope]]:
+def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], list[SignedMessage]]:
     """All steps with everybody present; returns the messages with keys, and those with shares."""
     session, positions = new_session(), np.zeros(1, dtype=np.int64)
-    layout = Layout(1, word, dict.fromkeys(range(clients), positions), -(-2 * clients // 3))
-    everybody = [Participant(client, Identity(client), session, 1, layout) for client in range(clients)]
-    server = Coordinator(session, 1, layout)
-    keys = [one.advertise() for one in everybody]
-    roster = server.register(keys)
-    shares = [share for one in everybody for share in one.share(roster)]
-    relayed = server.relay(shares)
+    layout = VectorLayout(1, word, dict.fromkeys(range(clients), positions), -(-2 * clients // 3))
+    everybody = [AggregationClient(client, SigningKey(client), session, 1, layout) for client in range(clients)]
+    server = AggregationServer(session, 1, layout)
+    keys = [one.advertise_keys() for one in everybody]
+    roster = server.collect_keys(keys)
+    shares = [share for one in everybody for share in one.share_secrets(roster)]
+    relayed = server.relay_shares(shares)
     for client, one in enumerate(everybody):
-        one.receive(relayed[client])
-        one.settle(server.settled)
-        server.accept(one.mask(np.ones(1, dtype=np.int64), None))
-    reveals = [one.reveal(range(clients), ()) for one in everybody]
+        one.receive_shares(relayed[client])
+        one.set_peers(server.masking_clients)
+        server.add_masked(one.mask(np.ones(1, dtype=np.int64), None))
+    reveals = [one.reveal_shares(range(clients), ()) for one in everybody]
     if server.unmask(reveals, None).tolist() != [clients]:
         raise AssertionError("masks did not cancel")
     return keys, [*shares, *reveals]

@@ -31,7 +31,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class VectorLayout:
     """Who holds which positions. Pairwise masks cover only what both clients hold, so that unequal submodels cancel.
 
     A position that a single surviving client holds is not hidden: the sum there is that client's value.
@@ -59,9 +59,9 @@ class Layout:
             if array.dtype != np.int64 or not inside or (np.diff(array) <= 0).any():
                 raise ValueError(f"positions must be int64, strictly ascending and within [0, {self.length})")
 
-    def __reduce__(self) -> tuple[type[Layout], tuple[int, np.dtype, dict[int, np.ndarray], int]]:
+    def __reduce__(self) -> tuple[type[VectorLayout], tuple[int, np.dtype, dict[int, np.ndarray], int]]:
         """Leave out what was kept for pairs: it is known by the identity of arrays."""
-        return Layout, (self.length, self.word, dict(self.positions), self.threshold)
+        return VectorLayout, (self.length, self.word, dict(self.positions), self.threshold)
 
     @cached_property
     def points(self) -> dict[int, int]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from app.crypto.messages import RejectedError
-from app.crypto.secure_aggregation.agreement import KeyPair, label
-from app.crypto.secure_aggregation.layout import Layout, extent
+from app.crypto.messages import RejectedMessageError
+from app.crypto.secure_aggregation.agreement import KeyPair, domain_label
+from app.crypto.secure_aggregation.layout import VectorLayout, extent
 from app.crypto.secure_aggregation.streams import add_stream
 
 
-class PairKeys:
+class PairwiseKeys:
     """Keys of the masks that one client shares with others in one round.
 
     Args:
@@ -39,14 +39,14 @@ class PairKeys:
         """The key that this client and a peer work out, each on its own."""
         bound = () if self._binding is None else (self._binding(peer),)
         low, high = sorted((self.client, peer))
-        purpose = label("mask", *self._run, low, high, *bound)
+        purpose = domain_label("mask", *self._run, low, high, *bound)
         try:
             return self._pair.agree(self._public(peer), purpose)
         except ValueError:
-            raise RejectedError(peer, "keys", "its masking key is not a usable public key") from None
+            raise RejectedMessageError(peer, "keys", "its masking key is not a usable public key") from None
 
 
-def pairwise(layout: Layout, keys: PairKeys, peers: Iterable[int]) -> np.ndarray:
+def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]) -> np.ndarray:
     """Sum of the masks that a client adds for its peers, in the client's own vector.
 
     The client with the lower number adds, the other one subtracts: over both, a mask vanishes.
@@ -69,7 +69,7 @@ def pairwise(layout: Layout, keys: PairKeys, peers: Iterable[int]) -> np.ndarray
     return total
 
 
-def remove_own(total: np.ndarray, layout: Layout, seeds: Iterable[tuple[int, bytes]]) -> None:
+def remove_self_masks(total: np.ndarray, layout: VectorLayout, seeds: Iterable[tuple[int, bytes]]) -> None:
     """Take clients' own masks out of a sum, in place.
 
     Args:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
-from app.crypto.messages import RejectedError, Step
+from app.crypto.messages import RejectedMessageError, Step
 
 PRIME = 2**256 + 297
 """The smallest prime above all secrets."""
@@ -119,12 +119,12 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(weights)
 
 
-class Secret(IntEnum):
+class SecretKind(IntEnum):
     """Which of a client's secrets a share belongs to. The server may learn one of them, never both."""
 
     MASKING_KEY = 1
     """Private key of the pairwise masks: revealed where the client dropped out."""
-    OWN_MASK = 2
+    SELF_MASK = 2
     """Seed of the own mask: revealed where the client's vector arrived."""
 
 
@@ -139,7 +139,7 @@ class HeldShare:
     """
 
     owner: int
-    secret: Secret
+    secret: SecretKind
     share: Share
 
 
@@ -161,15 +161,52 @@ def read(sender: int, step: Step, data: bytes) -> list[HeldShare]:
         data: the bytes.
 
     Raises:
-        RejectedError: where the bytes are not those of shares; it names the sender.
+        RejectedMessageError: where the bytes are not those of shares; it names the sender.
     """
     try:
         return [_unpack(data[start : start + _RECORD]) for start in range(0, len(data), _RECORD)]
     except (ValueError, struct.error):
-        raise RejectedError(sender, step, "its bytes are not those of shares") from None
+        raise RejectedMessageError(sender, step, "its bytes are not those of shares") from None
 
 
 def _unpack(record: bytes) -> HeldShare:
     """One share."""
     owner, secret = _HELD_HEAD.unpack_from(record)
-    return HeldShare(owner, Secret(secret), Share.from_bytes(record[_HELD_HEAD.size :]))
+    return HeldShare(owner, SecretKind(secret), Share.from_bytes(record[_HELD_HEAD.size :]))
+
+
+class AbortedRoundError(Exception):
+    """A round that cannot go on, or a request that a client refuses.
+
+    Attributes:
+        reason: why, in words.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def require_threshold(present: int, threshold: int, what: str, missing: Iterable[int] = ()) -> None:
+    """Go on where enough clients are left.
+
+    Args:
+        present: how many are left.
+        threshold: how many are needed.
+        what: what they did, in words.
+        missing: who did not, where that is known.
+
+    Raises:
+        AbortedRoundError: where they are fewer than the threshold; it names the counts and who is missing.
+    """
+    if present >= threshold:
+        return
+    names = listed(missing)
+    raise AbortedRoundError(
+        f"{present} clients {what}, threshold {threshold}" + (f"; missing: {names}" if names else "")
+    )
+
+
+def listed(clients: Iterable[int]) -> str:
+    """Numbers of clients in ascending order."""
+    return ", ".join(str(client) for client in sorted(clients))

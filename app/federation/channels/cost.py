@@ -15,9 +15,8 @@ import numpy as np
 
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint
-from app.crypto.paillier.arrangement import Arrangement
 from app.crypto.paillier.cost import OperationCost
-from app.crypto.paillier.packing import Packing
+from app.crypto.paillier.packing import Packing, SlotLayout
 from app.crypto.secure_aggregation.cost import MaskingCost
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.encrypted import OVERHEAD
@@ -103,15 +102,15 @@ class RoundCosts:
     def paillier(self, key_length: int, cost: OperationCost) -> ChannelCost:
         """Packed Paillier with keys of some length."""
         packing = Packing.fit(key_length, self._code.largest_sum)
-        arrangement = Arrangement.of(self._code.block_of, packing.slots)
+        slot_layout = SlotLayout.of(self._code.block_of, packing.slots)
         numbers: dict[int, np.ndarray] = {}
         for client in self._clients:
             submodel = self._code.contributors.submodel_of[client]
             if submodel not in numbers:
-                numbers[submodel] = arrangement.ciphertexts(self._code.positions(client))
+                numbers[submodel] = slot_layout.ciphertexts(self._code.positions(client))
         sent = [len(numbers[self._code.contributors.submodel_of[client]]) for client in self._clients]
         summed = len(_union(list(numbers.values())))
-        got = sum(len(arrangement.ciphertexts(coordinates)) * times for coordinates, times in self._received)
+        got = sum(len(slot_layout.ciphertexts(coordinates)) * times for coordinates, times in self._received)
         length = key_length // 4
         return ChannelCost(
             name=f"Paillier, {key_length} bits",

@@ -16,10 +16,9 @@ from torch import Tensor
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.messages import HEADER_BYTES
-from app.crypto.paillier.arrangement import Arrangement
 from app.crypto.paillier.encryption import Exponent
 from app.crypto.paillier.keys import KeyLength, PublicKey
-from app.crypto.paillier.packing import Packing
+from app.crypto.paillier.packing import Packing, SlotLayout
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
 from app.federation.channels.integer_code import IntegerCode, encoded, weight_code
 from app.federation.execution.distributed import gather
@@ -114,7 +113,7 @@ class EncryptedChannel(Channel):
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(contributors, settings.point, weights, theta, settings.outside)
         self._packing = Packing.fit(settings.key_length, self._code.largest_sum)
-        self._arrangement = Arrangement.of(self._code.block_of, self._packing.slots)
+        self._slots = SlotLayout.of(self._code.block_of, self._packing.slots)
         self._arrived: dict[int, int] = {}
         self._down: dict[Hashable, int] = {}
         self._plan = plan
@@ -124,7 +123,7 @@ class EncryptedChannel(Channel):
     def send(self, update: Update) -> Message | None:
         """Encrypt and add one update."""
         values = encoded(self._code, update, self._federation.space, self._settings.name)
-        numbers, dense = self._arrangement.spread(self._code.positions(update.client), values)
+        numbers, dense = self._slots.spread(self._code.positions(update.client), values)
         size = self._carry(update.client, numbers, dense)
         if size is None:
             return None
@@ -148,7 +147,7 @@ class EncryptedChannel(Channel):
         key = self._plan.key(client)
         if key not in self._down:
             coordinates = received_coordinates(self._federation, self._plan, client)
-            self._down[key] = len(self._arrangement.ciphertexts(coordinates))
+            self._down[key] = len(self._slots.ciphertexts(coordinates))
         return self._down[key] * self._public.ciphertext_bytes
 
     @property

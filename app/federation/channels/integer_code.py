@@ -15,7 +15,7 @@ from torch import Tensor
 
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside, OutsideRangeError
-from app.crypto.messages import Incident
+from app.crypto.messages import DeliveryFailure
 from app.errors import Problem, UserError
 from app.federation.channels.base import Aggregate, UncoveredCells, Update
 from app.federation.checks import stack_traits, weighs_by_loss
@@ -251,9 +251,9 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
         ) from error
 
 
-def tell_incidents(incidents: Iterable[Incident]) -> None:
+def warn_of_failures(failures: Iterable[DeliveryFailure]) -> None:
     """Warn of what went wrong on the way."""
-    for told in dict.fromkeys(map(str, incidents)):
+    for told in dict.fromkeys(map(str, failures)):
         warnings.warn(told, stacklevel=2)
 
 

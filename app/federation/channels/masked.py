@@ -18,15 +18,15 @@ from torch import Tensor
 
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
-from app.crypto.messages import Envelope, Identity, Post, Registry, Wire, new_session
+from app.crypto.messages import KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
 from app.crypto.secure_aggregation.binding import BlockDigests
-from app.crypto.secure_aggregation.coordinator import Coordinator
-from app.crypto.secure_aggregation.layout import Layout
-from app.crypto.secure_aggregation.participant import Participant
+from app.crypto.secure_aggregation.client import AggregationClient
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError, require_threshold
+from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import word_for
-from app.crypto.secure_aggregation.threshold import AbortedError, require
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
-from app.federation.channels.integer_code import IntegerCode, encoded, tell_incidents, weight_code
+from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
 from app.federation.execution.distributed import from_first, gather
 from app.federation.plan import NOBODY, Plan
 from app.federation.private_coordinates import uploaded_indices
@@ -77,24 +77,24 @@ class MaskedChannel(Channel):
     form = "masked"
     carries = "changes"
 
-    def __init__(self, federation: FederatedModule, settings: Masking, wire: Wire | None = None) -> None:
+    def __init__(self, federation: FederatedModule, settings: Masking, transport: Transport | None = None) -> None:
         """Carry the updates of a federation.
 
         Args:
             federation: prepared.
             settings: how to mask.
-            wire: what messages travel over; tests damage it.
+            transport: what messages travel over; tests damage it.
         """
-        self._federation, self._settings, self._wire = federation, settings, wire or Wire()
+        self._federation, self._settings, self._transport = federation, settings, transport or Transport()
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
         self.clipped_share = 0.0
-        self._identities: dict[int, Identity] = {}
-        self._participants: dict[int, Participant] = {}
+        self._identities: dict[int, SigningKey] = {}
+        self._clients: dict[int, AggregationClient] = {}
 
     def end(self) -> None:
         """Forget the clients' secrets."""
-        self._participants, self._identities = {}, {}
+        self._clients, self._identities = {}, {}
 
     # ---- before local training -------------------------------------------------------------------------------------
 
@@ -106,82 +106,82 @@ class MaskedChannel(Channel):
         self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
         self._theta, self._round = theta, plan.round + 1
         self._arrived: dict[int, int] = {}
-        self._participants, self._failure = {}, ""
+        self._clients, self._failure = {}, ""
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
         try:
             self._enrol(plan)
             self._agree()
-        except AbortedError as error:
+        except AbortedRoundError as error:
             self._failure = str(error)
 
     def _enrol(self, plan: Plan) -> None:
         """Everybody's keys for signatures are known before the protocol begins."""
         clients, threshold = len(plan.participants), self._settings.needed(len(plan.participants))
         if clients < threshold:
-            raise AbortedError(f"{clients} clients take part, and {threshold} are needed")
+            raise AbortedRoundError(f"{clients} clients take part, and {threshold} are needed")
         positions = {client: self._code.positions(client) for client in plan.participants}
-        self._layout = Layout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
+        self._layout = VectorLayout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
         self._session = from_first(new_session())
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
         identities = {
-            client: self._identities.setdefault(client, Identity(client)) for client in mine if client != NOBODY
+            client: self._identities.setdefault(client, SigningKey(client)) for client in mine if client != NOBODY
         }
-        registry = Registry()
+        registry = KeyRegistry()
         for part in gather({client: identity.public for client, identity in identities.items()}):
             for client, public in part.items():
                 registry.enrol(client, public)
-        self._post = Post(registry, self._wire, self._settings.attempts)
-        self._coordinator = Coordinator(self._session, self._round, self._layout)
-        self._participants = {
-            client: Participant(client, identity, self._session, self._round, self._layout)
+        self._delivery = MessageDelivery(registry, self._transport, self._settings.attempts)
+        self._server = AggregationServer(self._session, self._round, self._layout)
+        self._clients = {
+            client: AggregationClient(client, identity, self._session, self._round, self._layout)
             for client, identity in identities.items()
         }
 
     def _agree(self) -> None:
         """The steps `keys` and `shares`: afterwards it is settled who masks with whom."""
-        roster = self._coordinator.register(self._exchange(one.advertise() for one in self._participants.values()))
-        self._participants = {client: one for client, one in self._participants.items() if client in roster}
+        roster = self._server.collect_keys(self._exchange(one.advertise_keys() for one in self._clients.values()))
+        self._clients = {client: one for client, one in self._clients.items() if client in roster}
         self._require(roster, "advertised their keys")
-        shares = [share for one in self._participants.values() for share in one.share(roster)]
-        relayed = self._coordinator.relay(self._exchange(shares))
-        refused = [error for client, one in self._participants.items() for error in one.receive(relayed[client])]
+        shares = [share for one in self._clients.values() for share in one.share_secrets(roster)]
+        relayed = self._server.relay_shares(self._exchange(shares))
+        refused = [error for client, one in self._clients.items() for error in one.receive_shares(relayed[client])]
         told = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]
-        self._coordinator.exclude(client for client, _ in told)
+        self._server.exclude(client for client, _ in told)
         for text in dict.fromkeys(text for _, text in told):
             warnings.warn(f"round {self._round}: {text}", stacklevel=2)
-        settled = self._coordinator.settled
-        self._require(settled, "shared their secrets")
-        self._participants = {client: one for client, one in self._participants.items() if client in settled}
-        for one in self._participants.values():
-            one.settle(settled)
+        peers = self._server.masking_clients
+        self._require(peers, "shared their secrets")
+        self._clients = {client: one for client, one in self._clients.items() if client in peers}
+        for one in self._clients.values():
+            one.set_peers(peers)
 
     def _require(self, clients: Collection[int], what: str) -> None:
         """Give the round up on all processes at once, also on one whose clients would not notice."""
-        require(len(clients), self._layout.threshold, what, set(self._layout.positions) - set(clients))
+        require_threshold(len(clients), self._layout.threshold, what, set(self._layout.positions) - set(clients))
 
-    def _exchange(self, messages: Iterable[Envelope]) -> list[Envelope]:
+    def _exchange(self, messages: Iterable[SignedMessage]) -> list[SignedMessage]:
         """Messages of all processes that arrive, with their bytes counted."""
-        sent = [self._post.deliver(message, self._session, self._round) for message in messages]
+        sent = [self._delivery.deliver(message, self._session, self._round) for message in messages]
         arrived = [message for part in gather([one for one in sent if one is not None]) for message in part]
         self.protocol_bytes += sum(message.size for message in arrived)
-        tell_incidents(self._post.take())
+        warn_of_failures(self._delivery.take_failures())
         return arrived
 
     # ---- during local training -------------------------------------------------------------------------------------
 
     def send(self, update: Update) -> Message | None:
         """Mask one update and add it to the sum."""
-        participant = self._participants.get(update.client)
-        if participant is None or self._failure:
+        client = self._clients.get(update.client)
+        if client is None or self._failure:
             return None
         values = encoded(self._code, update, self._federation.space, self._settings.name)
-        sealed = participant.mask(values, self._binding(update))
-        arrived = self._post.deliver(sealed, self._session, self._round)
-        tell_incidents(self._post.take())
+        sealed = client.mask(values, self._binding(update))
+        arrived = self._delivery.deliver(sealed, self._session, self._round)
+        warn_of_failures(self._delivery.take_failures())
         if arrived is None:
             return None
-        self._coordinator.accept(arrived)
+        self._server.add_masked(arrived)
         self._arrived[update.client] = self._code.weight(update)
         return Message(update.client, update.round, update.index, None, self.form, arrived.size)
 
@@ -201,36 +201,36 @@ class MaskedChannel(Channel):
         self.clipped_share = sum(clipped for clipped, _ in counted) / max(1, sum(coded for _, coded in counted))
         try:
             if self._failure:
-                raise AbortedError(self._failure)
+                raise AbortedRoundError(self._failure)
             self._join()
             sums = self._unmasked()
-        except AbortedError as error:
+        except AbortedRoundError as error:
             self._give_up(str(error))
             sums, self._arrived = np.zeros(self._code.length, dtype=np.int64), {}
         return self._code.decode(sums, self._arrived, uncovered)
 
     def _join(self) -> None:
         """Add up what has arrived on all processes."""
-        for rank, (part, clients) in enumerate(gather((self._coordinator.sum, list(self._arrived)))):
+        for rank, (part, clients) in enumerate(gather((self._server.sum, list(self._arrived)))):
             if rank != self._rank:
-                self._coordinator.merge(part, clients)
+                self._server.merge(part, clients)
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
 
     def _unmasked(self) -> np.ndarray:
         survivors = set(self._arrived)
-        gone = set(self._coordinator.settled) - survivors
+        gone = set(self._server.masking_clients) - survivors
         self.dropped = len(gone)
         self._require(survivors, "sent masked updates")
         few = self._contributors.few(sorted(survivors), self._settings.least)
         if few:
             who = ", ".join(map(str, few[:5])) + (" ..." if len(few) > 5 else "")
-            raise AbortedError(
+            raise AbortedRoundError(
                 f"after {len(gone)} clients dropped out, some weights have fewer than {self._settings.least} "
                 f"contributors, and the clients concerned ({who}) do not unmask them"
             )
-        mine = [one for client, one in self._participants.items() if client in survivors]
-        reveals = self._exchange(one.reveal(survivors, gone) for one in mine)
-        return self._coordinator.unmask(reveals, self._known_bindings() if gone else None)
+        mine = [one for client, one in self._clients.items() if client in survivors]
+        reveals = self._exchange(one.reveal_shares(survivors, gone) for one in mine)
+        return self._server.unmask(reveals, self._known_bindings() if gone else None)
 
     def _known_bindings(self) -> Callable[[int, int], bytes] | None:
         """What the server can work out of clients that dropped out: it knows what it sent."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.crypto.messages import SERVER, Envelope, Identity, Post, Registry, Wire, new_session
+from app.crypto.messages import SERVER, KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
 from app.crypto.paillier.cost import OperationCost, measure
 from app.crypto.paillier.decryption import decrypt
 from app.crypto.paillier.encryption import EncryptionPool
 from app.crypto.paillier.keys import PrivateKey, PublicKey, generate
 from app.crypto.paillier.packing import CorruptedError
-from app.crypto.paillier.sums import EncryptedSum, from_wire, to_wire
+from app.crypto.paillier.sums import EncryptedSum, from_bytes, to_bytes
 from app.federation.channels.encrypted import OVERHEAD, EncryptedChannel, Encryption
-from app.federation.channels.integer_code import tell_incidents
+from app.federation.channels.integer_code import warn_of_failures
 from app.federation.execution.distributed import from_first, gather
 from app.federation.plan import NOBODY, Plan
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 class PaillierChannel(EncryptedChannel):
     """The real thing: ciphertexts in signed messages. Plays the clients' part and the server's."""
 
-    def __init__(self, federation: FederatedModule, settings: Encryption, wire: Wire | None = None) -> None:
+    def __init__(self, federation: FederatedModule, settings: Encryption, transport: Transport | None = None) -> None:
         """Carry the updates of a federation.
 
         Args:
             federation: prepared.
             settings: how to encrypt.
-            wire: what messages travel over; tests damage it.
+            transport: what messages travel over; tests damage it.
         """
         super().__init__(federation, settings)
-        self._wire = wire or Wire()
+        self._transport = transport or Transport()
         self._private: PrivateKey | None = None
         self._pool: EncryptionPool | None = None
         self._known: PublicKey | None = None
-        self._identities: dict[int, Identity] = {}
+        self._identities: dict[int, SigningKey] = {}
 
     @property
     def _public(self) -> PublicKey:
@@ -68,32 +68,32 @@ class PaillierChannel(EncryptedChannel):
         self._session = from_first(new_session())
         self._round = plan.round + 1
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
-        registry = Registry()
+        registry = KeyRegistry()
         for client in mine:
             if client != NOBODY:
-                registry.enrol(client, self._identities.setdefault(client, Identity(client)).public)
-        self._post = Post(registry, self._wire, self._settings.attempts)
+                registry.enrol(client, self._identities.setdefault(client, SigningKey(client)).public)
+        self._delivery = MessageDelivery(registry, self._transport, self._settings.attempts)
         self._sum = EncryptedSum(self._public)
         self._expected: Counter[int] = Counter()
 
     def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int | None:
         sealed = self._sealed(client, dense)
         started = time.perf_counter()
-        arrived = self._post.deliver(sealed, self._session, self._round)
+        arrived = self._delivery.deliver(sealed, self._session, self._round)
         refusal = "" if arrived is None else self._accept(arrived.body, numbers)
         self.work.add += time.perf_counter() - started
-        tell_incidents(self._post.take())
+        warn_of_failures(self._delivery.take_failures())
         if refusal:
             warnings.warn(f"round {self._round}: the update of client {client} is left out: {refusal}.", stacklevel=2)
         return None if arrived is None or refusal else arrived.size
 
-    def _sealed(self, client: int, dense: np.ndarray) -> Envelope:
+    def _sealed(self, client: int, dense: np.ndarray) -> SignedMessage:
         """The client encrypts and signs."""
         assert self._pool is not None
         made = self._pool.encrypt(self._packing.pack(dense))
         self.work.encrypt += made.seconds
-        body = bytes.fromhex(self._public.fingerprint) + to_wire(self._public, made.ciphertexts)
-        return self._identities[client].seal(self._session, self._round, "ciphertext", SERVER, body)
+        body = bytes.fromhex(self._public.fingerprint) + to_bytes(self._public, made.ciphertexts)
+        return self._identities[client].sign(self._session, self._round, "ciphertext", SERVER, body)
 
     def _accept(self, body: bytes, numbers: np.ndarray) -> str:
         """The server adds a client's ciphertexts; returns why it does not, empty where it does."""
@@ -101,7 +101,7 @@ class PaillierChannel(EncryptedChannel):
         if body[: len(mark)] != mark:
             return "it is encrypted under another key"
         try:
-            self._sum.add(numbers, from_wire(self._public, body[len(mark) :]))
+            self._sum.add(numbers, from_bytes(self._public, body[len(mark) :]))
         except ValueError as error:
             return str(error)
         self._expected.update(numbers.tolist())
@@ -109,13 +109,13 @@ class PaillierChannel(EncryptedChannel):
 
     def _sums(self) -> np.ndarray | None:
         """The first process adds up all processes' parts and decrypts; the others get the result."""
-        parts = gather((self._sum.positions, to_wire(self._public, self._sum.ciphertexts), self._expected))
+        parts = gather((self._sum.positions, to_bytes(self._public, self._sum.ciphertexts), self._expected))
         if self._private is None:
             return from_first(None)
         started = time.perf_counter()
         total, expected = EncryptedSum(self._public), Counter[int]()
-        for positions, wire, counted in parts:
-            total.add(positions, from_wire(self._public, wire))
+        for positions, data, counted in parts:
+            total.add(positions, from_bytes(self._public, data))
             expected.update(counted)
         self.work.add += time.perf_counter() - started
         return from_first(self._decrypted(self._private, total, expected))
@@ -139,7 +139,7 @@ class PaillierChannel(EncryptedChannel):
             )
             return None
         self.work.decrypt, self.work.summed = found.seconds, len(found.plaintexts)
-        return self._arrangement.collect(numbers, opened.values)
+        return self._slots.collect(numbers, opened.values)
 
 
 class SimulatedPaillierChannel(EncryptedChannel):
@@ -162,7 +162,7 @@ class SimulatedPaillierChannel(EncryptedChannel):
 
     def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int:
         assert self._cost is not None
-        self._total += self._arrangement.collect(numbers, dense)
+        self._total += self._slots.collect(numbers, dense)
         self._touched.update(numbers.tolist())
         self.work.encrypt += len(numbers) * self._cost.encrypt
         self.work.add += len(numbers) * self._cost.add

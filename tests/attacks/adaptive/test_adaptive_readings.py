@@ -18,7 +18,7 @@ from app.federation.submodels import FedRolex, Prefix
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.models import CNN, DataShape
-from app.privacy.traits import StackPart
+from app.privacy.traits import Component
 
 NET = CNN(DataShape(1, 8, 8, 3), u=4, statistics="running")
 SPACE = ParameterSpace(NET)
@@ -253,10 +253,10 @@ def test_defenses_call_for_adaptations():
 def test_defenses_that_nobody_adapts_to():
     """Each is matched by its own adaptation only; what leaves no mark on a model needs none."""
     pruned, dropout = (
-        StackPart("Pruned", frozenset({"pruned-uploads"})),
-        StackPart("Dropout", frozenset({"trains-differently"})),
+        Component("Pruned", frozenset({"pruned-uploads"})),
+        Component("Dropout", frozenset({"trains-differently"})),
     )
-    sealed, kept = StackPart("Sealed", frozenset({"channel"})), StackPart("Kept", frozenset({"kept-cells"}))
+    sealed, kept = Component("Sealed", frozenset({"channel"})), Component("Kept", frozenset({"kept-cells"}))
     run = [pruned, dropout, sealed, kept, dropout]
     assert unmatched(run, [], "uploads") == ["Pruned", "Dropout"]
     assert unmatched(run, ADAPTATIONS, "uploads") == ["Dropout"]

@@ -18,7 +18,7 @@ from app.federation.parameters import ParameterSpace
 from app.models import MLP
 from app.models.ibp import prior_means
 from app.privacy.compatibility import clashes
-from app.privacy.traits import StackPart
+from app.privacy.traits import Component
 
 
 def planted(used, **settings):
@@ -168,14 +168,14 @@ def test_a_hidden_choice_calls_for_it():
     assert names("hidden-choice") == ["recovered"]
     assert names("hidden-choice", kind="global") == []
     assert names("hidden-choice", "own-noise", "pruned-uploads")[-1] == "refilled+recovered+averaged"
-    hidden = [StackPart("Factorised", frozenset({"hidden-choice"}))]
+    hidden = [Component("Factorised", frozenset({"hidden-choice"}))]
     assert unmatched(hidden, [], "uploads") == ["Factorised"]
     assert unmatched(hidden, [FactorChoice()], "uploads") == unmatched(hidden, [], "global") == []
 
 
 def test_channels_hide_what_uploads_show():
     """A remark, and no obstacle."""
-    parts = [StackPart("a private choice", frozenset({"hidden-choice"})), StackPart("Masks", frozenset({"channel"}), 0)]
+    parts = [Component("a private choice", frozenset({"hidden-choice"})), Component("Masks", frozenset({"channel"}), 0)]
     (clash,) = clashes(parts)
     assert (clash.rule.code, clash.rule.severity) == ("channel-hidden-choice", "note")
     assert clash.problem.cause == "a private choice under Masks"

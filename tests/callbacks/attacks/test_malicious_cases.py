@@ -123,7 +123,7 @@ def test_first_round_given_up_is_told(monkeypatch):
 
     def give_up(channel):
         if channel._federation.plan.round == 0:
-            raise masked.AbortedError("test")
+            raise masked.AbortedRoundError("test")
         return unmasked(channel)
 
     monkeypatch.setattr(masked.MaskedChannel, "_unmasked", give_up)

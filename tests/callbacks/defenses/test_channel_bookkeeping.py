@@ -6,7 +6,7 @@ from channel_kit import CHANNELS, ENCRYPTED, MASKED, MIXED, NET, SIMULATED, SIZE
 from federation_kit import Blobs, Recorder, Reports, initial, make_trainer, sgd, small_federation
 from test_channel_faults import Tampering, swap_key
 
-from app.crypto.messages import SERVER, Wire
+from app.crypto.messages import SERVER, Transport
 from app.crypto.paillier.keys import generate
 from app.errors import UserError
 from app.federation.aggregation import QFFL
@@ -72,25 +72,25 @@ def test_a_round_given_up_counts_nobody():
         assert torch.equal(mean, initial(small_federation(net=NET, capacities=MIXED), Blobs(SIZES)))
 
 
-class Listening(Wire):
+class Listening(Transport):
     """Keeps the sessions it hears of."""
 
     def __init__(self):
         self.sessions = set()
 
-    def carry(self, envelope):
+    def carry(self, message):
         """Unchanged."""
-        self.sessions.add(envelope.session)
-        return envelope
+        self.sessions.add(message.session)
+        return message
 
 
 @pytest.mark.parametrize("make", [ENCRYPTED, MASKED])
 def test_every_round_of_every_run_has_a_session_of_its_own(make):
     """Or a message of another run's first round would pass for one of this one's."""
-    wire = Listening()
+    transport = Listening()
     for _ in range(2):
-        trained(over(wire, make), rounds=2)
-    assert len(wire.sessions) == 4
+        trained(over(transport, make), rounds=2)
+    assert len(transport.sessions) == 4
 
 
 @pytest.mark.parametrize(("body", "words"), [(bytes(256), "no ciphertext"), (bytes(5), "no whole number")])
@@ -104,7 +104,7 @@ def test_signed_nonsense_is_left_out(monkeypatch, body, words):
             return genuine(self, client, dense)
         mark, count = bytes.fromhex(self._public.fingerprint), len(dense) // self.packing.slots
         text = mark + (body * count if len(body) == 256 else body)
-        return self._identities[client].seal(self._session, self._round, "ciphertext", SERVER, text)
+        return self._identities[client].sign(self._session, self._round, "ciphertext", SERVER, text)
 
     monkeypatch.setattr(PaillierChannel, "_sealed", sealed)
     recorder = Recorder()
@@ -150,7 +150,7 @@ def test_secrets_are_forgotten_when_the_run_is_over(make):
     """Keys, seeds and identities."""
     federation = small_federation(net=NET, capacities=MIXED)
     make_trainer(1, callbacks=[make()]).fit(federation, datamodule=Blobs(SIZES))
-    left = {name: getattr(federation.channel, name, None) for name in ("_private", "_pool", "_participants")}
+    left = {name: getattr(federation.channel, name, None) for name in ("_private", "_pool", "_clients")}
     assert not any(left.values()), left
 
 
@@ -208,7 +208,7 @@ def test_secrets_are_gone_after_a_failure(make):
         trained(make(), Failing())
     left = vars(Failing.channel)
     assert not left.get("_private")
-    assert not left.get("_participants")
+    assert not left.get("_clients")
     assert not left["_identities"]
 
 
@@ -221,11 +221,11 @@ def test_rows_that_are_not_sent_are_received():
     assert all(client.bytes_up <= client.bytes_down + 121 for client in clients)
 
 
-@pytest.mark.parametrize(("make", "where"), [(ENCRYPTED, "paillier_channel"), (SIMULATED, "simulated_channel")])
-def test_one_key_for_the_whole_run(monkeypatch, make, where):
+@pytest.mark.parametrize("make", [ENCRYPTED, SIMULATED])
+def test_one_key_for_the_whole_run(monkeypatch, make):
     """Made, and measured, before the first round."""
     made = []
-    monkeypatch.setattr(f"app.federation.{where}.generate", lambda bits: made.append(bits) or generate(bits))
+    monkeypatch.setattr(paillier_channel, "generate", lambda bits: made.append(bits) or generate(bits))
     trained(make(), rounds=3)
     assert made == [1024]
 

@@ -26,7 +26,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import ChannelSubset, FedRolex, Prefix
 from app.models import CNN
-from app.privacy.tripwires import REASONS
+from app.privacy.model_checks import REASONS
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.tripwire import Tripwire
 

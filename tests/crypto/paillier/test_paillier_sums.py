@@ -9,7 +9,7 @@ from app.crypto.paillier.decryption import decrypt
 from app.crypto.paillier.encryption import Encryptor
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import CorruptedError, Packing
-from app.crypto.paillier.sums import EncryptedSum, from_wire, to_wire
+from app.crypto.paillier.sums import EncryptedSum, from_bytes, to_bytes
 
 PACKING = Packing.fit(1024, 2000)
 
@@ -67,13 +67,13 @@ def test_what_is_no_ciphertext_is_refused(private, encryptor):
 def test_bytes_have_a_fixed_length(private, encryptor):
     """Small numbers take as many bytes as large ones, and come back in order."""
     ciphertexts = [1, *encryptor.encrypt([0, 5]), private.public.square - 1]
-    data = to_wire(private.public, ciphertexts)
+    data = to_bytes(private.public, ciphertexts)
     assert len(data) == 4 * 256
     assert data[:256] == bytes(255) + b"\x01"
-    assert from_wire(private.public, data) == ciphertexts
-    assert from_wire(private.public, b"") == []
+    assert from_bytes(private.public, data) == ciphertexts
+    assert from_bytes(private.public, b"") == []
     with pytest.raises(ValueError, match="1023 bytes"):
-        from_wire(private.public, data[1:])
+        from_bytes(private.public, data[1:])
 
 
 def test_decryption_is_that_of_phe(private, encryptor):

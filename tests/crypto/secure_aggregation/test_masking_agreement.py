@@ -5,9 +5,9 @@ import hmac
 
 import pytest
 
-from app.crypto.messages import RejectedError
-from app.crypto.secure_aggregation.agreement import KeyPair, label, seal, unseal
-from app.crypto.secure_aggregation.masks import PairKeys
+from app.crypto.messages import RejectedMessageError
+from app.crypto.secure_aggregation.agreement import KeyPair, aead_decrypt, aead_encrypt, domain_label
+from app.crypto.secure_aggregation.masks import PairwiseKeys
 
 SESSION = bytes(range(16))
 ALICE, BOB, CAROL = KeyPair(1), KeyPair(2), KeyPair(3)
@@ -17,7 +17,7 @@ PUBLIC = {pair.client: pair.public for pair in (ALICE, BOB, CAROL)}
 def mask_key(pair, peer, session=SESSION, round_=4, binding=None):
     """Key of the mask that a client shares with a peer."""
     bound = None if binding is None else lambda _peer: binding
-    return PairKeys(pair, session, round_, PUBLIC.__getitem__, bound).key(peer)
+    return PairwiseKeys(pair, session, round_, PUBLIC.__getitem__, bound).key(peer)
 
 
 def test_both_sides_agree():
@@ -63,27 +63,33 @@ def test_key_comes_back_from_its_secret():
 
 def test_parts_of_a_label_do_not_run_together():
     """Where a part ends is part of the label."""
-    labels = [label("a", b"bc"), label("ab", b"c"), label("a", b"b", b"c"), label("a", b"bc", b""), label("a", 1)]
+    labels = [
+        domain_label("a", b"bc"),
+        domain_label("ab", b"c"),
+        domain_label("a", b"b", b"c"),
+        domain_label("a", b"bc", b""),
+        domain_label("a", 1),
+    ]
     assert len(set(labels)) == len(labels)
 
 
 def test_sealed_text_opens_for_the_right_key_only():
     """Another key, another purpose, a flipped bit or a missing end: nothing opens."""
     key = bytes(range(32))
-    sealed = seal(key, b"secret", b"about")
-    assert unseal(key, sealed, b"about") == b"secret"
+    sealed = aead_encrypt(key, b"secret", b"about")
+    assert aead_decrypt(key, sealed, b"about") == b"secret"
     assert b"secret" not in sealed
-    assert seal(key, b"secret", b"about") != sealed
-    assert unseal(key[::-1], sealed, b"about") is None
-    assert unseal(key, sealed, b"else") is None
-    assert unseal(key, sealed[:-1], b"about") is None
-    assert unseal(key, sealed[:5], b"about") is None
+    assert aead_encrypt(key, b"secret", b"about") != sealed
+    assert aead_decrypt(key[::-1], sealed, b"about") is None
+    assert aead_decrypt(key, sealed, b"else") is None
+    assert aead_decrypt(key, sealed[:-1], b"about") is None
+    assert aead_decrypt(key, sealed[:5], b"about") is None
     for place in range(len(sealed)):
-        assert unseal(key, sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :], b"about") is None
+        assert aead_decrypt(key, sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :], b"about") is None
 
 
 def test_unusable_key_names_its_owner():
     """A public key of zeros gives everybody the same secret."""
-    keys = PairKeys(ALICE, SESSION, 0, lambda _peer: bytes(32), None)
-    with pytest.raises(RejectedError, match="keys message of client 2"):
+    keys = PairwiseKeys(ALICE, SESSION, 0, lambda _peer: bytes(32), None)
+    with pytest.raises(RejectedMessageError, match="keys message of client 2"):
         keys.key(2)

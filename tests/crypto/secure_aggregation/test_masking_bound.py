@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from masking_kit import NARROW, Federation, plain_sum
 
-from app.crypto.secure_aggregation.layout import Layout
+from app.crypto.secure_aggregation.layout import VectorLayout
 
 CLIENTS = [0, 1, 2, 3, 4, 5]
 PEOPLE = Federation(CLIENTS)
@@ -15,7 +15,7 @@ WIDE_PART, NARROW_PART, APART = np.arange(200), np.arange(50, 150), np.arange(20
 POSITIONS = {0: WIDE_PART, 1: WIDE_PART, 2: NARROW_PART, 3: NARROW_PART, 4: APART, 5: APART}
 """Two cohorts that overlap in 50..149, and one for itself."""
 
-LAYOUT = Layout(LENGTH, NARROW, POSITIONS, 4)
+LAYOUT = VectorLayout(LENGTH, NARROW, POSITIONS, 4)
 MODEL = np.random.default_rng(0).normal(size=LENGTH).astype(np.float32)
 TRAP = np.ones(LENGTH, dtype=np.float32)
 

@@ -6,44 +6,44 @@ import numpy as np
 import pytest
 from masking_kit import Federation, plain_sum, whole
 
-from app.crypto.messages import SERVER, Identity, RejectedError, Wire
-from app.crypto.secure_aggregation.coordinator import Coordinator
-from app.crypto.secure_aggregation.participant import AbortedError, PublicKeys
-from app.crypto.secure_aggregation.secret_sharing import HeldShare, Secret, Share, pack, read
+from app.crypto.messages import SERVER, RejectedMessageError, SigningKey, Transport
+from app.crypto.secure_aggregation.client import AbortedRoundError, PublicKeys
+from app.crypto.secure_aggregation.secret_sharing import HeldShare, SecretKind, Share, pack, read
+from app.crypto.secure_aggregation.server import AggregationServer
 
 CLIENTS = [0, 1, 2, 3, 4]
 LAYOUT = whole(CLIENTS, 20, 3)
 VALUES = {client: np.arange(20) * (client - 2) for client in CLIENTS}
 
 
-class Faulty(Wire):
-    """A wire that spoils the messages of client 2 in one step, always or the first time only."""
+class Faulty(Transport):
+    """A transport that spoils the messages of client 2 in one step, always or the first time only."""
 
     def __init__(self, step, spoil, always=True):
         self.step, self.spoil, self.always, self.done = step, spoil, always, set()
 
-    def carry(self, envelope):
+    def carry(self, message):
         """The message, spoiled where it is one of those."""
-        place = (envelope.sender, envelope.recipient)
-        if (envelope.step, envelope.sender) != (self.step, 2) or (place in self.done and not self.always):
-            return envelope
+        place = (message.sender, message.recipient)
+        if (message.step, message.sender) != (self.step, 2) or (place in self.done and not self.always):
+            return message
         self.done.add(place)
-        return self.spoil(envelope)
+        return self.spoil(message)
 
 
-def bit_flip(envelope):
+def bit_flip(message):
     """One bit of the body turned over."""
-    return replace(envelope, body=bytes([envelope.body[0] ^ 1]) + envelope.body[1:])
+    return replace(message, body=bytes([message.body[0] ^ 1]) + message.body[1:])
 
 
-def lost(_envelope):
+def lost(_signed):
     """Nothing arrives."""
     return
 
 
-def forged(envelope):
+def forged(message):
     """The same message signed by somebody else in the client's name."""
-    return Identity(2).seal(envelope.session, envelope.round, envelope.step, envelope.recipient, envelope.body)
+    return SigningKey(2).sign(message.session, message.round, message.step, message.recipient, message.body)
 
 
 REASONS = {
@@ -70,11 +70,11 @@ def test_faulty_client_is_left_out_and_named(step, spoil):
     total = people.round(4, LAYOUT, VALUES).run()
     others = CLIENTS if step == "reveal" else [0, 1, 3, 4]
     assert total.tolist() == plain_sum(LAYOUT, VALUES, others).tolist()
-    incidents = people.post.take()
-    assert {(one.round, one.client, one.step, one.reason, one.repaired) for one in incidents} == {
+    failures = people.delivery.take_failures()
+    assert {(one.round, one.client, one.step, one.reason, one.repaired) for one in failures} == {
         (4, 2, step, REASONS[spoil], False)
     }
-    assert len(incidents) == 2 * (4 if step == "shares" else 1)
+    assert len(failures) == 2 * (4 if step == "shares" else 1)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -83,39 +83,41 @@ def test_fault_that_passes_is_repaired(step):
     people = Federation(CLIENTS, Faulty(step, bit_flip, always=False))
     total = people.round(0, LAYOUT, VALUES).run()
     assert total.tolist() == plain_sum(LAYOUT, VALUES, CLIENTS).tolist()
-    assert {(one.client, one.step, one.repaired) for one in people.post.incidents} == {(2, step, True)}
+    assert {(one.client, one.step, one.repaired) for one in people.delivery.failures} == {(2, step, True)}
 
 
 def test_replayed_masked_vector_is_noticed():
     """The masked vector of the round before, sent again instead of the new one."""
     old = {}
 
-    def replay(envelope):
-        return old.setdefault("masked", envelope)
+    def replay(message):
+        return old.setdefault("masked", message)
 
     people = Federation(CLIENTS, Faulty("masked", replay))
     assert people.round(0, LAYOUT, VALUES).run().tolist() == plain_sum(LAYOUT, VALUES, CLIENTS).tolist()
-    assert people.post.take() == []
+    assert people.delivery.take_failures() == []
     assert people.round(1, LAYOUT, VALUES).run().tolist() == plain_sum(LAYOUT, VALUES, [0, 1, 3, 4]).tolist()
-    assert {(one.client, one.reason) for one in people.post.take()} == {(2, "it belongs to another round (replayed)")}
+    assert {(one.client, one.reason) for one in people.delivery.take_failures()} == {
+        (2, "it belongs to another round (replayed)")
+    }
 
 
 def test_share_that_was_tampered_with_is_named():
     """The server changes the encrypted shares of client 2 for client 4: client 4 notices, client 2 is left out."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
-    mail = round_.server.relay(share for one in round_.clients.values() for share in one.share(roster))
-    mail[4] = [bit_flip(envelope) if envelope.sender == 2 else envelope for envelope in mail[4]]
-    rejected = [error for client, one in round_.clients.items() for error in one.receive(mail[client])]
+    mail = round_.server.relay_shares(share for one in round_.clients.values() for share in one.share_secrets(roster))
+    mail[4] = [bit_flip(message) if message.sender == 2 else message for message in mail[4]]
+    rejected = [error for client, one in round_.clients.items() for error in one.receive_shares(mail[client])]
     assert [(error.client, error.step) for error in rejected] == [(2, "shares")]
     assert "does not open with the key that client 4 expects" in rejected[0].reason
-    with pytest.raises(AbortedError, match="client 4 holds no shares of clients 2"):
-        round_.clients[4].settle(round_.server.settled)
+    with pytest.raises(AbortedRoundError, match="client 4 holds no shares of clients 2"):
+        round_.clients[4].set_peers(round_.server.masking_clients)
     round_.server.exclude(error.client for error in rejected)
-    with pytest.raises(AbortedError, match="client 2 is not among the 4 clients that go on"):
-        round_.clients[2].settle(round_.server.settled)
-    for client in round_.server.settled:
-        round_.clients[client].settle(round_.server.settled)
+    with pytest.raises(AbortedRoundError, match="client 2 is not among the 4 clients that go on"):
+        round_.clients[2].set_peers(round_.server.masking_clients)
+    for client in round_.server.masking_clients:
+        round_.clients[client].set_peers(round_.server.masking_clients)
     round_.masked()
     total = round_.server.unmask(round_.reveals())
     assert total.tolist() == plain_sum(LAYOUT, VALUES, [0, 1, 3, 4]).tolist()
@@ -126,16 +128,16 @@ def test_shares_are_for_one_recipient_of_one_round():
     people = Federation(CLIENTS)
     round_ = people.round(0, LAYOUT, VALUES)
     roster = round_.keys()
-    share = next(share for share in round_.clients[2].share(roster) if share.recipient == 1)
-    round_.clients[4].share(roster)
-    assert round_.clients[4].receive([share]) == []
-    (error,) = round_.clients[4].receive([replace(share, recipient=4)])
+    share = next(share for share in round_.clients[2].share_secrets(roster) if share.recipient == 1)
+    round_.clients[4].share_secrets(roster)
+    assert round_.clients[4].receive_shares([share]) == []
+    (error,) = round_.clients[4].receive_shares([replace(share, recipient=4)])
     assert (error.client, error.step) == (2, "shares")
-    round_.clients[1].share(roster)
-    (error,) = round_.clients[1].receive([replace(share, sender=3)])
+    round_.clients[1].share_secrets(roster)
+    (error,) = round_.clients[1].receive_shares([replace(share, sender=3)])
     assert error.client == 3
-    assert round_.clients[1].receive([share]) == []
-    (error,) = round_.clients[1].receive([share])
+    assert round_.clients[1].receive_shares([share]) == []
+    (error,) = round_.clients[1].receive_shares([share])
     assert "came before" in error.reason
 
 
@@ -143,8 +145,8 @@ def test_shares_are_not_reflected():
     """What client 0 encrypted for client 1 does not open as if client 1 had encrypted it for client 0."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
-    share = next(share for share in round_.clients[0].share(roster) if share.recipient == 1)
-    (error,) = round_.clients[0].receive([replace(share, sender=1, recipient=0)])
+    share = next(share for share in round_.clients[0].share_secrets(roster) if share.recipient == 1)
+    (error,) = round_.clients[0].receive_shares([replace(share, sender=1, recipient=0)])
     assert (error.client, "does not open" in error.reason) == (1, True)
 
 
@@ -153,20 +155,20 @@ def test_shares_that_are_not_the_recipients_are_rejected():
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     for one in round_.clients.values():
-        one.share(roster)
-    good = [HeldShare(2, secret, Share(2, 3, 7)) for secret in Secret]
+        one.share_secrets(roster)
+    good = [HeldShare(2, secret, Share(2, 3, 7)) for secret in SecretKind]
     for shares in (
         good[:1],
         good[::-1],
-        [good[0], HeldShare(2, Secret.OWN_MASK, Share(3, 3, 7))],
-        [good[0], HeldShare(2, Secret.OWN_MASK, Share(2, 2, 7))],
-        [good[0], HeldShare(3, Secret.OWN_MASK, Share(2, 3, 7))],
+        [good[0], HeldShare(2, SecretKind.SELF_MASK, Share(3, 3, 7))],
+        [good[0], HeldShare(2, SecretKind.SELF_MASK, Share(2, 2, 7))],
+        [good[0], HeldShare(3, SecretKind.SELF_MASK, Share(2, 3, 7))],
     ):
-        (error,) = round_.clients[1].receive([round_.clients[2]._sealed(1, pack(shares))])
+        (error,) = round_.clients[1].receive_shares([round_.clients[2]._sealed(1, pack(shares))])
         assert (error.client, error.step) == (2, "shares")
-    (error,) = round_.clients[1].receive([round_.clients[2]._sealed(1, b"no shares")])
+    (error,) = round_.clients[1].receive_shares([round_.clients[2]._sealed(1, b"no shares")])
     assert "not those of shares" in error.reason
-    assert round_.clients[1].receive([round_.clients[2]._sealed(1, pack(good))]) == []
+    assert round_.clients[1].receive_shares([round_.clients[2]._sealed(1, pack(good))]) == []
 
 
 def test_never_both_secrets_of_a_client():
@@ -174,16 +176,16 @@ def test_never_both_secrets_of_a_client():
     round_ = begun()
     round_.masked()
     zero, one = round_.clients[0], round_.clients[1]
-    with pytest.raises(AbortedError, match="both secrets of clients 3"):
-        zero.reveal(CLIENTS, [3])
-    zero.reveal([0, 1, 2, 4], [3])
-    with pytest.raises(AbortedError, match="asked before for the other secret of clients 3"):
-        zero.reveal(CLIENTS, [])
-    one.reveal(CLIENTS, [])
-    with pytest.raises(AbortedError, match="asked before for the other secret of clients 2, 3"):
-        one.reveal([0, 1, 4], [2, 3])
-    again = one.reveal(CLIENTS, [])
-    assert {held.secret for held in read(1, "reveal", again.body)} == {Secret.OWN_MASK}
+    with pytest.raises(AbortedRoundError, match="both secrets of clients 3"):
+        zero.reveal_shares(CLIENTS, [3])
+    zero.reveal_shares([0, 1, 2, 4], [3])
+    with pytest.raises(AbortedRoundError, match="asked before for the other secret of clients 3"):
+        zero.reveal_shares(CLIENTS, [])
+    one.reveal_shares(CLIENTS, [])
+    with pytest.raises(AbortedRoundError, match="asked before for the other secret of clients 2, 3"):
+        one.reveal_shares([0, 1, 4], [2, 3])
+    again = one.reveal_shares(CLIENTS, [])
+    assert {held.secret for held in read(1, "reveal", again.body)} == {SecretKind.SELF_MASK}
 
 
 def test_refused_request_reveals_nothing_later():
@@ -191,12 +193,12 @@ def test_refused_request_reveals_nothing_later():
     round_ = begun()
     round_.masked()
     zero = round_.clients[0]
-    with pytest.raises(AbortedError):
-        zero.reveal([0, 1], [2, 3, 4])
-    shares = read(0, "reveal", zero.reveal([0, 1, 2, 3], [4]).body)
+    with pytest.raises(AbortedRoundError):
+        zero.reveal_shares([0, 1], [2, 3, 4])
+    shares = read(0, "reveal", zero.reveal_shares([0, 1, 2, 3], [4]).body)
     assert [(held.owner, held.secret) for held in shares] == [
-        *((client, Secret.OWN_MASK) for client in (0, 1, 2, 3)),
-        (4, Secret.MASKING_KEY),
+        *((client, SecretKind.SELF_MASK) for client in (0, 1, 2, 3)),
+        (4, SecretKind.MASKING_KEY),
     ]
 
 
@@ -204,21 +206,21 @@ def test_requests_that_cannot_be_honest_are_refused():
     """Too few survivors, the client itself not among them, a client that never settled, a client that sent nothing."""
     round_ = begun(dies={4: "shares", 3: "masked"})
     round_.masked()
-    with pytest.raises(AbortedError, match="2 clients survived, threshold 3; missing: 2, 3"):
-        round_.clients[0].reveal([0, 1], [2, 3])
-    with pytest.raises(AbortedError, match="client 0 sent no masked values or is not counted"):
-        round_.clients[0].reveal([1, 2, 3], [])
-    with pytest.raises(AbortedError, match="clients 4 are not among those that settled"):
-        round_.clients[0].reveal([0, 1, 2], [3, 4])
-    with pytest.raises(AbortedError, match="client 3 sent no masked values"):
-        round_.clients[3].reveal([0, 1, 2, 3], [])
+    with pytest.raises(AbortedRoundError, match="2 clients survived, threshold 3; missing: 2, 3"):
+        round_.clients[0].reveal_shares([0, 1], [2, 3])
+    with pytest.raises(AbortedRoundError, match="client 0 sent no masked values or is not counted"):
+        round_.clients[0].reveal_shares([1, 2, 3], [])
+    with pytest.raises(AbortedRoundError, match="clients 4 are not among those that settled"):
+        round_.clients[0].reveal_shares([0, 1, 2], [3, 4])
+    with pytest.raises(AbortedRoundError, match="client 3 sent no masked values"):
+        round_.clients[3].reveal_shares([0, 1, 2, 3], [])
 
 
 def test_a_mask_is_used_once():
     """A second vector under the same mask would give the difference away."""
     round_ = begun()
     round_.masked_by(0)
-    with pytest.raises(AbortedError, match="a mask is used once"):
+    with pytest.raises(AbortedRoundError, match="a mask is used once"):
         round_.masked_by(0)
 
 
@@ -237,31 +239,31 @@ def test_steps_have_an_order():
     """No masks before it is settled with whom, no second set of shares, no second agreement."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
-    with pytest.raises(AbortedError, match="does not know yet whom it masks with"):
+    with pytest.raises(AbortedRoundError, match="does not know yet whom it masks with"):
         round_.masked_by(0)
     round_.shares()
-    with pytest.raises(AbortedError, match="shared once"):
-        round_.clients[0].share(roster)
-    with pytest.raises(AbortedError, match="settled already"):
-        round_.clients[0].settle(CLIENTS)
+    with pytest.raises(AbortedRoundError, match="shared once"):
+        round_.clients[0].share_secrets(roster)
+    with pytest.raises(AbortedRoundError, match="settled already"):
+        round_.clients[0].set_peers(CLIENTS)
 
 
 def test_small_or_foreign_rosters_are_refused():
     """Fewer clients than the threshold, a roster without the client, one with strangers; nobody goes on with few."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
-    with pytest.raises(AbortedError, match="2 clients advertised their keys, threshold 3"):
-        round_.clients[0].share({client: roster[client] for client in (0, 1)})
-    with pytest.raises(AbortedError, match="the roster that client 0 got"):
-        round_.clients[0].share({client: roster[client] for client in (1, 2, 3)})
-    with pytest.raises(AbortedError, match="the roster that client 0 got"):
-        round_.clients[0].share({**roster, 9: roster[1]})
-    assert len(round_.clients[0].share(roster)) == 4
-    round_.server.relay(round_.clients[0]._sealed(other, b"") for other in CLIENTS[1:])
-    round_.server.relay(round_.clients[1].share(roster))
-    assert round_.server.settled == []
-    with pytest.raises(AbortedError, match="2 clients shared their secrets, threshold 3"):
-        round_.clients[0].settle([0, 1])
+    with pytest.raises(AbortedRoundError, match="2 clients advertised their keys, threshold 3"):
+        round_.clients[0].share_secrets({client: roster[client] for client in (0, 1)})
+    with pytest.raises(AbortedRoundError, match="the roster that client 0 got"):
+        round_.clients[0].share_secrets({client: roster[client] for client in (1, 2, 3)})
+    with pytest.raises(AbortedRoundError, match="the roster that client 0 got"):
+        round_.clients[0].share_secrets({**roster, 9: roster[1]})
+    assert len(round_.clients[0].share_secrets(roster)) == 4
+    round_.server.relay_shares(round_.clients[0]._sealed(other, b"") for other in CLIENTS[1:])
+    round_.server.relay_shares(round_.clients[1].share_secrets(roster))
+    assert round_.server.masking_clients == []
+    with pytest.raises(AbortedRoundError, match="2 clients shared their secrets, threshold 3"):
+        round_.clients[0].set_peers([0, 1])
 
 
 def test_server_takes_each_vector_once_and_whole():
@@ -269,10 +271,10 @@ def test_server_takes_each_vector_once_and_whole():
     people = Federation([*CLIENTS, 9])
     round_ = begun(people, dies={4: "shares"})
     masked = round_.masked_by(0)
-    round_.server.accept(masked)
+    round_.server.add_masked(masked)
     before = round_.server.sum.copy()
-    stranger = people.identities[9].seal(round_.session, 0, "masked", SERVER, masked.body)
-    for envelope, reason in [
+    stranger = people.identities[9].sign(round_.session, 0, "masked", SERVER, masked.body)
+    for message, reason in [
         (masked, "arrived before"),
         (replace(masked, sender=1, body=masked.body[:-4]), "76 bytes, not the 80 of 20 positions"),
         (replace(masked, sender=4), "client 4 is not among those that settled"),
@@ -282,9 +284,9 @@ def test_server_takes_each_vector_once_and_whole():
         (replace(masked, sender=1, round=1), "replayed"),
         (stranger, "client 9 is not in this round"),
     ]:
-        with pytest.raises(RejectedError, match=reason) as caught:
-            round_.server.accept(envelope)
-        assert caught.value.client == envelope.sender
+        with pytest.raises(RejectedMessageError, match=reason) as caught:
+            round_.server.add_masked(message)
+        assert caught.value.client == message.sender
     assert (round_.server.sum == before).all()
     assert round_.server.arrived == [0]
 
@@ -293,9 +295,9 @@ def test_server_takes_each_vector_once_and_whole():
 def test_keys_that_are_no_keys_are_rejected(body):
     """A wrong length, and the point that gives everybody the same secret; the client is named."""
     people = Federation(CLIENTS)
-    server = Coordinator(bytes(16), 0, LAYOUT)
-    with pytest.raises(RejectedError, match=r"keys message of client 2 .* not usable public keys"):
-        server.register([people.identities[2].seal(bytes(16), 0, "keys", SERVER, body)])
+    server = AggregationServer(bytes(16), 0, LAYOUT)
+    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* not usable public keys"):
+        server.collect_keys([people.identities[2].sign(bytes(16), 0, "keys", SERVER, body)])
 
 
 def test_clients_reject_unusable_keys_themselves():
@@ -303,13 +305,13 @@ def test_clients_reject_unusable_keys_themselves():
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     swapped = {**roster, 2: PublicKeys(bytes(32), roster[2].masking)}
-    with pytest.raises(RejectedError, match=r"keys message of client 2 .* encryption key"):
-        round_.clients[0].share(swapped)
+    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* encryption key"):
+        round_.clients[0].share_secrets(swapped)
     others = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = others.keys()
     others.server.roster = {**roster, 2: PublicKeys(roster[2].encryption, bytes(32))}
     others.shares()
-    with pytest.raises(RejectedError, match=r"keys message of client 2 .* masking key"):
+    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* masking key"):
         others.masked_by(0)
 
 
@@ -321,20 +323,20 @@ def test_reveals_that_do_not_fit_are_noticed():
 
     def instead(shares):
         body = shares if isinstance(shares, bytes) else pack(shares)
-        return [round_.clients[0]._envelope("reveal", SERVER, body), *good[1:]]
+        return [round_.clients[0]._signed("reveal", SERVER, body), *good[1:]]
 
     first = read(0, "reveal", good[0].body)
-    with pytest.raises(RejectedError, match=r"reveal message of client 0 .* not those of shares"):
+    with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* not those of shares"):
         round_.server.unmask(instead(b"abc"))
-    with pytest.raises(RejectedError, match=r"reveal message of client 0 .* somebody else"):
+    with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* somebody else"):
         round_.server.unmask(instead(read(1, "reveal", good[1].body)))
-    with pytest.raises(AbortedError, match="secret of client 3 cannot be put together: 2 shares of at least 3"):
+    with pytest.raises(AbortedRoundError, match="secret of client 3 cannot be put together: 2 shares of at least 3"):
         round_.server.unmask([*instead([held for held in first if held.owner != 3])[:1], *good[1:3]])
     wrong = [replace(held, share=replace(held.share, value=1)) if held.owner == 4 else held for held in first]
-    with pytest.raises(AbortedError, match="client 4 do not give the masking key that it advertised"):
+    with pytest.raises(AbortedRoundError, match="client 4 do not give the masking key that it advertised"):
         round_.server.unmask(instead(wrong))
-    outsider = round_.clients[4]._envelope("reveal", SERVER, b"")
-    with pytest.raises(RejectedError, match="its masked vector did not arrive"):
+    outsider = round_.clients[4]._signed("reveal", SERVER, b"")
+    with pytest.raises(RejectedMessageError, match="its masked vector did not arrive"):
         round_.server.unmask([*good, outsider])
     assert round_.server.unmask(good).tolist() == plain_sum(LAYOUT, VALUES, [0, 1, 2, 3]).tolist()
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from masking_kit import NARROW
 
 from app.crypto.secure_aggregation import layout as layout_module
-from app.crypto.secure_aggregation.layout import Layout, extent
+from app.crypto.secure_aggregation.layout import VectorLayout, extent
 
 SUBMODELS = st.lists(st.sets(st.integers(0, 14)).map(sorted), min_size=2, max_size=4)
 
 
 def layout_of(*submodels, length=15, threshold=1):
     """One client per submodel."""
-    return Layout(length, NARROW, {u: np.array(s, dtype=np.int64) for u, s in enumerate(submodels)}, threshold)
+    return VectorLayout(length, NARROW, {u: np.array(s, dtype=np.int64) for u, s in enumerate(submodels)}, threshold)
 
 
 def check_overlaps(layout):
@@ -50,10 +50,10 @@ def test_overlap_without_room_is_the_same(monkeypatch):
 def test_same_submodels_are_worked_out_once(monkeypatch):
     """100 clients with three arrays have three pairs of arrays, two sides each."""
     worked_out = []
-    original = Layout._common
-    monkeypatch.setattr(Layout, "_common", lambda *given: worked_out.append(1) or original(*given))
+    original = VectorLayout._common
+    monkeypatch.setattr(VectorLayout, "_common", lambda *given: worked_out.append(1) or original(*given))
     arrays = [np.array([0, 2, 5]), np.array([2, 4, 5]), np.array([1, 2, 9])]
-    layout = Layout(15, NARROW, {client: arrays[client % 3] for client in range(100)}, 1)
+    layout = VectorLayout(15, NARROW, {client: arrays[client % 3] for client in range(100)}, 1)
     for u in range(100):
         for v in range(u):
             layout.overlap(u, v)
@@ -73,7 +73,7 @@ def test_neighbouring_positions_are_slices():
 def test_points_follow_the_order_of_clients():
     """1, 2, ... whatever order the clients come in."""
     everything = np.arange(3)
-    assert Layout(3, NARROW, dict.fromkeys([8, 2, 5], everything), 2).points == {2: 1, 5: 2, 8: 3}
+    assert VectorLayout(3, NARROW, dict.fromkeys([8, 2, 5], everything), 2).points == {2: 1, 5: 2, 8: 3}
 
 
 @pytest.mark.parametrize("submodel", [[-1, 2], [3, 15], [4, 4], [5, 3]])
@@ -86,7 +86,7 @@ def test_impossible_positions_are_refused(submodel):
 def test_positions_of_another_type_are_refused():
     """Positions are int64 everywhere."""
     with pytest.raises(ValueError, match="int64"):
-        Layout(3, NARROW, {0: np.arange(3, dtype=np.int32)}, 1)
+        VectorLayout(3, NARROW, {0: np.arange(3, dtype=np.int32)}, 1)
 
 
 @pytest.mark.parametrize("threshold", [0, 3])
@@ -99,7 +99,7 @@ def test_impossible_thresholds_are_refused(threshold):
 def test_layout_travels_between_processes():
     """Arrays that were shared are shared again, and what was kept is left behind."""
     shared = np.array([1, 4, 6])
-    layout = Layout(15, NARROW, {0: shared, 1: np.array([1, 2, 6]), 2: shared}, 2)
+    layout = VectorLayout(15, NARROW, {0: shared, 1: np.array([1, 2, 6]), 2: shared}, 2)
     layout.overlap(0, 1)
     copy = pickle.loads(pickle.dumps(layout))
     assert (copy.length, copy.word, copy.threshold, copy.points) == (15, NARROW, 2, layout.points)

@@ -11,11 +11,11 @@ from masking_kit import NARROW, WIDE, Federation, plain_sum, whole
 from scipy.stats import chisquare
 
 from app.crypto.secure_aggregation.agreement import KeyPair
-from app.crypto.secure_aggregation.coordinator import Coordinator
-from app.crypto.secure_aggregation.layout import Layout
-from app.crypto.secure_aggregation.masks import PairKeys, pairwise
-from app.crypto.secure_aggregation.participant import AbortedError, Participant, PublicKeys
+from app.crypto.secure_aggregation.client import AbortedRoundError, AggregationClient, PublicKeys
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.masks import PairwiseKeys, pairwise_mask
 from app.crypto.secure_aggregation.secret_sharing import join
+from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import stream
 
 CLIENTS = [2, 3, 5, 8, 9, 12]
@@ -44,7 +44,7 @@ def layouts(draw):
     clients = draw(st.lists(st.sampled_from(CLIENTS), min_size=1, unique=True))
     threshold = draw(st.integers(1, len(clients)))
     positions = {client: draw(st.sampled_from(submodels)) for client in clients}
-    return Layout(length, draw(st.sampled_from([NARROW, WIDE])), positions, threshold)
+    return VectorLayout(length, draw(st.sampled_from([NARROW, WIDE])), positions, threshold)
 
 
 @settings(max_examples=80, deadline=None)
@@ -58,7 +58,7 @@ def test_sum_is_exact_or_the_round_is_aborted(layout, data):
     round_ = PEOPLE.round(1, layout, values, dies=dies)
     left = {step: len(round_.alive(step, layout.positions)) for step in ("keys", "shares", "masked", "reveal")}
     if min(left.values()) < layout.threshold:
-        with pytest.raises(AbortedError, match=f"threshold {layout.threshold}"):
+        with pytest.raises(AbortedRoundError, match=f"threshold {layout.threshold}"):
             round_.run()
         return
     assert round_.run().tolist() == plain_sum(layout, values, round_.alive("masked", layout.positions)).tolist()
@@ -90,7 +90,7 @@ def test_large_vectors_with_unequal_submodels():
     rng = np.random.default_rng(1)
     length = 40_000
     submodels = [np.arange(length), np.sort(rng.choice(length, 25_000, replace=False)), np.arange(500, 30_000)]
-    layout = Layout(length, NARROW, {client: submodels[place % 3] for place, client in enumerate(CLIENTS)}, 4)
+    layout = VectorLayout(length, NARROW, {client: submodels[place % 3] for place, client in enumerate(CLIENTS)}, 4)
     values = numbers(layout)
     round_ = PEOPLE.round(0, layout, values, dies={3: "masked", 12: "masked"})
     assert (round_.run() == plain_sum(layout, values, [2, 5, 8, 9])).all()
@@ -122,7 +122,7 @@ def test_unmasking_twice_gives_the_same():
 def test_too_few_survivors_abort_the_round(step):
     """Three of six are left at some step, four are needed: the reason names the counts."""
     layout = whole(CLIENTS, 10, 4)
-    with pytest.raises(AbortedError, match=r"\b[03] clients .*, threshold 4"):
+    with pytest.raises(AbortedRoundError, match=r"\b[03] clients .*, threshold 4"):
         PEOPLE.round(0, layout, numbers(layout), dies=dict.fromkeys([3, 8, 12], step)).run()
     enough = PEOPLE.round(0, layout, numbers(layout), dies=dict.fromkeys([3, 8], step))
     assert enough.run().shape == (10,)
@@ -132,11 +132,11 @@ def test_missing_clients_are_named():
     """Who sent no vector, and who did not answer."""
     layout = whole(CLIENTS, 10, 5)
     round_ = PEOPLE.round(0, layout, numbers(layout), dies={8: "masked", 3: "masked"}).until_masked()
-    with pytest.raises(AbortedError, match="4 clients survived, threshold 5; missing: 3, 8"):
+    with pytest.raises(AbortedRoundError, match="4 clients survived, threshold 5; missing: 3, 8"):
         round_.reveals()
-    with pytest.raises(AbortedError, match="4 clients sent masked vectors, threshold 5; missing: 3, 8"):
+    with pytest.raises(AbortedRoundError, match="4 clients sent masked vectors, threshold 5; missing: 3, 8"):
         round_.server.unmask([])
-    with pytest.raises(AbortedError, match="4 clients revealed shares, threshold 5; missing: 3, 8"):
+    with pytest.raises(AbortedRoundError, match="4 clients revealed shares, threshold 5; missing: 3, 8"):
         PEOPLE.round(0, layout, numbers(layout), dies={8: "reveal", 3: "reveal"}).run()
 
 
@@ -144,7 +144,7 @@ def test_masked_vector_is_uniform():
     """A client with nobody to share coordinates with is hidden by its own mask alone; its zeros look like noise."""
     length = 100_000
     positions = {2: np.arange(length), 3: np.arange(length, length + 5)}
-    layout = Layout(length + 5, NARROW, positions, 2)
+    layout = VectorLayout(length + 5, NARROW, positions, 2)
     round_ = PEOPLE.round(0, layout, {client: np.zeros(layout.size(client), dtype=int) for client in positions})
     round_.keys()
     round_.shares()
@@ -162,8 +162,8 @@ def test_vector_that_comes_too_late_stays_hidden():
     late = np.frombuffer(round_.masked_by(5).body, dtype=NARROW)
     pair = KeyPair(5, join({share.point: share for share in _of(shares, 5)}))
     roster = round_.server.roster
-    keys = PairKeys(pair, round_.session, 0, lambda peer: roster[peer].masking, None)
-    bare = late - pairwise(layout, keys, [client for client in CLIENTS if client != 5])
+    keys = PairwiseKeys(pair, round_.session, 0, lambda peer: roster[peer].masking, None)
+    bare = late - pairwise_mask(layout, keys, [client for client in CLIENTS if client != 5])
     assert uniform(bare)
     assert (bare == stream(round_.clients[5]._seed, 100_000, NARROW)).all()
 
@@ -200,9 +200,9 @@ def test_parts_of_several_processes_make_one_sum():
     round_ = PEOPLE.round(0, layout, values)
     round_.keys()
     round_.shares()
-    part = Coordinator(round_.session, 0, layout)
+    part = AggregationServer(round_.session, 0, layout)
     for client in CLIENTS:
-        (round_.server if client < 6 else part).accept(round_.masked_by(client))
+        (round_.server if client < 6 else part).add_masked(round_.masked_by(client))
     assert (round_.server.arrived, part.arrived) == ([2, 3, 5], [8, 9, 12])
     round_.server.merge(*pickle.loads(pickle.dumps((part.sum, part.arrived))))
     assert round_.server.arrived == CLIENTS
@@ -236,9 +236,9 @@ def test_participants_stay_where_they_are():
     """Neither pickled nor copied nor shown."""
     layout = whole(CLIENTS, 3, 4)
     participant = PEOPLE.round(0, layout, {}).clients[5]
-    assert repr(participant) == "Participant(client=5)"
+    assert repr(participant) == "AggregationClient(client=5)"
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="Participant holds secrets"):
+        with pytest.raises(TypeError, match="AggregationClient holds secrets"):
             leave(participant)
     with pytest.raises(ValueError, match="client 7 is not in the layout"):
-        Participant(7, PEOPLE.identities[5], bytes(16), 0, layout)
+        AggregationClient(7, PEOPLE.identities[5], bytes(16), 0, layout)

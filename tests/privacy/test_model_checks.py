@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.models.layers import SeededDropout
-from app.privacy.tripwires import (
+from app.privacy.model_checks import (
     distinct_rows,
     gradient_ratio,
     least_distinct_rows,

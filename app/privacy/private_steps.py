@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from app.models.factor_layers import FactorConv2d, FactorLayer, FactorLinear, per_sample_gradients
-from app.privacy.ghost import GhostClipping, is_ghostly, is_trained
+from app.privacy.ghost_clipping import GhostClipping, is_ghostly, is_trained
 
 Batch = tuple[Tensor, Tensor]
 ClippingMethod = Literal["ghost", "hooks", "ew"]

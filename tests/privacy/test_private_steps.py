@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from app.errors import UserError
 from app.models import CNN, MLP, DataShape, Factorised, LeNet5, ResNet18
-from app.privacy.ghost import GhostClipping, is_ghostly
-from app.privacy.per_sample import Mechanism, PrivateSteps, unsupported_layers
+from app.privacy.ghost_clipping import GhostClipping, is_ghostly
+from app.privacy.private_steps import Mechanism, PrivateSteps, unsupported_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 

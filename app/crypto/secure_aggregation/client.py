@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from app.crypto.messages import SERVER, Envelope, Identity, KeepsSecrets, RejectedError, Step
-from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys, label, seal, unseal
-from app.crypto.secure_aggregation.layout import Layout
-from app.crypto.secure_aggregation.masks import PairKeys, pairwise
-from app.crypto.secure_aggregation.secret_sharing import SECRET_BYTES, HeldShare, Secret, pack, read, split
+from app.crypto.messages import SERVER, RejectedMessageError, SecretHolder, SignedMessage, SigningKey, Step
+from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys, aead_decrypt, aead_encrypt, domain_label
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.masks import PairwiseKeys, pairwise_mask
+from app.crypto.secure_aggregation.secret_sharing import (
+    SECRET_BYTES,
+    AbortedRoundError,
+    HeldShare,
+    SecretKind,
+    listed,
+    pack,
+    read,
+    require_threshold,
+    split,
+)
 from app.crypto.secure_aggregation.streams import add_stream, to_words
-from app.crypto.secure_aggregation.threshold import AbortedError, listed, require
 
 
-class Participant(KeepsSecrets):
+class AggregationClient(SecretHolder):
     """The secrets of one client in one round: two key pairs and the seed of its own mask.
 
     The steps are called in this order: `advertise`, `share`, `receive`, `settle`, `mask`, `reveal`. The roster is
@@ -30,7 +39,7 @@ class Participant(KeepsSecrets):
         layout: what is public about the vectors of the round.
     """
 
-    def __init__(self, client: int, identity: Identity, session: bytes, round_: int, layout: Layout) -> None:
+    def __init__(self, client: int, identity: SigningKey, session: bytes, round_: int, layout: VectorLayout) -> None:
         if client not in layout.positions:
             raise ValueError(f"client {client} is not in the layout of round {round_}")
         self.client, self.session, self.round, self.layout = client, session, round_, layout
@@ -41,40 +50,40 @@ class Participant(KeepsSecrets):
         self._held: dict[int, list[HeldShare]] = {}
         self._peers: tuple[int, ...] = ()
         self._masked = False
-        self._revealed: dict[int, Secret] = {}
+        self._revealed: dict[int, SecretKind] = {}
 
-    def advertise(self) -> Envelope:
+    def advertise_keys(self) -> SignedMessage:
         """The public keys of this round, for the server."""
         keys = PublicKeys(self._encryption.public, self._masking.public)
-        return self._envelope("keys", SERVER, keys.to_bytes())
+        return self._signed("keys", SERVER, keys.to_bytes())
 
-    def share(self, roster: Mapping[int, PublicKeys]) -> list[Envelope]:
+    def share_secrets(self, roster: Mapping[int, PublicKeys]) -> list[SignedMessage]:
         """Shares of both secrets, one encrypted message for every other client of the roster.
 
         Args:
             roster: keys of all clients that advertised theirs, this one included.
 
         Raises:
-            AbortedError: where they are fewer than the threshold, or shares were made already.
-            RejectedError: where a key of the roster cannot be used; it names the client.
+            AbortedRoundError: where they are fewer than the threshold, or shares were made already.
+            RejectedMessageError: where a key of the roster cannot be used; it names the client.
         """
         if self._roster:
-            raise AbortedError(f"client {self.client} has shared its secrets already; they are shared once")
-        require(len(roster), self.layout.threshold, "advertised their keys")
+            raise AbortedRoundError(f"client {self.client} has shared its secrets already; they are shared once")
+        require_threshold(len(roster), self.layout.threshold, "advertised their keys")
         if self.client not in roster or not roster.keys() <= self.layout.positions.keys():
-            raise AbortedError(f"the roster that client {self.client} got is not one of this round's clients")
+            raise AbortedRoundError(f"the roster that client {self.client} got is not one of this round's clients")
         self._roster = dict(roster)
         points, threshold = self.layout.points, self.layout.threshold
         keys = split(self._masking.secret(), len(points), threshold)
         seeds = split(self._seed, len(points), threshold)
         bodies = {}
         for other in sorted(roster):
-            mine = (Secret.MASKING_KEY, keys[points[other] - 1]), (Secret.OWN_MASK, seeds[points[other] - 1])
+            mine = (SecretKind.MASKING_KEY, keys[points[other] - 1]), (SecretKind.SELF_MASK, seeds[points[other] - 1])
             bodies[other] = [HeldShare(self.client, secret, share) for secret, share in mine]
         self._held[self.client] = bodies.pop(self.client)
         return [self._sealed(other, pack(shares)) for other, shares in bodies.items()]
 
-    def receive(self, envelopes: Iterable[Envelope]) -> list[RejectedError]:
+    def receive_shares(self, messages: Iterable[SignedMessage]) -> list[RejectedMessageError]:
         """Open the shares that others sent to this client and keep them.
 
         Returns:
@@ -82,33 +91,33 @@ class Participant(KeepsSecrets):
             has to be left out of what everybody settles on.
         """
         rejected = []
-        for envelope in envelopes:
-            if envelope.recipient != self.client or envelope.step != "shares":
+        for message in messages:
+            if message.recipient != self.client or message.step != "shares":
                 continue
             try:
-                self._held[envelope.sender] = self._opened(envelope)
-            except RejectedError as error:
+                self._held[message.sender] = self._opened(message)
+            except RejectedMessageError as error:
                 rejected.append(error)
         return rejected
 
-    def settle(self, peers: Iterable[int]) -> None:
+    def set_peers(self, peers: Iterable[int]) -> None:
         """Fix with whom this client masks: those whose shares reached everybody, the same list at all clients.
 
         Raises:
-            AbortedError: where they are fewer than the threshold, this client is not among them, or a share of one of
-                them is missing here.
+            AbortedRoundError: where they are fewer than the threshold, this client is not among them, or a share of one
+                of them is missing here.
         """
         settled = tuple(sorted(set(peers)))
-        require(len(settled), self.layout.threshold, "shared their secrets")
+        require_threshold(len(settled), self.layout.threshold, "shared their secrets")
         if self.client not in settled:
-            raise AbortedError(f"client {self.client} is not among the {len(settled)} clients that go on")
+            raise AbortedRoundError(f"client {self.client} is not among the {len(settled)} clients that go on")
         if missing := [peer for peer in settled if peer not in self._held]:
-            raise AbortedError(f"client {self.client} holds no shares of clients {listed(missing)}")
+            raise AbortedRoundError(f"client {self.client} holds no shares of clients {listed(missing)}")
         if self._peers:
-            raise AbortedError(f"client {self.client} has settled already")
+            raise AbortedRoundError(f"client {self.client} has settled already")
         self._peers = settled
 
-    def mask(self, values: np.ndarray, binding: Callable[[int], bytes] | None = None) -> Envelope:
+    def mask(self, values: np.ndarray, binding: Callable[[int], bytes] | None = None) -> SignedMessage:
         """The client's values under its masks, for the server.
 
         Args:
@@ -117,22 +126,22 @@ class Participant(KeepsSecrets):
                 among clients that were given the same. None for ordinary masks.
 
         Raises:
-            AbortedError: where nothing is settled yet or values were masked before: masks are used once.
+            AbortedRoundError: where nothing is settled yet or values were masked before: masks are used once.
         """
         if not self._peers:
-            raise AbortedError(f"client {self.client} does not know yet whom it masks with")
+            raise AbortedRoundError(f"client {self.client} does not know yet whom it masks with")
         if self._masked:
-            raise AbortedError(f"client {self.client} has masked its values already; a mask is used once")
+            raise AbortedRoundError(f"client {self.client} has masked its values already; a mask is used once")
         if values.shape != (self.layout.size(self.client),):
             raise ValueError(f"{values.shape} values for {self.layout.size(self.client)} positions")
         words = to_words(values, self.layout.word)
         self._masked = True
         add_stream(words, self._seed)
-        keys = PairKeys(self._masking, self.session, self.round, self._masking_key_of, binding)
-        words += pairwise(self.layout, keys, (peer for peer in self._peers if peer != self.client))
-        return self._envelope("masked", SERVER, words.tobytes())
+        keys = PairwiseKeys(self._masking, self.session, self.round, self._masking_key_of, binding)
+        words += pairwise_mask(self.layout, keys, (peer for peer in self._peers if peer != self.client))
+        return self._signed("masked", SERVER, words.tobytes())
 
-    def reveal(self, survivors: Iterable[int], dropped: Iterable[int]) -> Envelope:
+    def reveal_shares(self, survivors: Iterable[int], dropped: Iterable[int]) -> SignedMessage:
         """The shares that the server needs: of the own mask of survivors, of the masking key of those who dropped out.
 
         Args:
@@ -140,27 +149,29 @@ class Participant(KeepsSecrets):
             dropped: clients that settled but whose masked values did not arrive.
 
         Raises:
-            AbortedError: where the answer could uncover one client's values.
+            AbortedRoundError: where the answer could uncover one client's values.
         """
         alive, gone = set(survivors), set(dropped)
         self._refuse(alive, gone)
-        wanted = dict.fromkeys(alive, Secret.OWN_MASK) | dict.fromkeys(gone, Secret.MASKING_KEY)
+        wanted = dict.fromkeys(alive, SecretKind.SELF_MASK) | dict.fromkeys(gone, SecretKind.MASKING_KEY)
         turned = [owner for owner, secret in wanted.items() if self._revealed.get(owner, secret) != secret]
         if turned:
-            raise AbortedError(f"the server asked before for the other secret of clients {listed(turned)}; never both")
+            raise AbortedRoundError(
+                f"the server asked before for the other secret of clients {listed(turned)}; never both"
+            )
         self._revealed |= wanted
         shares = [held for owner in sorted(wanted) for held in self._held[owner] if held.secret == wanted[owner]]
-        return self._envelope("reveal", SERVER, pack(shares))
+        return self._signed("reveal", SERVER, pack(shares))
 
     def _refuse(self, alive: set[int], gone: set[int]) -> None:
         """Raise where a request for shares cannot be an honest one."""
         if both := alive & gone:
-            raise AbortedError(f"the server asks for both secrets of clients {listed(both)}")
-        require(len(alive), self.layout.threshold, "survived", gone)
+            raise AbortedRoundError(f"the server asks for both secrets of clients {listed(both)}")
+        require_threshold(len(alive), self.layout.threshold, "survived", gone)
         if self.client not in alive or not self._masked:
-            raise AbortedError(f"client {self.client} sent no masked values or is not counted as a survivor")
+            raise AbortedRoundError(f"client {self.client} sent no masked values or is not counted as a survivor")
         if strangers := (alive | gone) - set(self._peers):
-            raise AbortedError(f"clients {listed(strangers)} are not among those that settled")
+            raise AbortedRoundError(f"clients {listed(strangers)} are not among those that settled")
 
     def _masking_key_of(self, peer: int) -> bytes:
         """Public masking key of a peer."""
@@ -168,33 +179,35 @@ class Participant(KeepsSecrets):
 
     def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
         """Key of the encrypted shares between this client and another one in one direction, and what they are about."""
-        about = label("shares", self.session, self.round, sender, recipient)
+        about = domain_label("shares", self.session, self.round, sender, recipient)
         try:
             return self._encryption.agree(self._roster[other].encryption, about), about
         except ValueError:
-            raise RejectedError(other, "keys", "its encryption key is not a usable public key") from None
+            raise RejectedMessageError(other, "keys", "its encryption key is not a usable public key") from None
 
-    def _sealed(self, recipient: int, body: bytes) -> Envelope:
+    def _sealed(self, recipient: int, body: bytes) -> SignedMessage:
         """An encrypted message with shares."""
         key, about = self._channel(recipient, self.client, recipient)
-        return self._envelope("shares", recipient, seal(key, body, about))
+        return self._signed("shares", recipient, aead_encrypt(key, body, about))
 
-    def _opened(self, envelope: Envelope) -> list[HeldShare]:
+    def _opened(self, message: SignedMessage) -> list[HeldShare]:
         """The shares in a message of another client."""
-        sender = envelope.sender
+        sender = message.sender
         if sender not in self._roster or sender in self._held:
-            raise RejectedError(sender, "shares", "it is not in the roster, or its shares came before")
+            raise RejectedMessageError(sender, "shares", "it is not in the roster, or its shares came before")
         key, about = self._channel(sender, sender, self.client)
-        body = unseal(key, envelope.body, about)
+        body = aead_decrypt(key, message.body, about)
         if body is None:
-            raise RejectedError(sender, "shares", f"it does not open with the key that client {self.client} expects")
+            raise RejectedMessageError(
+                sender, "shares", f"it does not open with the key that client {self.client} expects"
+            )
         shares = read(sender, "shares", body)
         point, threshold = self.layout.points[self.client], self.layout.threshold
-        expected = [(sender, secret, point, threshold) for secret in Secret]
+        expected = [(sender, secret, point, threshold) for secret in SecretKind]
         if [(held.owner, held.secret, held.share.point, held.share.threshold) for held in shares] != expected:
-            raise RejectedError(sender, "shares", f"it does not hold the two shares of client {self.client}")
+            raise RejectedMessageError(sender, "shares", f"it does not hold the two shares of client {self.client}")
         return shares
 
-    def _envelope(self, step: Step, recipient: int, body: bytes) -> Envelope:
+    def _signed(self, step: Step, recipient: int, body: bytes) -> SignedMessage:
         """A signed message of this round."""
-        return self._identity.seal(self.session, self.round, step, recipient, body)
+        return self._identity.sign(self.session, self.round, step, recipient, body)

@@ -1,0 +1,229 @@
+"""The server's side of one round of secure aggregation: it learns the sum and who took part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from app.crypto.messages import SERVER, RejectedMessageError, SignedMessage, Step
+from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys
+from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.masks import PairwiseKeys, pairwise_mask, remove_self_masks
+from app.crypto.secure_aggregation.secret_sharing import (
+    AbortedRoundError,
+    SecretKind,
+    Share,
+    join,
+    read,
+    require_threshold,
+)
+from app.crypto.secure_aggregation.streams import from_words
+
+Shares = dict[tuple[int, SecretKind], dict[int, Share]]
+"""Shares by owner, secret and point."""
+
+
+class AggregationServer:
+    """Collects keys, passes shares on, adds masked vectors up and takes the masks away.
+
+    Signatures are checked before, where messages arrive. Where several processes take part, each may hold a part that
+    only accepts vectors; the parts are merged into one that has seen keys and shares.
+
+    Args:
+        session: name of this run of the protocol, 16 bytes.
+        round_: number of the round.
+        layout: what is public about the vectors of the round.
+
+    Attributes:
+        roster: keys of the clients that advertised theirs.
+        sum: (length) words, the masked vectors added up so far.
+        arrived: clients whose masked vectors are in the sum, ascending.
+    """
+
+    def __init__(self, session: bytes, round_: int, layout: VectorLayout) -> None:
+        self.session, self.round, self.layout = session, round_, layout
+        self.roster: dict[int, PublicKeys] = {}
+        self.sum = np.zeros(layout.length, dtype=layout.word)
+        self.arrived: list[int] = []
+        self._shared: dict[int, set[int]] = {}
+        self._excluded: set[int] = set()
+        self._masking_clients: list[int] | None = None
+
+    def collect_keys(self, messages: Iterable[SignedMessage]) -> dict[int, PublicKeys]:
+        """Collect the keys of the round.
+
+        Returns:
+            The roster, by client in ascending order; clients refuse to share secrets where it is too small.
+
+        Raises:
+            RejectedMessageError: where a message is not one of this step, or its keys cannot be used.
+        """
+        found: dict[int, PublicKeys] = {}
+        for message in messages:
+            self._expect(message, "keys")
+            found[message.sender] = _usable(message)
+        self.roster = dict(sorted(found.items()))
+        self._masking_clients = None
+        return self.roster
+
+    def relay_shares(self, messages: Iterable[SignedMessage]) -> dict[int, list[SignedMessage]]:
+        """Sort encrypted shares by recipient; may be called several times.
+
+        Raises:
+            RejectedMessageError: where a message is not one of this step, or from or to somebody outside the roster.
+        """
+        mail: dict[int, list[SignedMessage]] = {client: [] for client in self.roster}
+        self._masking_clients = None
+        for message in messages:
+            self._expect(message, "shares")
+            if message.sender not in self.roster or message.recipient not in self.roster:
+                raise RejectedMessageError(message.sender, "shares", "sender or recipient is not in the roster")
+            self._shared.setdefault(message.sender, set()).add(message.recipient)
+            mail[message.recipient].append(message)
+        return mail
+
+    def exclude(self, clients: Iterable[int]) -> None:
+        """Leave out clients whose shares did not open at a recipient."""
+        self._excluded.update(clients)
+        self._masking_clients = None
+
+    @property
+    def masking_clients(self) -> list[int]:
+        """Clients that go on, ascending: their shares reached everybody in the roster, and nobody rejected them.
+
+        Nobody goes on where they are fewer than the threshold.
+        """
+        if self._masking_clients is None:  # asked for with every message, and takes the square of the number of clients
+            others = {client: self.roster.keys() - {client} for client in self.roster if client not in self._excluded}
+            complete = [client for client, needed in others.items() if needed <= self._shared.get(client, set())]
+            self._masking_clients = complete if len(complete) >= self.layout.threshold else []
+        return self._masking_clients
+
+    @property
+    def dropped(self) -> list[int]:
+        """Clients that settled but whose masked vectors did not arrive, ascending."""
+        return sorted(set(self.masking_clients) - set(self.arrived))
+
+    def add_masked(self, message: SignedMessage) -> None:
+        """Add a masked vector to the sum.
+
+        Raises:
+            RejectedMessageError: where it is not the first masked vector of a client that settled, or has the wrong
+                length.
+        """
+        self._expect(message, "masked")
+        client = message.sender
+        if client not in (self.masking_clients if self.roster else self.layout.positions):
+            raise RejectedMessageError(client, "masked", f"client {client} is not among those that settled")
+        if client in self.arrived:
+            raise RejectedMessageError(client, "masked", "its masked vector arrived before")
+        size, width = self.layout.size(client), self.layout.word.itemsize
+        if len(message.body) != size * width:
+            reason = f"it has {len(message.body)} bytes, not the {size * width} of {size} positions"
+            raise RejectedMessageError(client, "masked", reason)
+        self.sum[self.layout.place(client)] += np.frombuffer(message.body, dtype=self.layout.word)
+        self.arrived = sorted([*self.arrived, client])
+
+    def merge(self, sum_: np.ndarray, arrived: Iterable[int]) -> None:
+        """Add the part of another process.
+
+        Args:
+            sum_: its sum.
+            arrived: the clients in it.
+
+        Raises:
+            ValueError: where a client is in both parts or did not settle, or the words are of another kind.
+        """
+        clients = list(arrived)
+        known = self.masking_clients if self.roster else list(self.layout.positions)
+        if set(clients) & set(self.arrived) or not set(clients) <= set(known):
+            raise ValueError(f"clients {clients} cannot be added to {self.arrived}; those that settled are {known}")
+        if sum_.dtype != self.sum.dtype or sum_.shape != self.sum.shape:
+            raise ValueError(f"{sum_.shape} {sum_.dtype} cannot be added to {self.sum.shape} {self.sum.dtype}")
+        self.sum += sum_
+        self.arrived = sorted(self.arrived + clients)
+
+    def unmask(
+        self, reveals: Iterable[SignedMessage], bindings: Callable[[int, int], bytes] | None = None
+    ) -> np.ndarray:
+        """Take away the own masks of those that arrived, and what is left of the masks of those that did not.
+
+        Args:
+            reveals: what clients revealed, from at least the threshold.
+            bindings: digest of what the server sent to two clients alike, for masks bound to it; None for others.
+
+        Returns:
+            (length) int64 sums of the values that arrived.
+
+        Raises:
+            AbortedRoundError: where fewer clients than the threshold arrived or answered; it names who is missing.
+            RejectedMessageError: where an answer is not one of this step.
+        """
+        threshold, arrived = self.layout.threshold, self.arrived
+        require_threshold(len(arrived), threshold, "sent masked vectors", self.layout.positions.keys() - set(arrived))
+        shares, answered = self._collect(reveals)
+        require_threshold(len(answered), threshold, "revealed shares", set(arrived) - answered)
+        total = self.sum.copy()
+        remove_self_masks(
+            total, self.layout, ((client, _joined(shares, client, SecretKind.SELF_MASK)) for client in arrived)
+        )
+        for client in self.dropped:
+            keys = self._keys_of(client, _joined(shares, client, SecretKind.MASKING_KEY), bindings)
+            # Survivors carry the opposite of what the client would have added: adding it makes both vanish.
+            total[self.layout.place(client)] += pairwise_mask(self.layout, keys, arrived)
+        return from_words(total, self.layout.word)
+
+    def _collect(self, reveals: Iterable[SignedMessage]) -> tuple[Shares, set[int]]:
+        """The revealed shares, and who revealed them."""
+        points, threshold = self.layout.points, self.layout.threshold
+        shares: Shares = {}
+        answered = set()
+        for message in reveals:
+            self._expect(message, "reveal")
+            if message.sender not in self.arrived:
+                raise RejectedMessageError(message.sender, "reveal", "its masked vector did not arrive")
+            for held in read(message.sender, "reveal", message.body):
+                if (held.share.point, held.share.threshold) != (points[message.sender], threshold):
+                    raise RejectedMessageError(message.sender, "reveal", "it holds shares of somebody else")
+                shares.setdefault((held.owner, held.secret), {})[held.share.point] = held.share
+            answered.add(message.sender)
+        return shares, answered
+
+    def _keys_of(self, client: int, secret: bytes, bindings: Callable[[int, int], bytes] | None) -> PairwiseKeys:
+        """The keys of a client that dropped out, from its private key."""
+        pair = KeyPair(client, secret)
+        if pair.public != self.roster[client].masking:
+            raise AbortedRoundError(f"the shares of client {client} do not give the masking key that it advertised")
+        bound = None if bindings is None else lambda peer: bindings(client, peer)
+        return PairwiseKeys(pair, self.session, self.round, lambda peer: self.roster[peer].masking, bound)
+
+    def _expect(self, message: SignedMessage, step: Step) -> None:
+        """Reject what belongs elsewhere."""
+        client = message.sender
+        if (message.session, message.round) != (self.session, self.round):
+            raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
+        if message.step != step or (message.recipient == SERVER) != (step != "shares"):
+            raise RejectedMessageError(client, step, f"it is meant for another step ({message.step}) or recipient")
+        if client not in self.layout.positions:
+            raise RejectedMessageError(client, step, f"client {client} is not in this round")
+
+
+def _usable(message: SignedMessage) -> PublicKeys:
+    """The keys in a message, tried out: a key that gives everybody the same secret is no key."""
+    try:
+        keys = PublicKeys.from_bytes(message.body)
+        trial = KeyPair(SERVER)
+        trial.agree(keys.encryption, b"")
+        trial.agree(keys.masking, b"")
+    except ValueError:
+        raise RejectedMessageError(message.sender, "keys", "its keys are not usable public keys") from None
+    return keys
+
+
+def _joined(shares: Shares, client: int, secret: SecretKind) -> bytes:
+    """A client's secret from what was revealed of it."""
+    try:
+        return join(shares.get((client, secret), {}))
+    except ValueError as error:
+        raise AbortedRoundError(f"the secret of client {client} cannot be put together: {error}") from None
