@@ -22,7 +22,7 @@ from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.active.base import ActiveAttack
 from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
-from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, ImageExtraction
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.commands.finished import AttackCommand, exit_code, finished_run
 from app.commands.fit import FitParser
@@ -42,7 +42,7 @@ class ReconstructionOptions:
     def __init__(
         self,
         attacks: list[str | ActiveAttack | PassiveAttack],
-        reading: ImageExtraction = DEFAULT_READING,
+        reading: ImageExtraction = DEFAULT_EXTRACTION,
         score: Score = "matched",
         insist: bool = False,
     ) -> None:

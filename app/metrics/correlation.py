@@ -10,9 +10,9 @@ import numpy as np
 from scipy import stats
 
 from app.errors import Problem, raise_all
+from app.metrics.bootstrap import BOOTSTRAP, LOST, Bootstrap, Replicates
 from app.metrics.intervals import Estimate, bounded_interval
 from app.metrics.membership import Array, NotAvailable
-from app.metrics.resampling import BOOTSTRAP, LOST, Bootstrap, Replicates
 from app.seeding import numpy_generator
 
 FEWEST_CLIENTS = 5

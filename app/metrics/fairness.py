@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Replicates
 from app.metrics.intervals import Estimate, Interval, bounded_interval
 from app.metrics.membership import Array, NotAvailable
-from app.metrics.resampling import BOOTSTRAP, Bootstrap, Replicates
 from app.seeding import numpy_generator
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from scipy import special, stats
 
 from app.errors import Problem, raise_all
+from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Ranking, Replicates, confidence_problems
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import BOOTSTRAP, Bootstrap, Ranking, Replicates, confidence_problems
 from app.metrics.roc import Decision, RocCurve, last_point, roc_curve
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from app.metrics.image_similarity import pearson_matrix
 from app.metrics.intervals import Estimate, Interval, clopper_pearson, student_quantile
-from app.metrics.likeness import pearson_matrix
 from app.metrics.membership import NotAvailable
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
 from app.metrics.intervals import (
     Estimate,
     Interval,
@@ -14,7 +15,6 @@ from app.metrics.intervals import (
     tpr_interval_at_target,
 )
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import BOOTSTRAP, Bootstrap
 from app.metrics.roc import FPR_TARGETS, Decision, RocCurve, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import Rule, decide_optimistically, decide_with_knowledge
 

@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from app.metrics.image_similarity import HIGHEST_PSNR, pearson_matrix, psnr, psnr_matrix, ssim
 from app.metrics.intervals import Estimate, wilson
-from app.metrics.likeness import HIGHEST_PSNR, pearson_matrix, psnr, psnr_matrix, ssim
 
 RECOVERED = 0.98
 """Pearson correlation from which an image counts as recovered."""
@@ -148,7 +148,7 @@ class LegacyScores:
     recovered: int
 
 
-def judge(
+def score_reconstruction(
     truth: Tensor,
     keys: Sequence[tuple[int, int, int]],
     candidates: Tensor,

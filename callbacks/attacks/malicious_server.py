@@ -10,11 +10,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from app.attacks.reconstruction.active.base import ActiveAttack, ServerKnowledge
-from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation, Sent, observe
+from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation, SentModel, observe
 from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
 from app.attacks.reconstruction.catalogue import make_active
-from app.attacks.reconstruction.inversion.extraction import DEFAULT_READING, ImageExtraction
-from app.attacks.reconstruction.scoring import Judge
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
+from app.attacks.reconstruction.scoring import ReconstructionScorer
 from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.channels.tapped import TappedChannel
@@ -47,7 +47,7 @@ class MaliciousServer(FederatedCallback):
         self,
         attack: str | ActiveAttack = "rolling-model",
         round: int | None = None,
-        reading: ImageExtraction = DEFAULT_READING,
+        reading: ImageExtraction = DEFAULT_EXTRACTION,
         score: Score = "matched",
         insist: bool = False,
         label: str | None = None,
@@ -106,11 +106,11 @@ class MaliciousServer(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
         pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._hear(pl_module, aggregate))
-        self._seen: list[Observation] = []
+        self._observations: list[Observation] = []
         self._isolated: IsolatedUpdate | NotAvailable | None = None
         self._true_changes: dict[int, tuple[Tensor, Tensor]] = {}
         self._error = float("nan")
-        self._scene: ServerKnowledge | None = None
+        self._knowledge: ServerKnowledge | None = None
         latest = pl_module.rounds - self.attack.rounds
         self._first = None if self.attack.waits and latest > 0 else latest
         if self.round is not None:
@@ -170,32 +170,32 @@ class MaliciousServer(FederatedCallback):
         self._take_up(federation, plan)
 
     def _take_up(self, federation: FederatedModule, plan: Plan) -> None:
-        """Set the scene once; defenses may ask what the server announces before it hears that the round begins."""
-        if self._first == plan.round and not self._silent and self._scene is None:
+        """Collect what the server knows, once; defenses may ask for its announcement before the round begins."""
+        if self._first == plan.round and not self._silent and self._knowledge is None:
             public = public_knowledge(federation, plan.round + self.attack.rounds)
             theta = federation.theta.detach().cpu().clone()
             last = federation.plan_of(plan.round + self.attack.rounds - 1)
             images = sum(last.client_pool.sizes[client] for client in self.attack.targets(last))
-            self._scene = ServerKnowledge(public, federation.space, theta, plan.round, images, self.reading.baited)
+            self._knowledge = ServerKnowledge(public, federation.space, theta, plan.round, images, self.reading.baited)
 
     def _stage(self, round_: int) -> int | None:
         """0 in the first round of the attack, None in honest rounds."""
-        if self._scene is None or not 0 <= round_ - self._scene.first < self.attack.rounds:
+        if self._knowledge is None or not 0 <= round_ - self._knowledge.first < self.attack.rounds:
             return None
-        return round_ - self._scene.first
+        return round_ - self._knowledge.first
 
     def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
         """What the server would commit to in a round of the attack."""
         self._take_up(federation, plan)
         stage = self._stage(plan.round)
-        return None if stage is None or self._scene is None else self.attack.announces(self._scene, stage)
+        return None if stage is None or self._knowledge is None else self.attack.announces(self._knowledge, stage)
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
         """Send what the attack wants the client to get; coordinates that clients keep to themselves stay theirs."""
         stage = self._stage(federation.plan.round)
-        if stage is not None and self._scene is not None:
+        if stage is not None and self._knowledge is not None:
             index = federation.plan.index(client)
-            sent = self.attack.sends(self._scene, stage, client, index).to(vector)
+            sent = self.attack.sends(self._knowledge, stage, client, index).to(vector)
             vector.copy_(torch.where(federation.personal.shared(index), sent, vector))
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
@@ -222,43 +222,43 @@ class MaliciousServer(FederatedCallback):
             if last or self.attack.ready(heard, federation.theta):
                 self._first = federation.plan.round + 1
             return
-        self._seen.append(heard)
+        self._observations.append(heard)
         if stage == self.attack.rounds - 1:
             self._isolate(federation)
 
     def _isolate(self, federation: FederatedModule) -> None:
         """Free the attacked clients' update from the sums; for the evaluation, tell how far off it is."""
-        assert self._scene is not None
+        assert self._knowledge is not None
         true = {client: change for part in gather(self._true_changes) for client, change in part.items()}
         reason = self._why_useless(federation)
-        self._isolated = NotAvailable(reason) if reason else self.attack.isolate(self._scene, self._seen)
+        self._isolated = NotAvailable(reason) if reason else self.attack.isolate(self._knowledge, self._observations)
         if isinstance(self._isolated, IsolatedUpdate):
-            weights, total = self._seen[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
+            weights, total = self._observations[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
             for client, (index, change) in true.items():
                 total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
             self._error = self._isolated.relative_error(total, self.reading.reads(federation.space))
 
     def _why_useless(self, federation: FederatedModule) -> str | None:
         """Why nothing can be made of what was heard; None where something can."""
-        if not self._seen[-1].clients:
+        if not self._observations[-1].clients:
             return "no update reached the server in the round of the attack"
-        if not set(self._targets(federation)) & set(self._seen[-1].clients):
+        if not set(self._targets(federation)) & set(self._observations[-1].clients):
             return "none of the attacked clients sent anything in the round of the attack"
-        if not all(heard.adds_up for heard in self._seen):
+        if not all(heard.adds_up for heard in self._observations):
             return "the sums are not those of the clients that sent something, by the weights that the server knows"
         return None
 
-    def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[Sent]:
+    def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[SentModel]:
         """What the server sent to those whose updates arrived, and how much they count."""
         plan, coordinates = federation.plan, uploaded_indices(federation, federation.plan)
         weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
         for client in sorted({client for part in gather(self._arrived) for client in part}):
             index, own = plan.index(client).cpu(), torch.from_numpy(coordinates[client])
-            if stage is None or self._scene is None:
+            if stage is None or self._knowledge is None:
                 vector = federation.theta.cpu()[index]
             else:
-                vector = self.attack.believes(self._scene, stage, client, index)
-            yield Sent(client, own, vector[torch.searchsorted(index, own)], weights[client])
+                vector = self.attack.believes(self._knowledge, stage, client, index)
+            yield SentModel(client, own, vector[torch.searchsorted(index, own)], weights[client])
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         """Cover the tracks: the manipulated rounds leave the model as it was. After the last one, read the images."""
@@ -270,7 +270,7 @@ class MaliciousServer(FederatedCallback):
             if trainer.is_global_zero:
                 self.run(federation)
             self._done = True
-            self._seen, self._true_changes = [], {}
+            self._observations, self._true_changes = [], {}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -311,9 +311,9 @@ class MaliciousServer(FederatedCallback):
             yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
         else:
             public = public_knowledge(federation, self._last(federation) + 1)
-            judge = Judge(self.reading, public, federation.data.membership, self.score == "legacy")
+            scorer = ReconstructionScorer(self.reading, public, federation.data.membership, self.score == "legacy")
             details = {"isolation_error": self._error, "isolated_cells": float(len(self._isolated.index))}
-            yield from judge.findings(self._conditions(federation), self._isolated, details)
+            yield from scorer.findings(self._conditions(federation), self._isolated, details)
 
     def _last(self, federation: FederatedModule) -> int:
         """0-based last round of the attack."""

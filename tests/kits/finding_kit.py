@@ -4,9 +4,9 @@ import numpy as np
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import Bootstrap
 from app.metrics.vulnerability import client_table
 
 THREAT = Threat(sees="loss on the sample", data="none", trains="nothing")

@@ -22,7 +22,7 @@ from app.attacks.reconstruction.base import ReconstructionConditions, Reconstruc
 from app.files import finite
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.reconstruction import judge
+from app.metrics.reconstruction import score_reconstruction
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.results.attacks.membership_files import AttackFiles, AttackRecord
 from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
@@ -219,7 +219,9 @@ def rebuilt(recovered: int | None = 4, of=8, label="rolling") -> ReconstructionF
         return missing_reconstruction(conditions)
     offered = torch.where((torch.arange(of) < recovered).view(-1, 1, 1, 1), images, noise)
     keys = [(row % 2, row, 0) for row in range(of)]
-    return ReconstructionFinding(conditions, judge(images, keys, offered, torch.arange(of), {}), seconds=1.0)
+    return ReconstructionFinding(
+        conditions, score_reconstruction(images, keys, offered, torch.arange(of), {}), seconds=1.0
+    )
 
 
 def missing_reconstruction(conditions: ReconstructionConditions, reason: str = HIDDEN) -> ReconstructionFinding:

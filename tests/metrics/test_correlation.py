@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from app.errors import UserError
+from app.metrics.bootstrap import Bootstrap, Replicates
 from app.metrics.correlation import pearson_rows, size_correlation
 from app.metrics.intervals import bounded_interval
 from app.metrics.membership import NotAvailable
-from app.metrics.resampling import Bootstrap, Replicates
 from app.seeding import numpy_generator
 
 FAST = Bootstrap(resamples=300)

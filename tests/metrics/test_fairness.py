@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.fairness import Fairness, GroupMean, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Interval, unseen_share
 from app.metrics.membership import NotAvailable
-from app.metrics.resampling import Bootstrap
 
 TWO = ["majority", "majority", "minority", "minority"]
 

@@ -9,6 +9,7 @@ from scipy.stats import binomtest, norm
 from score_kit import clustered, delong_variance, gaussian, gaussian_auc, tied
 
 from app.errors import UserError
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import (
     Interval,
     advantage_interval,
@@ -18,7 +19,6 @@ from app.metrics.intervals import (
     wilson,
 )
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import Bootstrap
 from app.metrics.roc import Decision, roc_curve
 
 FAST = Bootstrap(resamples=200)

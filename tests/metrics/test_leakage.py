@@ -5,10 +5,10 @@ import pytest
 from score_kit import gaussian
 
 from app.errors import UserError
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import auc_estimate, clopper_pearson
 from app.metrics.leakage import TprAtFpr, known_threshold, measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import Bootstrap
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import decide_with_knowledge
 

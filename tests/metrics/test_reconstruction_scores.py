@@ -8,10 +8,17 @@ import pytest
 import torch
 from scipy.ndimage import correlate1d
 
-from app.metrics import likeness
+from app.metrics import image_similarity
+from app.metrics.image_similarity import HIGHEST_PSNR, pearson_matrix, psnr, psnr_matrix, ssim
 from app.metrics.intervals import wilson
-from app.metrics.likeness import HIGHEST_PSNR, pearson_matrix, psnr, psnr_matrix, ssim
-from app.metrics.reconstruction import RECOVERED, UNMATCHED, Similarity, judge, legacy_scores, matched_images
+from app.metrics.reconstruction import (
+    RECOVERED,
+    UNMATCHED,
+    Similarity,
+    legacy_scores,
+    matched_images,
+    score_reconstruction,
+)
 
 SHAPES = [(1, 8, 8), (3, 32, 32)]
 NOBODY = torch.zeros(0, dtype=torch.int64)
@@ -30,7 +37,7 @@ def keys_of(truth, client=0):
 def judged(truth, candidates, chosen=None, nulls=None):
     """Scores with every candidate shown, and no nulls, unless told otherwise."""
     shown = torch.arange(len(candidates)) if chosen is None else chosen
-    return judge(truth, keys_of(truth), candidates, shown, nulls or {})
+    return score_reconstruction(truth, keys_of(truth), candidates, shown, nulls or {})
 
 
 def strip(*values):
@@ -48,7 +55,7 @@ def test_pearson_by_hand():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_pearson_is_that_of_numpy(shape):
     """Over all pixels and channels, in float64, with chunks that do not divide the number of candidates."""
-    truth, candidates = images(3, shape), images(likeness.CHUNK + 7, shape, seed=1) - 0.5
+    truth, candidates = images(3, shape), images(image_similarity.CHUNK + 7, shape, seed=1) - 0.5
     found = pearson_matrix(truth, candidates)
     both = torch.cat([truth, candidates]).flatten(1).double().numpy()
     assert found.dtype == torch.float64
@@ -193,8 +200,10 @@ def test_no_score_depends_on_the_order_of_images():
     """Clients may come in any order; every image keeps its own scores."""
     truth, candidates = images(5), images(5) * 0.6 + 0.4 * images(5, seed=2)
     keys, order = keys_of(truth), torch.tensor([4, 2, 0, 3, 1])
-    found = judge(truth, keys, candidates, torch.arange(5), {"other": images(9, seed=4)})
-    mixed = judge(truth[order], [keys[row] for row in order], candidates, torch.arange(5), {"other": images(9, seed=4)})
+    found = score_reconstruction(truth, keys, candidates, torch.arange(5), {"other": images(9, seed=4)})
+    mixed = score_reconstruction(
+        truth[order], [keys[row] for row in order], candidates, torch.arange(5), {"other": images(9, seed=4)}
+    )
     assert (mixed.oracle, mixed.blind, mixed.nulls) == (found.oracle, found.blind, found.nulls)
     assert mixed.per_image == tuple(found.per_image[row] for row in order)
 
@@ -282,6 +291,6 @@ def test_an_image_cannot_be_in_the_truth_twice():
     """Nor can a candidate be shown twice."""
     truth = images(2)
     with pytest.raises(AssertionError):
-        judge(truth, [(1, 5, 0), (1, 5, 1)], truth, NOBODY, {})
+        score_reconstruction(truth, [(1, 5, 0), (1, 5, 1)], truth, NOBODY, {})
     with pytest.raises(AssertionError, match="serve two"):
         judged(truth, truth, torch.tensor([0, 0]))

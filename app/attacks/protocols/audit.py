@@ -22,8 +22,8 @@ from app.attacks.protocols.target_selection import TargetSelection, adaptation_n
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
 from app.errors import UserError
-from app.metrics.comparison import PairedDifference, compare_auc
 from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import roc_curve, tpr_at_fpr
 
 ControlPolicy = Literal["withhold", "warn", "skip"]

@@ -12,9 +12,9 @@ from typing import ClassVar
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, explained, unavailable
 from app.errors import UserError
+from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.resampling import BOOTSTRAP, Bootstrap
 from app.metrics.roc import Decision
 
 

@@ -14,9 +14,9 @@ from app.attacks.models import AttackedModel
 from app.attacks.protocols.base import capacity_rows, few, total_decision
 from app.attacks.targets import Models
 from app.errors import UserError
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
-from app.metrics.resampling import Bootstrap
 from app.metrics.roc import Decision, roc_curve
 from app.metrics.thresholds import best_threshold, decide
 from app.metrics.vulnerability import client_table

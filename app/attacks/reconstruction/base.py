@@ -113,16 +113,17 @@ class ReconstructionConditions:
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """What a picture of the result shows, side by side.
+class ImagePairs:
+    """Training images and their reconstructions, for the figures.
 
     Attributes:
         truth: images that were trained on.
-        found: (n, channels, height, width) best match of each, on the pixel scale, cut to it; nan where there is none.
+        reconstructions: (n, channels, height, width) best match of each training image, clipped to 0..1; NaN where an
+            image has none.
     """
 
     truth: Truth
-    found: Tensor
+    reconstructions: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ class ReconstructionFinding:
     Attributes:
         conditions: who attacked what.
         result: the scores, or why there are none; never a number in place of a result that does not exist.
-        pictures: originals and reconstructions, None where there is nothing to show.
+        pairs: training images and reconstructions; None where there are none.
         details: further numbers by name, such as how well the update was isolated.
         seconds: how long the attack took.
         failed: whether it broke down, which is not the same as finding nothing.
@@ -140,7 +141,7 @@ class ReconstructionFinding:
 
     conditions: ReconstructionConditions
     result: Reconstruction | NotAvailable
-    pictures: Pictures | None = None
+    pairs: ImagePairs | None = None
     details: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     failed: bool = False

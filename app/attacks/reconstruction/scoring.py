@@ -13,7 +13,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import (
     Candidates,
-    Pictures,
+    ImagePairs,
     ReconstructionConditions,
     ReconstructionFinding,
     Truth,
@@ -22,14 +22,14 @@ from app.attacks.reconstruction.base import (
 )
 from app.attacks.reconstruction.inversion.extraction import ImageExtraction
 from app.federation.parameters import ParameterSpace
-from app.metrics.likeness import CHUNK, standardised
-from app.metrics.reconstruction import RECOVERED, Reconstruction, judge, legacy_scores, matched_images
+from app.metrics.image_similarity import CHUNK, standardised
+from app.metrics.reconstruction import RECOVERED, Reconstruction, legacy_scores, matched_images, score_reconstruction
 from app.models.norms import uses_batch_statistics
 from app.seeding import torch_generator
 from datamodules.split import Membership
 
 
-def choose(candidates: Candidates, count: int) -> Tensor:
+def attackers_choice(candidates: Candidates, count: int) -> Tensor:
     """Positions of the candidates that an attacker without the truth would show, the surest first.
 
     Candidates that show what one chosen before them shows (Pearson RECOVERED or more) are passed over, and so are
@@ -51,7 +51,7 @@ def choose(candidates: Candidates, count: int) -> Tensor:
     return torch.tensor(chosen, dtype=torch.int64)
 
 
-def nulls_for(truth: Truth, others: Tensor, other_labels: Tensor, count: int) -> dict[str, Tensor]:
+def guesses_without_updates(truth: Truth, others: Tensor, other_labels: Tensor, count: int) -> dict[str, Tensor]:
     """Images that can be had without reading any update, by name; none that would be the truth itself or is empty.
 
     `batch mean` is the mean of the true images; a single image has none, as it would be its own mean. `class mean` is,
@@ -154,7 +154,7 @@ def legacy_details(
     }
 
 
-def assess(candidates: Candidates, truth: Truth, public: PublicKnowledge) -> tuple[Reconstruction, Pictures]:
+def assess(candidates: Candidates, truth: Truth, public: PublicKnowledge) -> tuple[Reconstruction, ImagePairs]:
     """Scores beside what anybody could have guessed, and the pictures that go with them.
 
     Args:
@@ -164,15 +164,15 @@ def assess(candidates: Candidates, truth: Truth, public: PublicKnowledge) -> tup
     """
     own = torch.from_numpy(public.auxiliary[:MOST_OTHERS])
     others, labels = public.store.batch(own, torch.float64)
-    nulls = nulls_for(truth, to_pixels(public.store, others).cpu(), labels.cpu(), len(candidates))
+    nulls = guesses_without_updates(truth, to_pixels(public.store, others).cpu(), labels.cpu(), len(candidates))
     keys = list(zip(truth.clients.tolist(), truth.samples.tolist(), truth.labels.tolist(), strict=True))
     images = candidates.images.double().cpu()
-    result = judge(truth.images, keys, images, choose(candidates, len(truth)), nulls)
-    return result, Pictures(truth, matched_images(images, result.per_image).clamp(0, 1))
+    result = score_reconstruction(truth.images, keys, images, attackers_choice(candidates, len(truth)), nulls)
+    return result, ImagePairs(truth, matched_images(images, result.per_image).clamp(0, 1))
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class ReconstructionScorer:
     """Reads images from updates and sets them beside what was trained on.
 
     Attributes:

@@ -47,9 +47,9 @@ def draw_reconstructions(finding: ReconstructionFinding, title: str) -> Figure:
         finding: one with scores and images.
         title: shown above the picture.
     """
-    assert finding.pictures is not None
+    assert finding.pairs is not None
     assert isinstance(finding.result, Reconstruction)
-    scores, truth, found = finding.result.per_image, finding.pictures.truth.images, finding.pictures.found
+    scores, truth, found = finding.result.per_image, finding.pairs.truth.images, finding.pairs.reconstructions
     order = sorted(range(len(scores)), key=lambda row: (-scores[row].pearson, scores[row].client, scores[row].sample))
     order = order[:MOST_IMAGES]
     told = _headline(finding.result, len(order), title)

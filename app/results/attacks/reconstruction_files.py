@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from app.attacks.reconstruction.base import Pictures, ReconstructionConditions, ReconstructionFinding
+from app.attacks.reconstruction.base import ImagePairs, ReconstructionConditions, ReconstructionFinding
 from app.errors import UserError
 from app.files import json_text, npz_bytes, replace_all, write_figure
 from app.metrics.intervals import Interval
@@ -91,7 +91,7 @@ class ReconstructionFiles:
         """Keep a finding: images in `<label>.npz` where there are any, the rest in `<label>.json`."""
         record = ReconstructionRecord.of(finding)
         text, images, picture = (self._path(record.label, kind) for kind in ("json", "npz", "png"))
-        contents = {} if finding.pictures is None else {images: _packed(finding.pictures)}
+        contents = {} if finding.pairs is None else {images: _packed(finding.pairs)}
         plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
         contents[text] = json_text(plain).encode()
         try:
@@ -166,11 +166,11 @@ def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
     yield from ((f"null/{null.name}", null.similarity.pearson_mean) for null in found.nulls)
 
 
-def _packed(pictures: Pictures) -> bytes:
+def _packed(pairs: ImagePairs) -> bytes:
     """The images and their keys as the content of an npz file."""
-    truth = pictures.truth
+    truth = pairs.truth
     keys = np.stack([part.cpu().numpy() for part in (truth.clients, truth.samples, truth.labels)], axis=1)
-    originals, found = (images.float().cpu().numpy() for images in (truth.images, pictures.found))
+    originals, found = (images.float().cpu().numpy() for images in (truth.images, pairs.reconstructions))
     return npz_bytes({"originals": originals, "reconstructions": found, "keys": keys.astype(np.int64)})
 
 

@@ -61,7 +61,7 @@ class ReconstructionResults:
         """Draw everything; returns the new pictures by label, `summary` for that of all results."""
         pictures = {}
         for finding in found:
-            if finding.pictures is not None and isinstance(finding.result, Reconstruction):
+            if finding.pairs is not None and isinstance(finding.result, Reconstruction):
                 label = finding.conditions.label
                 figure = draw_reconstructions(finding, f"{label}: {self._folder.name}")
                 pictures[label] = self._files.write_picture(label, figure)

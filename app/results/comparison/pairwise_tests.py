@@ -10,11 +10,10 @@ from statistics import fmean
 from scipy import stats
 
 from app.errors import UserError
-from app.metrics.comparison import PairedDifference, compare_auc
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import Interval
 from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.repetitions import compare_over_seeds
-from app.metrics.resampling import Bootstrap
+from app.metrics.paired_tests import PairedDifference, compare_auc, compare_over_seeds
 from app.results.comparison.rows import RowRuns, SeedValues
 from app.results.comparison.table import Measure
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
-from app.metrics.comparison import PairedDifference
 from app.metrics.membership import NotAvailable
-from app.metrics.repetitions import OVER_SEEDS, holm
+from app.metrics.paired_tests import OVER_SEEDS, PairedDifference, holm
 from app.results.comparison.table import Standing
 
 LEVEL = 0.04

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from app.metrics.comparison import PairedDifference
 from app.metrics.intervals import student_quantile
 from app.metrics.membership import NotAvailable
-from app.metrics.repetitions import pooled_p_values
+from app.metrics.paired_tests import PairedDifference, block_design_p_values
 from app.results.comparison.leakage_columns import leakage_columns
 from app.results.comparison.notes import attacks_of, cell_notes, numbered, table_notes
 from app.results.comparison.pairwise_tests import PairwiseTests
@@ -105,7 +104,7 @@ def _compared(
         pair = (int(first), int(second))
         return duels.compare(pair, (series[pair[0]], series[pair[1]]), measure)
 
-    pooled = pooled_p_values({str(number): each.by_seed for number, each in series.items()})
+    pooled = block_design_p_values({str(number): each.by_seed for number, each in series.items()})
     return {int(name): standing for name, standing in standings(means, lower, compare, pooled).items()}
 
 

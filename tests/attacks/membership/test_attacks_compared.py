@@ -11,9 +11,9 @@ from torch.optim import Adam
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings
 from app.federation.local_training import LocalTraining
-from app.metrics.comparison import compare_auc, compare_tpr
+from app.metrics.bootstrap import Bootstrap
 from app.metrics.membership import MembershipScores
-from app.metrics.resampling import Bootstrap
+from app.metrics.paired_tests import compare_auc, compare_tpr
 from app.models import MLP
 from datamodules import Digits, Holdout, Iid
 

@@ -16,7 +16,7 @@ from app.attacks.reconstruction.inversion.dense_layer import (
     first_dense,
     invert,
     purity,
-    trapped,
+    with_trap_weights,
 )
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
@@ -115,7 +115,7 @@ def test_traps_fill_the_clients_rows_only(net):
     space, layer = ParameterSpace(net), layer_of(net)
     theta = space.read(net)
     index = space.index({"hidden1": torch.arange(20, 50)})
-    vector = trapped(layer, space, TrapWeights(), index, theta, torch.Generator().manual_seed(1))
+    vector = with_trap_weights(layer, space, TrapWeights(), index, theta, torch.Generator().manual_seed(1))
     full = theta.clone()
     full[index] = vector
     weights = full[layer.weight.coordinates].view(100, 64)
@@ -132,7 +132,7 @@ def test_traps_replace_what_is_behind(net, output):
     space = ParameterSpace(net)
     theta, index = space.read(net), space.index({"hidden1": torch.arange(20, 50)})
     traps = TrapWeights(output=output, bias="trap")
-    vector = trapped(layer_of(net), space, traps, index, theta, torch.Generator().manual_seed(1))
+    vector = with_trap_weights(layer_of(net), space, traps, index, theta, torch.Generator().manual_seed(1))
     assert (vector != theta[index]).all() or output == "loud"
     head = next(block for block in space.blocks if block.name == "layers.classifier.weight")
     inside = (index >= head.start) & (index < head.start + head.size)
@@ -159,7 +159,7 @@ def test_trapped_batch_comes_back(net, images):
         draw = torch.Generator().manual_seed(seed)
         batch = torch.rand(10, 1, 8, 8, generator=draw)
         plain = TrapWeights(scale=0.9)
-        space.write(victim, trapped(layer, space, plain, everything, space.read(victim), draw))
+        space.write(victim, with_trap_weights(layer, space, plain, everything, space.read(victim), draw))
         before = space.read(victim)
         loss = cross_entropy(victim(batch), torch.arange(10))
         grads = torch.autograd.grad(loss, list(victim.parameters()))

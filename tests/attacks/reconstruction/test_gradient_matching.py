@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching, total_variation
-from app.attacks.reconstruction.inversion.second_derivatives import blurred_kinks
+from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
 from app.errors import UserError
-from app.metrics.likeness import pearson_matrix
+from app.metrics.image_similarity import pearson_matrix
 from app.models.base import DataShape
 from app.models.cnn import CNN
 from app.models.layers import SeededDropout
@@ -124,16 +124,16 @@ def test_kinks_are_blurred_in_the_second_derivative_alone():
     """Values and first derivatives keep their bits; afterwards the layers are the network's own."""
     net, image = pooled_net("CNN"), landscape(0)
     own, seen, out = list(net.modules()), gradient(net, image, torch.tensor([1])), net(image)
-    with blurred_kinks(net, 0.3):
+    with smoothed_second_derivatives(net, 0.3):
         assert list(net.modules()) != own
         # Not copied: a stand-in must give the gradient of the very network that is searched with.
         parts = torch.autograd.grad(cross_entropy(net(image), torch.tensor([1])), list(net.parameters()))
         assert torch.equal(torch.cat([part.reshape(-1) for part in parts]), seen)
         assert torch.equal(net(image), out)
     assert list(net.modules()) == own
-    with blurred_kinks(net, 0.0):
+    with smoothed_second_derivatives(net, 0.0):
         assert list(net.modules()) == own
-    with pytest.raises(KeyError), blurred_kinks(net, 0.3):
+    with pytest.raises(KeyError), smoothed_second_derivatives(net, 0.3):
         raise KeyError
     assert list(net.modules()) == own
 
@@ -141,7 +141,7 @@ def test_kinks_are_blurred_in_the_second_derivative_alone():
 def second_derivative(layer, values):
     """Derivative by the values of the sum of weighted first derivatives; the weights are 1, 2, 3, ..."""
     net, values = nn.Sequential(layer), values.clone().requires_grad_()
-    with blurred_kinks(net, 0.5):
+    with smoothed_second_derivatives(net, 0.5):
         (slope,) = torch.autograd.grad(net(values).sum(), values, create_graph=True)
         weights = torch.arange(1.0, 1 + values.numel(), dtype=values.dtype).view(values.shape)
         return torch.autograd.grad((weights * slope).sum(), values)[0]
@@ -163,11 +163,11 @@ def test_blurred_pools_pool_alike(settings):
     net = nn.Sequential(nn.MaxPool2d(**settings))
     maps = torch.randn(2, 3, 7, 9, generator=torch.Generator().manual_seed(0))
     expected = net(maps)
-    with blurred_kinks(net, 0.3):
+    with smoothed_second_derivatives(net, 0.3):
         assert not isinstance(net[0], nn.MaxPool2d)
         assert torch.equal(net(maps), expected)
     padded = nn.Sequential(nn.MaxPool2d(3, padding=1))
-    with blurred_kinks(padded, 0.3):
+    with smoothed_second_derivatives(padded, 0.3):
         assert isinstance(padded[0], nn.MaxPool2d)
 
 

@@ -11,7 +11,7 @@ from hidden_choice_kit import Blobs, factorised
 
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.model_query import ModelQuery
-from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion, subjects
+from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion, inverted_models
 from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
@@ -66,27 +66,27 @@ def test_an_upload_gives_its_clients_classes(memorised, tmp_path):
     (found,) = attack.findings(memorised)
     (untrained,) = attack.findings(world_with(tmp_path, lr=0.0))
     assert likeness(found) > likeness(untrained) + 0.3
-    assert found.pictures.truth.labels.tolist() == [0, 1]
+    assert found.pairs.truth.labels.tolist() == [0, 1]
     conditions = found.conditions
     assert (conditions.label, conditions.clients) == ("mi-face-client-0", (0,))
     assert (conditions.adversary, conditions.sees, conditions.round) == ("curious server", "one upload", 1)
     members = memorised.truth.members[0]
     pixels = memorised.knowledge.store.images[torch.from_numpy(members)].movedim(-1, 1).double()
     classes = memorised.knowledge.store.labels[torch.from_numpy(members)]
-    for label, image in zip((0, 1), found.pictures.truth.images, strict=True):
+    for label, image in zip((0, 1), found.pairs.truth.images, strict=True):
         assert torch.allclose(image.double(), pixels[classes == label].mean(dim=0), atol=1e-6)
 
 
 def test_the_client_with_the_most_samples_is_attacked_first(memorised):
     """Unless another is named; the released model is what it was."""
-    (usual,) = subjects(memorised, "mi-face", "uploads", None)
+    (usual,) = inverted_models(memorised, "mi-face", "uploads", None)
     assert usual.conditions.clients == (1,)
     assert usual.members.tolist() == sorted(memorised.truth.members[1].tolist())
-    (released,) = subjects(memorised, "mi-face", "global", None)
+    (released,) = inverted_models(memorised, "mi-face", "global", None)
     assert released.conditions.label == "mi-face"
     assert released.conditions.adversary == "anybody outside"
     assert torch.equal(released.model.vector, memorised.transcript.external_view().released())
-    (upload,) = subjects(memorised, "mi-face", "uploads", 1)
+    (upload,) = inverted_models(memorised, "mi-face", "uploads", 1)
     assert torch.equal(upload.model.vector, memorised.transcript.server_view().uploads(1)[1].payload)
 
 
@@ -97,7 +97,7 @@ def test_a_hidden_choice_is_read_twice(tmp_path):
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
     assert FactorChoice.what not in plain.conditions.notes
-    nets = [ModelQuery(world.knowledge).network(one.model) for one in subjects(world, "mi-face", "uploads", None)]
+    nets = [ModelQuery(world.knowledge).network(one.model) for one in inverted_models(world, "mi-face", "uploads", None)]
     assert not torch.equal(*(next(iter(net.factor_layers().values())).gates() for net in nets))
     assert len(list(ModelInversion(steps=1).findings(world))) == 1
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app.attacks.reconstruction.active.observations import Sent, observe
+from app.attacks.reconstruction.active.observations import SentModel, observe
 from app.attacks.reconstruction.active.rolling_model import MovedWindow
 from app.federation.channels.base import Aggregate
 from app.federation.parameters import ParameterSpace
@@ -40,7 +40,7 @@ def test_changes_are_added_up_by_weight(space, carries):
         total[index] += amount * change
         weight[index] += amount
         sums[index] += amount * (change + (got if carries == "values" else theta[index]))
-        sent.append(Sent(client, index, got, amount))
+        sent.append(SentModel(client, index, got, amount))
     aggregate = Aggregate(sums / weight, weight, 0.0, 3)
     seen = observe(plan, aggregate, theta, sent, carries)
     torch.testing.assert_close(seen.change, total, rtol=1e-12, atol=1e-12)
@@ -57,7 +57,9 @@ def test_coordinates_that_nobody_sent_did_not_move(space):
     weight = torch.zeros(space.size).double()
     weight[index] = 1.0
     aggregate = Aggregate(torch.full((space.size,), 7.0).double(), weight, 0.0, 1)
-    seen = observe(plan, aggregate, torch.zeros(space.size), [Sent(2, index, torch.zeros(len(index)), 1.0)], "values")
+    seen = observe(
+        plan, aggregate, torch.zeros(space.size), [SentModel(2, index, torch.zeros(len(index)), 1.0)], "values"
+    )
     assert set(torch.nonzero(seen.change).flatten().tolist()) == set(index.tolist())
 
 

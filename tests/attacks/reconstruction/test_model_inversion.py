@@ -16,7 +16,7 @@ from app.attacks.reconstruction.inversion.evaluator import train_evaluator
 from app.attacks.reconstruction.inversion.mi_face import MIFace
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
-from app.metrics.likeness import pearson_matrix
+from app.metrics.image_similarity import pearson_matrix
 from app.metrics.membership import NotAvailable
 from app.models.base import DataShape
 from app.models.cnn import CNN

@@ -151,7 +151,7 @@ def test_sent_values_are_added_up_over_unequal_submodels():
     server, _, _ = attacked(
         TrapServer(KEPT), (2, 2, 2), [0.5, 0.25, 0.25], method=ChannelSubset.preset("USR"), rounds=1
     )
-    update, theta = server._isolated, server.attack.announces(server._scene, 0)
+    update, theta = server._isolated, server.attack.announces(server._knowledge, 0)
     torch.testing.assert_close(update.sent, update.weight * theta[update.index].double())
     assert update.weight.unique().tolist() == [1.0, 2.0, 3.0]
 

@@ -112,7 +112,7 @@ def test_convergence_error_is_what_richer_clients_still_do():
     changes = {}
     for client, vector, coordinates in recorder.updates[-4:]:
         full = torch.zeros(federation.space.size, dtype=torch.float64)
-        sent = server.attack.sends(server._scene, 0, client, coordinates)
+        sent = server.attack.sends(server._knowledge, 0, client, coordinates)
         full[coordinates] = vector.double() - sent.double()
         changes[client] = full[index]
     off = server._isolated.change - changes[1]

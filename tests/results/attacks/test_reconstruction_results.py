@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from tracking_kit import Experiment
 
-from app.attacks.reconstruction.base import Pictures, ReconstructionConditions, ReconstructionFinding, Truth
+from app.attacks.reconstruction.base import ImagePairs, ReconstructionConditions, ReconstructionFinding, Truth
 from app.errors import UserError
 from app.metrics.membership import NotAvailable
-from app.metrics.reconstruction import judge, matched_images
+from app.metrics.reconstruction import matched_images, score_reconstruction
 from app.results.attacks.reconstruction_figures import FRAME, draw_reconstructions, draw_summary
 from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
 from app.results.attacks.reconstruction_report import COLUMNS, LINE, NO_BETTER, rows, table
@@ -36,9 +36,9 @@ def finding(label="rolling.2", count=4, exact=2, shape=(1, 8, 8), candidates=Non
     keys = [(3 + row % 2, 100 + row, row % 2) for row in range(count)]
     guesses = {"batch mean": pictures.mean(dim=0, keepdim=True).expand_as(pictures)} if others else {}
     guesses |= {f"best of {others} others": torch.rand(others, *shape, generator=source)} if others else {}
-    result = judge(pictures, keys, offered, torch.arange(len(offered))[:2], guesses)
+    result = score_reconstruction(pictures, keys, offered, torch.arange(len(offered))[:2], guesses)
     conditions = ReconstructionConditions("rolling", label, "malicious server", "sums of updates", 2, (3, 4), notes)
-    found = Pictures(truth, matched_images(offered, result.per_image))
+    found = ImagePairs(truth, matched_images(offered, result.per_image))
     return ReconstructionFinding(conditions, result, found, {"isolation error": 1e-7, "none": math.nan}, 1.5)
 
 
@@ -77,8 +77,8 @@ def test_everything_comes_back(files):
     assert record.details["isolation error"] == 1e-7
     assert math.isnan(record.details["none"])
     kept = files.images("rolling.2")
-    assert np.array_equal(kept.originals, found.pictures.truth.images.numpy())
-    assert np.array_equal(kept.reconstructions, found.pictures.found.numpy(), equal_nan=True)
+    assert np.array_equal(kept.originals, found.pairs.truth.images.numpy())
+    assert np.array_equal(kept.reconstructions, found.pairs.reconstructions.numpy(), equal_nan=True)
     assert np.isnan(kept.reconstructions).any(axis=(1, 2, 3)).sum() == 1
     assert kept.keys.tolist() == [[3, 100, 0], [4, 101, 1], [3, 102, 0], [4, 103, 1]]
 
@@ -217,7 +217,7 @@ def test_pairs_are_drawn_best_first(shape):
         upper, lower = figure.axes[2 * place : 2 * place + 2]
         score = found.result.per_image[row]
         assert upper.get_title() == f"client {score.client}\nsample {score.sample}"
-        picture = found.pictures.truth.images[row].numpy()
+        picture = found.pairs.truth.images[row].numpy()
         shown = np.moveaxis(picture, 0, -1) if shape[0] == 3 else picture.mean(axis=0)
         assert np.array_equal(upper.images[0].get_array(), shown)
         framed = [patch for patch in lower.patches if to_hex(patch.get_edgecolor()) == FRAME]

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.metrics.comparison import PairedDifference
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
-from app.metrics.repetitions import OVER_SEEDS, compare_over_seeds, pooled_p_values
+from app.metrics.paired_tests import OVER_SEEDS, PairedDifference, block_design_p_values, compare_over_seeds
 from app.results.comparison.standings import standings
 
 DRAWS = 4000
@@ -26,7 +25,7 @@ def over_seeds(values, lower_is_better, pool=True):
     def compare(first, second):
         return compare_over_seeds(rows[first], rows[second], lower_is_better)
 
-    return standings(means, lower_is_better, compare, pooled_p_values(rows) if pool else None)
+    return standings(means, lower_is_better, compare, block_design_p_values(rows) if pool else None)
 
 
 def many_over_seeds(values, lower_is_better):

@@ -10,11 +10,11 @@ from figure_kit import clashes, data_of, figures, panels, table_of, texts, value
 from run_kit import train
 from store_kit import labels, make_record, make_store, rebuilt
 
-from app.attacks.reconstruction.base import Pictures, Truth
+from app.attacks.reconstruction.base import ImagePairs, Truth
 from app.federation.channels.base import Message
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
-from app.metrics.reconstruction import judge
+from app.metrics.reconstruction import score_reconstruction
 from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
 from app.results.attacks.representation_files import RepresentedSamples, write_representations
 from app.results.figures.cost import bytes_ratios, cost
@@ -122,12 +122,12 @@ def images_of(recovered, of=12):
     images, noise = torch.rand(2, of, 1, 4, 4, generator=source)
     found = torch.where((torch.arange(of) < recovered).view(-1, 1, 1, 1), images, noise)
     keys = [(0, row, row % 3) for row in range(of)]
-    result = judge(images, keys, found, torch.arange(of), {})
+    result = score_reconstruction(images, keys, found, torch.arange(of), {})
     found = found.clone()
     found[-1] = float("nan")
     ids = torch.arange(of)
     truth = Truth(images, torch.zeros(of, dtype=torch.long), ids, ids % 3)
-    return replace(rebuilt(recovered, of), result=result, pictures=Pictures(truth, found))
+    return replace(rebuilt(recovered, of), result=result, pairs=ImagePairs(truth, found))
 
 
 def test_images_are_shown_in_pairs(tmp_path):

@@ -18,7 +18,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.base import ReconstructionAttack
-from app.attacks.reconstruction.inversion.dense_layer import DenseLayer, first_dense, trapped
+from app.attacks.reconstruction.inversion.dense_layer import DenseLayer, first_dense, with_trap_weights
 from app.errors import Problem
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import Plan
@@ -73,14 +73,14 @@ class ServerKnowledge:
         shape = self.public.store.shape
         return first_dense(self.space, shape.channels * shape.height * shape.width)
 
-    def trapped(self, traps: TrapWeights, index: Tensor) -> Tensor:
+    def with_trap_weights(self, traps: TrapWeights, index: Tensor) -> Tensor:
         """A client's coordinates with trap weights, the same for the same coordinates; the honest ones without bait."""
         layer = self.dense
         if not self.baited or not isinstance(layer, DenseLayer):
             return self.theta[index.cpu()]
         draw = torch_generator(self.public.seed, "traps", self.first)
         calibration = self.calibration if traps.bias == "calibrated" else None
-        return trapped(layer, self.space, traps, index.cpu(), self.theta, draw, calibration)
+        return with_trap_weights(layer, self.space, traps, index.cpu(), self.theta, draw, calibration)
 
 
 class ActiveAttack(ReconstructionAttack):
@@ -140,23 +140,23 @@ class ActiveAttack(ReconstructionAttack):
         return None
 
     @abstractmethod
-    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What a client gets in a stage of the attack, 0 for its first round."""
 
-    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
+    def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
         """The model (server's size) that it claims to send to everybody, and would commit to."""
-        return scene.theta
+        return knowledge.theta
 
-    def believes(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def believes(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What the server takes a client's weights for when it works with the sum; what it sent, unless it forgets."""
-        return self.sends(scene, stage, client, index)
+        return self.sends(knowledge, stage, client, index)
 
     @abstractmethod
-    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
 
     def isolated(
-        self, scene: ServerKnowledge, stage: int, seen: Observation, coordinates: Tensor, change: Tensor
+        self, knowledge: ServerKnowledge, stage: int, seen: Observation, coordinates: Tensor, change: Tensor
     ) -> IsolatedUpdate:
         """An update at the coordinates of a mask (bool), with what the attacked clients were sent in that stage.
 
@@ -170,11 +170,11 @@ class ActiveAttack(ReconstructionAttack):
         clients, index = self.present(seen), torch.nonzero(coordinates).flatten()
         weight, sent = torch.zeros_like(change), torch.zeros_like(change)
         for client in clients:
-            held, got = seen.plan.index(client).cpu(), self.sends(scene, stage, client, seen.plan.index(client))
+            held, got = seen.plan.index(client).cpu(), self.sends(knowledge, stage, client, seen.plan.index(client))
             weight[held] += seen.weights[client]
             sent[held] += seen.weights[client] * got.double()
         widest = max(clients, key=seen.plan.rate)
         own = seen.plan.index(widest).cpu()
-        model = self.sends(scene, stage, widest, own)
-        round_ = scene.first + stage
+        model = self.sends(knowledge, stage, widest, own)
+        round_ = knowledge.first + stage
         return IsolatedUpdate(clients, round_, index, change[index], weight[index], sent[index], own, model)

@@ -69,18 +69,18 @@ class ConvergenceRate(ActiveAttack):
         )
         return bool(moved < self.tolerance * length)
 
-    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """Trap weights for the attacked cohort, the honest model for all others."""
-        if client in self.targets(scene.plan(stage)):
-            return scene.trapped(self.traps, index)
-        return scene.theta[index.cpu()]
+        if client in self.targets(knowledge.plan(stage)):
+            return knowledge.with_trap_weights(self.traps, index)
+        return knowledge.theta[index.cpu()]
 
-    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round on the coordinates that the attacked clients and richer ones train."""
         coordinates = self._readable(seen[0])
         if not coordinates.any():
             return NotAvailable("every weight of the attacked clients is also trained by poorer ones")
-        return self.isolated(scene, 0, seen[0], coordinates, seen[0].change)
+        return self.isolated(knowledge, 0, seen[0], coordinates, seen[0].change)
 
     def _readable(self, seen: Observation) -> Tensor:
         """(coordinates) bool: trained by all attacked clients, and by nobody poorer."""

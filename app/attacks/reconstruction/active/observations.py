@@ -66,7 +66,7 @@ class IsolatedUpdate:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SentModel:
     """What the server sent to one client whose update is in the sum.
 
     Attributes:
@@ -116,7 +116,9 @@ class Observation:
         return count
 
 
-def observe(plan: Plan, aggregate: Aggregate, theta: Tensor, sent: Iterable[Sent], carries: Carries) -> Observation:
+def observe(
+    plan: Plan, aggregate: Aggregate, theta: Tensor, sent: Iterable[SentModel], carries: Carries
+) -> Observation:
     """Turn the mean of a round into the sum of the clients' changes.
 
     Args:

@@ -153,31 +153,31 @@ class RollingModel(ActiveAttack):
         """A moved window in the second round, where the whole update is wanted."""
         return None if self.scope == "node" else MovedWindow(method, before, after, self.targets(after))
 
-    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
-        if stage == 1 and client in self.targets(scene.plan(stage)):
-            return scene.trapped(self.traps, index)
-        return self.announces(scene, stage)[index.cpu()]
+        if stage == 1 and client in self.targets(knowledge.plan(stage)):
+            return knowledge.with_trap_weights(self.traps, index)
+        return self.announces(knowledge, stage)[index.cpu()]
 
-    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
+    def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
         """What all but the attacked clients get."""
         if self.others == "frozen":
-            return scene.theta
+            return knowledge.theta
         noisy = bool(self.noise) and stage == 1
         name = "constant with noise" if noisy else "constant"
-        if name not in scene.models:
-            constant = torch.full_like(scene.theta, self.fill)
-            scene.models[name] = constant + self._noise(scene) if noisy else constant
-        return scene.models[name]
+        if name not in knowledge.models:
+            constant = torch.full_like(knowledge.theta, self.fill)
+            knowledge.models[name] = constant + self._noise(knowledge) if noisy else constant
+        return knowledge.models[name]
 
-    def believes(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def believes(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """What was sent; without the noise where it is forgotten."""
-        sent = self.sends(scene, stage, client, index)
-        attacked = client in self.targets(scene.plan(stage))
+        sent = self.sends(knowledge, stage, client, index)
+        attacked = client in self.targets(knowledge.plan(stage))
         forgets = self.noise and self.own_noise == "forgotten" and stage == 1 and not attacked
         return torch.full_like(sent, self.fill) if forgets else sent
 
-    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The difference of the sums on weights that the attacked clients enter and nobody else enters or leaves."""
         before, after = seen
         attacked, present = self.targets(after.plan), self.present(after)
@@ -188,16 +188,16 @@ class RollingModel(ActiveAttack):
             return NotAvailable(
                 "no weight has the attacked clients in the second round alone and all others in both or in neither"
             )
-        return self.isolated(scene, 1, after, coordinates, after.change - before.change)
+        return self.isolated(knowledge, 1, after, coordinates, after.change - before.change)
 
-    def _noise(self, scene: ServerKnowledge) -> Tensor:
+    def _noise(self, knowledge: ServerKnowledge) -> Tensor:
         """(weights) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
-        draw = torch_generator(scene.public.seed, "cover noise", scene.first)
-        noise = torch.rand(scene.space.size, generator=draw, dtype=torch.float32).to(scene.theta) * 2 - 1
-        first = scene.space.blocks[0].name.rpartition(".")[0] + "."
-        for block in scene.space.blocks:
+        draw = torch_generator(knowledge.public.seed, "cover noise", knowledge.first)
+        noise = torch.rand(knowledge.space.size, generator=draw, dtype=torch.float32).to(knowledge.theta) * 2 - 1
+        first = knowledge.space.blocks[0].name.rpartition(".")[0] + "."
+        for block in knowledge.space.blocks:
             silent = self.noised == "first-layer" and not block.name.startswith(first)
             noise[block.coordinates] *= (
-                0.0 if silent or block.start >= scene.space.trainable else self.noise * abs(self.fill)
+                0.0 if silent or block.start >= knowledge.space.trainable else self.noise * abs(self.fill)
             )
         return noise

@@ -40,16 +40,16 @@ class TrapServer(ActiveAttack):
         """Everybody."""
         return tuple(sorted(plan.participants))
 
-    def announces(self, scene: ServerKnowledge, stage: int) -> Tensor:
+    def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
         """The manipulated model: what it sends is what it says."""
-        if self.name not in scene.models:
-            scene.models[self.name] = scene.trapped(self.traps, torch.arange(scene.space.size))
-        return scene.models[self.name]
+        if self.name not in knowledge.models:
+            knowledge.models[self.name] = knowledge.with_trap_weights(self.traps, torch.arange(knowledge.space.size))
+        return knowledge.models[self.name]
 
-    def sends(self, scene: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+    def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         """The client's coordinates of the manipulated model."""
-        return self.announces(scene, stage)[index.cpu()]
+        return self.announces(knowledge, stage)[index.cpu()]
 
-    def isolate(self, scene: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
         """The sum of the round, as it is."""
-        return self.isolated(scene, 0, seen[0], seen[0].holders(seen[0].clients) > 0, seen[0].change)
+        return self.isolated(knowledge, 0, seen[0], seen[0].holders(seen[0].clients) > 0, seen[0].change)

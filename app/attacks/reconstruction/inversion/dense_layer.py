@@ -148,7 +148,7 @@ def first_dense(space: ParameterSpace, inputs: int) -> DenseLayer | str:
     return DenseLayer(first, bias)
 
 
-def trapped(
+def with_trap_weights(
     layer: DenseLayer,
     space: ParameterSpace,
     traps: TrapWeights,

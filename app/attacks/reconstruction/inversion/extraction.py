@@ -157,4 +157,4 @@ def _gradient(update: IsolatedUpdate, training: LinearTraining, parameters: int)
     return gradient, known
 
 
-DEFAULT_READING = DenseRatio()
+DEFAULT_EXTRACTION = DenseRatio()

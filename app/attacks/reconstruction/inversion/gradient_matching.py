@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
-from app.attacks.reconstruction.inversion.second_derivatives import blurred_kinks
+from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
 from app.errors import Problem, UserError, raise_all
 from app.models.base import DataShape
 from app.models.layers import SeededDropout
@@ -27,7 +27,7 @@ DECAY = (3 / 8, 5 / 8, 7 / 8)
 
 
 @dataclass(frozen=True, eq=False)
-class Matched:
+class OptimisedImages:
     """Images that an optimisation ended with.
 
     Attributes:
@@ -117,7 +117,7 @@ class GradientMatching:
         high: Tensor,
         generator: torch.Generator,
         progress: bool = False,
-    ) -> Matched:
+    ) -> OptimisedImages:
         """The batch that was found; its order means nothing.
 
         Args:
@@ -141,14 +141,14 @@ class GradientMatching:
         box, size = Box.of(low, high, like), (count, shape.channels, shape.height, shape.width)
         best: tuple[float, Tensor] | None = None
         bar = search_bar("gradient matching", self.steps * self.restarts, progress)
-        with as_clients_train(net), blurred_kinks(net, self.blur), bar:
+        with as_clients_train(net), smoothed_second_derivatives(net, self.blur), bar:
             for _ in range(self.restarts):
                 images = noise(size, like, generator)
                 distance = self._search(target, images, box, bar)
                 if best is None or distance < best[0]:
                     best = (distance, images)
         assert best is not None
-        return Matched(best[1], sought, torch.full((count,), best[0], dtype=like.dtype, device=like.device))
+        return OptimisedImages(best[1], sought, torch.full((count,), best[0], dtype=like.dtype, device=like.device))
 
     def _labels(self, net: nn.Module, gradient: Tensor, count: int, labels: Tensor | None, classes: int) -> Tensor:
         if self.labels == "inferred":

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.gradient_matching import (
     Box,
-    Matched,
+    OptimisedImages,
     noise,
     search_bar,
     search_problems,
@@ -84,7 +84,7 @@ class MIFace:
         start: Tensor | None,
         generator: torch.Generator,
         progress: bool = False,
-    ) -> Matched:
+    ) -> OptimisedImages:
         """One image for every label.
 
         Args:
@@ -101,12 +101,12 @@ class MIFace:
         like = next(net.parameters())
         sought, box = labels.to(like.device), Box.of(low, high, like)
         size = (len(labels), shape.channels, shape.height, shape.width)
-        best: Matched | None = None
+        best: OptimisedImages | None = None
         with _frozen(net), search_bar("model inversion", self.steps * self.restarts, progress) as bar:
             for restart in range(self.restarts):
                 images = self._start(size, box, start, restart, like, generator)
                 losses = self._search(net, images, sought, box, bar)
-                best = self._better(best, Matched(images, sought, losses))
+                best = self._better(best, OptimisedImages(images, sought, losses))
         assert best is not None
         return best
 
@@ -152,14 +152,14 @@ class MIFace:
         loss = loss + self.l2 * images.square().flatten(1).sum(dim=1) + self.tv * total_variation(images)
         return loss + self.penalty(net, images) / len(images)
 
-    def _better(self, best: Matched | None, found: Matched) -> Matched:
+    def _better(self, best: OptimisedImages | None, found: OptimisedImages) -> OptimisedImages:
         if best is None:
             return found
         won = found.losses < best.losses
         if self.together:
             won = (found.losses.sum() < best.losses.sum()).expand_as(won)
         images = torch.where(won.view(-1, 1, 1, 1), found.images, best.images)
-        return Matched(images, best.labels, torch.where(won, found.losses, best.losses))
+        return OptimisedImages(images, best.labels, torch.where(won, found.losses, best.losses))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from app.attacks.reconstruction.base import (
 )
 from app.attacks.reconstruction.inversion.deep_inversion import DeepInversion
 from app.attacks.reconstruction.inversion.evaluator import Evaluator, train_evaluator
-from app.attacks.reconstruction.inversion.gradient_matching import Matched
+from app.attacks.reconstruction.inversion.gradient_matching import OptimisedImages
 from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.reconstruction.scoring import assess
@@ -60,7 +60,9 @@ class InvertedModel:
     members: Ids
 
 
-def subjects(world: AuditContext, attack: str, target: TargetKind, client: int | None) -> Iterator[InvertedModel]:
+def inverted_models(
+    world: AuditContext, attack: str, target: TargetKind, client: int | None
+) -> Iterator[InvertedModel]:
     """What an attack of that name inverts.
 
     Args:
@@ -156,7 +158,7 @@ class ModelInversion(PassiveAttack):
     def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
         """An image per class, beside the mean of the class's training images: one result for every reading."""
         oracle = ModelQuery(world.knowledge)
-        for subject in subjects(world, self.name, self.target, self.client):
+        for subject in inverted_models(world, self.name, self.target, self.client):
             yield self._of(world, oracle, subject)
 
     def _of(self, world: AuditContext, oracle: ModelQuery, subject: InvertedModel) -> ReconstructionFinding:
@@ -178,7 +180,7 @@ class ModelInversion(PassiveAttack):
         details = _details(world, members, found, pixels, labels)
         return ReconstructionFinding(conditions, *assess(candidates, truth, world.knowledge), details)
 
-    def _images(self, world: AuditContext, net: torch.nn.Module, labels: Tensor) -> Matched:
+    def _images(self, world: AuditContext, net: torch.nn.Module, labels: Tensor) -> OptimisedImages:
         public = world.knowledge
         low, high = pixel_bounds(public.store)
         own = public.store.batch(torch.from_numpy(public.auxiliary[:MOST_PER_SET]), public.dtype)[0]
@@ -236,7 +238,7 @@ def _class_means(world: AuditContext, members: np.ndarray, labels: Tensor) -> Tr
 
 
 def _details(
-    world: AuditContext, members: np.ndarray, found: Matched, pixels: Tensor, labels: Tensor
+    world: AuditContext, members: np.ndarray, found: OptimisedImages, pixels: Tensor, labels: Tensor
 ) -> dict[str, float]:
     """How much nearer the reconstructions are to training images than to others, and whether they show their class."""
     evaluator = train_evaluator(world.knowledge)

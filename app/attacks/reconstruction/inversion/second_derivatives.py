@@ -117,7 +117,7 @@ def _blurred(layer: nn.Module, blur: float) -> nn.Module | None:
 
 
 @contextmanager
-def blurred_kinks(net: nn.Module, blur: float) -> Iterator[None]:
+def smoothed_second_derivatives(net: nn.Module, blur: float) -> Iterator[None]:
     """Within it ReLU and max-pool have a second derivative; values and first derivatives are what they were.
 
     Args:

@@ -11,7 +11,7 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import ReconstructionAttack, ReconstructionConditions, ReconstructionFinding
 from app.attacks.reconstruction.inversion.extraction import DenseRatio, ImageExtraction, Matching
-from app.attacks.reconstruction.scoring import Judge
+from app.attacks.reconstruction.scoring import ReconstructionScorer
 from app.federation.parameters import ParameterSpace
 from app.federation.transcript import Upload
 from app.metrics.membership import NotAvailable
@@ -64,8 +64,8 @@ class UploadInversion(PassiveAttack):
         if reason is not None or upload is None:
             yield ReconstructionFinding(conditions, NotAvailable(str(reason)))
             return
-        judge = Judge(self.reading, world.knowledge, world.truth)
-        yield from judge.findings(conditions, self._update(world, round_, upload, space), {})
+        scorer = ReconstructionScorer(self.reading, world.knowledge, world.truth)
+        yield from scorer.findings(conditions, self._update(world, round_, upload, space), {})
 
     def _why_not(
         self, world: AuditContext, round_: int, client: int, upload: Upload | None, space: ParameterSpace

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from app.errors import Problem, raise_all
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
-from app.metrics.roc import ROUND_OFF
 from app.seeding import numpy_generator
 
 Unit = Literal["row", "client"]
@@ -67,14 +66,6 @@ class Ranking:
         found, alarms = self._counts(weights)
         doubled = np.sum(np.diff(alarms, axis=1) * (found[:, 1:] + found[:, :-1]), axis=1)
         return _divide(doubled, 2 * found[:, -1] * alarms[:, -1])
-
-    def tpr(self, weights: Weights, target: float) -> Array:
-        """TPR of every resample at its last point with FPR not above the target; NaN where a class is missing."""
-        found, alarms = self._counts(weights)
-        allowed = np.floor(target * alarms[:, -1] + ROUND_OFF)
-        point = np.sum(alarms <= allowed[:, None], axis=1) - 1
-        rate = _divide(found[np.arange(point.size), point], found[:, -1])
-        return np.where(alarms[:, -1] > 0, rate, math.nan)
 
     def _counts(self, weights: Weights) -> tuple[Weights, Weights]:
         """True and false positives of every resample at every point of its curve, from 0 on."""
