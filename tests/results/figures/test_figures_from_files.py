@@ -140,7 +140,7 @@ def test_images_are_shown_in_pairs(tmp_path):
     [axes] = panels(figure)
     shown = [image.get_array() for image in axes.images]
     assert len(shown) in (19, 20)  # the image that did not come back may be among the first ten
-    originals = finding.pictures.truth.images[:3, 0].numpy()
+    originals = finding.pairs.truth.images[:3, 0].numpy()
     for pair in range(3):
         np.testing.assert_allclose(shown[2 * pair][..., 0], shown[2 * pair + 1][..., 0])
         assert any(np.allclose(shown[2 * pair][..., 0], image) for image in originals)
