@@ -97,7 +97,9 @@ def test_a_hidden_choice_is_read_twice(tmp_path):
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
     assert FactorChoice.what not in plain.conditions.notes
-    nets = [ModelQuery(world.knowledge).network(one.model) for one in inverted_models(world, "mi-face", "uploads", None)]
+    nets = [
+        ModelQuery(world.knowledge).network(one.model) for one in inverted_models(world, "mi-face", "uploads", None)
+    ]
     assert not torch.equal(*(next(iter(net.factor_layers().values())).gates() for net in nets))
     assert len(list(ModelInversion(steps=1).findings(world))) == 1
 
