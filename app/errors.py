@@ -42,8 +42,7 @@ class UserError(Exception):
         return cls(Problem(cause, consequence, remedy))
 
 
-def raise_all(problems: Iterable[Problem]) -> None:
-    """Raise one error that lists every problem, or return when there is none."""
-    found = tuple(problems)
-    if found:
-        raise UserError(*found)
+def raise_all(*groups: Iterable[Problem]) -> None:
+    """Raise one error that lists every problem of all groups; return where there is none."""
+    if problems := [problem for group in groups for problem in group]:
+        raise UserError(*problems)

@@ -19,7 +19,7 @@ from app.federation.execution.distributed import precise
 
 
 class ServerOptimizer(torch.optim.Optimizer):
-    """Base of the server optimisers. `move` works on the flat vector of parameters in double precision."""
+    """Base of the server optimisers: torch optimisers over the server's network that step once per round."""
 
     needs_received_loss: ClassVar[bool] = False
     """Whether clients must report the loss of the received model on their training set."""
@@ -28,11 +28,11 @@ class ServerOptimizer(torch.optim.Optimizer):
         super().__init__(parameters, {})
 
     def weigh(self, update: Update) -> None:
-        """Adjust the weight of one update before it is sent."""
+        """Adjust the weight of one update before it is uploaded."""
 
     @abstractmethod
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """Next parameters from the present ones and the aggregate (both cut to the parameters).
+        """Next parameters from the current ones and the aggregate, as flat vectors in double precision.
 
         `memory` persists between rounds; what is not in it yet starts at zero.
         """
@@ -65,13 +65,12 @@ class FedAvg(ServerOptimizer):
 
         Args:
             parameters: the server's parameters.
-            lr: server learning rate; 1 takes the mean as it is.
+            lr: server learning rate; 1 takes the mean of the clients as it is.
         """
         super().__init__(parameters)
         self.lr = lr
 
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """theta + lr (mean - theta); exactly the mean for lr = 1."""
         return aggregate.mean if self.lr == 1.0 else theta + self.lr * (aggregate.mean - theta)
 
 
@@ -90,7 +89,6 @@ class FedAvgM(ServerOptimizer):
         self.lr, self.momentum = lr, momentum
 
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """m = beta m + (mean - theta); theta + eta m."""
         step = aggregate.mean - theta
         memory["momentum"] = self.momentum * memory.get("momentum", torch.zeros_like(step)) + step
         return theta + self.lr * memory["momentum"]
@@ -118,7 +116,6 @@ class FedAdam(ServerOptimizer):
         self.lr, self.betas, self.tau = lr, betas, tau
 
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """theta + eta m / (sqrt(v) + tau)."""
         step = aggregate.mean - theta
         zero = torch.zeros_like(step)
         memory["first"] = self.betas[0] * memory.get("first", zero) + (1 - self.betas[0]) * step
@@ -140,7 +137,7 @@ class QFFL(ServerOptimizer):
 
         Args:
             parameters: the server's parameters.
-            q: fairness; 0 is the plain mean, larger values equalise the clients' losses.
+            q: fairness, at least 0; 0 is the plain mean, larger values equalise the clients' losses.
         """
         super().__init__(parameters)
         self.q = q
@@ -154,7 +151,7 @@ class QFFL(ServerOptimizer):
         update.weight = loss**self.q
 
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """theta - sum_k F_k^q (theta - theta_k) / (lr sum_k h_k): the learning rate cancels against `curvature`."""
+        """theta - sum_k F_k^q (theta - theta_k) / (lr sum_k h_k); the learning rate cancels against `curvature`."""
         return theta - aggregate.weight * (theta - aggregate.mean) / aggregate.curvature
 
 

@@ -34,7 +34,7 @@ class LocalScore:
     Attributes:
         client: client id.
         score: counts on its test set.
-        own: whether the client has private values of its own; always False for networks without private coordinates.
+        own: whether the client has trained private values; always False for networks without private coordinates.
     """
 
     client: int
@@ -43,18 +43,13 @@ class LocalScore:
 
 
 class AllClients:
-    """Evaluates all clients, participants or not, with the server's present model and what each keeps to itself.
+    """Evaluates all clients, participants or not, with the server's current model and their private values.
 
-    A client that has never taken part in a round has nothing of its own, and uses the server's model as it is.
+    A client that has never taken part in a round has no private values, and uses the server's model as it is. The plan
+    of the round (0-based) tells how wide a network each client uses.
     """
 
     def __init__(self, federation: FederatedModule, round_: int) -> None:
-        """Look at the federation as it is now.
-
-        Args:
-            federation: in training, at the end of a round.
-            round_: 0-based number of that round, whose plan tells who trains how wide a network.
-        """
         self._federation = federation
         self._plan = federation.plan_of(round_)
         self._theta = federation.space.read(federation.net)
@@ -62,21 +57,20 @@ class AllClients:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What can be compared: only clients with a private part can be given another one."""
+        """Private values that can be compared; without private coordinates there is nothing to exchange."""
         return ("own", "another", "mean", "none") if self._federation.personal else ("own",)
 
     def scores(self, choice: Choice = "own") -> tuple[LocalScore, ...]:
-        """Every client with a test set, by id; the same on all processes."""
+        """Scores of all clients with a test set, by id; equal on all processes."""
         return self._gathered(lambda client: self._vector(client, self._values(client, choice)))
 
     def fine_tuned(self) -> tuple[LocalScore, ...]:
-        """The same after one more local training of every client, of which nothing is sent."""
+        """The same after one more local training of every client, which is not uploaded."""
         tasks = (self._task(client, self._started(client)) for client in self._share())
         return self._scored(self._trained(self._undefended(), tasks))
 
     @property
     def _clients(self) -> tuple[int, ...]:
-        """Who is evaluated: all clients that belong to the federation."""
         return self._federation.client_pool.present
 
     def _share(self) -> list[int]:
@@ -86,13 +80,12 @@ class AllClients:
         return tested[federation.global_rank :: federation.trainer.world_size]
 
     def _gathered(self, model: Callable[[int], Tensor]) -> tuple[LocalScore, ...]:
-        """Scores of the clients' models, which are made one at a time: a federation may have thousands."""
+        """Scores of the clients' models, which are built one at a time: a federation may have thousands."""
         clients = self._share()
         scores = self._federation.executor.map(lambda client: self._score(client, model(client)), clients)
         return self._listed(zip(clients, scores, strict=True))
 
     def _scored(self, vectors: Iterable[tuple[int, Tensor]]) -> tuple[LocalScore, ...]:
-        """Scores of models that come one after the other."""
         return self._listed((client, self._score(client, vector)) for client, vector in vectors)
 
     def _listed(self, scores: Iterable[tuple[int, Score]]) -> tuple[LocalScore, ...]:
@@ -101,7 +94,7 @@ class AllClients:
         return tuple(sorted((one for part in gather(own) for one in part), key=lambda one: one.client))
 
     def _vector(self, client: int, values: Tensor | None) -> Tensor:
-        """The client's model; without values of its private coordinates, those of the server."""
+        """The client's model; where `values` of the private coordinates are missing, with the server's."""
         index = self._plan.index(client)
         vector = self._theta[index]
         if values is not None:
@@ -118,15 +111,14 @@ class AllClients:
 
     @cached_property
     def _mean(self) -> Tensor:
-        """Mean of the private parts of all clients that have one."""
         personal = self._federation.personal
         return torch.stack([personal.of(holder) for holder in personal.clients]).mean(dim=0)
 
     @cached_property
     def _partners(self) -> dict[int, int]:
-        """With whom clients exchange their private parts: another of their group, since groups differ anyway.
+        """The client with which each client exchanges its private values: another one of its group.
 
-        The only holder of a group exchanges with the next client of any group, or, if all alone, with itself.
+        The only holder of a group exchanges with the next client of any group, or, if there is none, with itself.
         """
         federation = self._federation
         order = numpy_generator(federation.seed, "exchange").permutation(federation.personal.clients).tolist()
@@ -152,12 +144,12 @@ class AllClients:
             return score(net, store, federation.data.test_indices(client), size)
 
     def _undefended(self) -> LocalContext:
-        """How clients train for themselves: defenses have no part in it, since nothing leaves the client."""
+        """Local training without defenses, since nothing leaves the client."""
         context = self._federation.local_context
         return replace(context, start_hooks=(), end_hooks=(), loss_hooks=(), penalty_hooks=())
 
     def _started(self, client: int) -> Tensor:
-        """What a client starts a local training from: the server's model with its own values, or the initial ones."""
+        """The vector that local training starts from: the server's model with the client's private values."""
         return self._vector(client, self._federation.personal.of(client))
 
     def _trained(self, context: LocalContext, tasks: Iterable[ClientTask]) -> Iterator[tuple[int, Tensor]]:
@@ -171,7 +163,7 @@ class AllClients:
             executor.close()
 
     def _task(self, client: int, vector: Tensor, later: int = 0) -> ClientTask:
-        """One more local training of a model; keyed like the round after this one, or so many later."""
+        """One more local training of a model, keyed like the next round, or like one `later`."""
         federation = self._federation
         return ClientTask(
             client=client,
@@ -194,14 +186,13 @@ class Newcomers:
 
     Attributes:
         clients: how many, drawn at random; 0 for none.
-        visits: local trainings of what belongs to them alone, each with the usual epochs, at least 1.
+        visits: local trainings of their private values, each with the usual epochs, at least 1.
     """
 
     clients: int = 0
     visits: int = 10
 
     def problems(self, clients: int) -> Iterator[Problem]:
-        """What is wrong with these settings in a federation of so many clients."""
         if not 0 <= self.clients < clients:
             yield Problem(
                 f"{self.clients} of {clients} clients are newcomers",
@@ -216,23 +207,22 @@ class Newcomers:
             )
 
     def chosen(self, clients: int, seed: int) -> frozenset[int]:
-        """Who they are."""
+        """Ids of the newcomers."""
         return frozenset(numpy_generator(seed, "newcomers").permutation(clients)[: self.clients].tolist())
 
 
 class Joining(AllClients):
-    """Newcomers with the server's final model. Nothing they do is sent, and the federation does not change."""
+    """Newcomers with the server's final model. Nothing is uploaded, and the federation does not change."""
 
     @property
     def _clients(self) -> tuple[int, ...]:
         return tuple(sorted(self._federation.client_pool.absent))
 
     def scores(self, choice: Choice = "none") -> tuple[LocalScore, ...]:
-        """Newcomers as they come: with the server's model, or with the mean of the private parts in the federation."""
         return super().scores(choice)
 
     def fitted(self) -> tuple[LocalScore, ...]:
-        """After they have fitted their private part to their data, with all that is shared frozen."""
+        """Scores after the newcomers have trained their private values, with everything shared frozen."""
         federation = self._federation
         context = replace(self._undefended(), trained=federation.space.names(federation.personal.mask))
         vectors = {client: self._started(client) for client in self._share()}

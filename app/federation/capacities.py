@@ -19,20 +19,20 @@ LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 
 @dataclass(frozen=True)
 class Capacities:
-    """Width rates of the clients, in (0, 1]; the server's network has 1. Without settings, everybody trains all of it.
+    """Width rates of the clients, in (0, 1]; 1 is the server's whole network, which all clients train by default.
 
     Give one of `large`, `levels` or `rates`.
 
     Attributes:
         large: number of clients that train the whole network; the others train `small` of its width.
-        small: width rate of the clients that are not large.
+        small: width rate of the clients that are not large, in (0, 1].
         levels: HeteroFL's levels a = 1, b = 1/2, c = 1/4, d = 1/8, e = 1/16 with their shares, such as
             `a1-b1-c1-d1-e1` for a fifth each or `a2-e8` for two tenths and eight tenths.
         rates: one rate for all; or one per client, in the order of their ids; or, with `shares`, one per share.
         shares: fraction of the clients for each of `rates`, positive; need not add up to 1.
-        widest: who gets the widest submodels: the clients with most data (the papers), the first ids, or a draw. One
-            rate per client is taken as it stands, unless it is drawn.
-        redraw: deal the rates to the clients anew in every round; needs `widest: draw`.
+        widest: which clients get the widest submodels: those with most data (as in the papers), those with the lowest
+            ids, or a random draw. One rate per client is taken as given, unless it is drawn.
+        redraw: assign the rates to the clients anew in every round; needs `widest: draw`.
     """
 
     large: int | None = None
@@ -45,11 +45,10 @@ class Capacities:
 
     @staticmethod
     def of(given: Capacities | Sequence[float] | None) -> Capacities:
-        """The same settings, or those behind a plain list of rates."""
+        """The settings themselves, or those that a plain list of rates stands for."""
         return given if isinstance(given, Capacities) else Capacities(rates=list(given) if given else None)
 
     def problems(self, clients: int) -> Iterator[Problem]:
-        """What is wrong with these settings for a number of clients."""
         ways = [name for name in ("large", "levels", "rates") if getattr(self, name) is not None]
         if len(ways) > 1:
             yield Problem(
@@ -113,12 +112,7 @@ class Capacities:
             )
 
     def assign(self, sizes: Sequence[int], seed: int) -> tuple[float, ...]:
-        """Rate of each client.
-
-        Args:
-            sizes: training samples of each client.
-            seed: the run's seed, for the draw.
-        """
+        """Width rate of each client; `sizes` are the clients' numbers of training samples."""
         rates, shares = self._mix()
         clients = len(sizes)
         if self.large is not None:
@@ -148,7 +142,7 @@ class Capacities:
 
 
 def _dealt(rates: Sequence[float], shares: Sequence[float], clients: int) -> list[float]:
-    """Rates for all clients, widest first, their numbers as near to the shares as whole numbers can be."""
+    """Rates for all clients, widest first, in the shares that whole numbers of clients come closest to."""
     exact = [share / sum(shares) * clients for share in shares]
     counts = [math.floor(value) for value in exact]
     by_rest = sorted(range(len(rates)), key=lambda position: (counts[position] - exact[position], position))
@@ -159,7 +153,7 @@ def _dealt(rates: Sequence[float], shares: Sequence[float], clients: int) -> lis
 
 
 def _parse(levels: str) -> list[tuple[str, float]]:
-    """Levels with their shares; empty where the text makes no sense."""
+    """Levels with their shares; empty where the text cannot be read."""
     parts = [re.fullmatch(r"([a-e])(\d+)", part) for part in levels.split("-")]
     found = [(match[1], float(match[2])) for match in parts if match]
     return found if len(found) == len(parts) and all(share > 0 for _, share in found) else []

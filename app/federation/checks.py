@@ -53,7 +53,7 @@ def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[
 
 
 def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
-    """Options of the trainer that would have no effect, or a bad one."""
+    """Problems of trainer options that would have no effect, or a bad one."""
     trainer = federation.trainer
     if trainer.gradient_clip_val:
         yield Problem(
@@ -106,14 +106,7 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
 def submodel_problems(
     method: SubmodelMethod, space: ParameterSpace, capacities: tuple[float, ...], net: str
 ) -> Iterator[Problem]:
-    """Why clients of these capacities cannot have submodels of a network.
-
-    Args:
-        method: how submodels are chosen.
-        space: layout of the server's network.
-        capacities: width rate of each client.
-        net: name of the network, for the messages.
-    """
+    """Problems of submodels for clients of these capacities; `net` is the network's name, for the messages."""
     yield from method.problems(space, capacities, len(capacities))
     narrowest = min(method.rates(capacities))
     if narrowest < 1 and not space.axes:
@@ -133,7 +126,7 @@ def submodel_problems(
 
 
 def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
-    """Everything that forbids the stack of callbacks: their own settings, and what they are combined with."""
+    """Problems of the callbacks' own settings, and of their combination."""
     for callback in federated_callbacks(federation.trainer):
         for problem in callback.problems(federation):
             yield replace(problem, remedy=problem.remedy.replace(".NAME.", f".{callback.given_name}."))
@@ -141,7 +134,7 @@ def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
 
 
 def warn_of_defenses(federation: FederatedModule) -> None:
-    """Tell what is questionable about the stack; only the first process speaks."""
+    """Warn of questionable combinations of defenses, on the first process only."""
     if not federation.trainer.is_global_zero:
         return
     for clash in _clashes(federation):
@@ -151,13 +144,13 @@ def warn_of_defenses(federation: FederatedModule) -> None:
 
 
 def composition_notes(federation: FederatedModule) -> list[str]:
-    """Remarks on combinations that are sound but worth knowing of, and on those that were warned of."""
+    """Remarks on combinations of defenses that are sound but worth knowing, and on those warned of."""
     found = [clash for clash in _clashes(federation) if clash.rule.severity != "error"]
     return [f"{clash.problem.cause}: {clash.problem.consequence}" for clash in found]
 
 
 def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
-    """What the callbacks of a run do to privacy, all together."""
+    """What all callbacks of a run together do to privacy."""
     return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
 
 
@@ -172,7 +165,7 @@ def _callbacks(federation: FederatedModule) -> Iterator[Component]:
 
 
 def _settings(federation: FederatedModule) -> Iterator[Component]:
-    """What the federation itself does."""
+    """Traits of the federation's own settings."""
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
         ("running statistics", "running-statistics", federation.space.trainable < federation.space.size),
@@ -188,7 +181,7 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
 
 
 def weighs_by_loss(federation: FederatedModule) -> bool:
-    """Whether clients count by their loss, which is private."""
+    """Whether clients are weighted by their loss, which is private."""
     return federation.make_server(federation.net.parameters()).needs_received_loss
 
 

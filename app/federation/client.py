@@ -22,27 +22,30 @@ PenaltyHook = Callable[["ClientModule"], Tensor]
 
 
 class ClientModule(LightningModule):
-    """The local objective of one client at a time: cross-entropy, the proximal term, and what callbacks add.
+    """The local objective of one client at a time: cross-entropy, the proximal term, and terms of callbacks.
 
     One module is reused for all clients of one width on one worker. It is an ordinary LightningModule, so a single
     client can also be trained with a Trainer of its own.
 
     Attributes:
         net: the client's submodel; callbacks may wrap it for the duration of one local training.
-        client: id of the client at hand.
+        loss_hooks: called in order on every loss (`FederatedCallback.client_loss`).
+        penalty_hooks: terms that do not depend on data (`FederatedCallback.client_penalty`).
+        ordered_dropout: samples a narrower prefix of the net for every step (FjORD); None for one width.
+        client: id of the current client.
         round: 0-based round.
-        samples: its number of training samples.
-        received: the flat vector of its submodel, as sent by the server.
+        samples: number of the client's training samples.
+        received: the flat vector of its submodel, as received from the server.
         index: coordinates of the server's vector that `received` holds (int64, ascending); None outside a federation.
         refusal: why the client does not train in this round; callbacks may set it in `on_client_start`.
         optimizer: steps the net; callbacks may replace it in `on_client_start`.
         batches: images and labels of the local steps; callbacks may replace it in `on_client_start`.
-        draw: images (augmented) and labels of the samples at given positions of the client's training set.
-        take_step: moves the net by one batch and returns the loss (without a number for a batch without samples);
+        load_samples: loads (augmented) images and labels of given positions of the client's training set.
+        take_step: moves the net by one batch and returns the loss (an empty tensor for a batch without samples);
             callbacks may replace it in `on_client_start`.
-        noise: what the net's random choices of every step are drawn from; None for a net that makes none.
+        noise: generator of the net's noise; None for a net without any.
         owned: whether the client has samples of each class (bool, classes); only where logits are masked.
-        share: weight of one sample, 1 / samples, by which a step counts the net's own penalty.
+        share: weight of one sample, 1 / samples, by which a step weighs the net's own penalty.
     """
 
     owned: Tensor
@@ -57,16 +60,6 @@ class ClientModule(LightningModule):
         ordered_dropout: OrderedDropout | None = None,
         classes: int = 0,
     ) -> None:
-        """Wrap a submodel.
-
-        Args:
-            net: the submodel.
-            local: how clients train.
-            loss_hooks: called in order on every loss (`FederatedCallback.client_loss`).
-            penalty_hooks: terms that do not depend on data (`FederatedCallback.client_penalty`).
-            ordered_dropout: draws a narrower prefix of the net for every step (FjORD).
-            classes: number of classes, needed where logits are masked.
-        """
         super().__init__()
         self.net: nn.Module = net
         self._bare = (net,)  # callbacks may wrap `net`; a tuple hides the second name from torch
@@ -94,15 +87,13 @@ class ClientModule(LightningModule):
 
     @property
     def bare(self) -> ScalableNet:
-        """The submodel itself, whatever callbacks have wrapped around it."""
+        """The submodel itself, without what callbacks have wrapped around it."""
         return self._bare[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of the submodel."""
         return self.net(images)
 
     def training_step(self, batch: Batch, batch_idx: int = 0) -> Tensor:
-        """The local objective on one batch."""
         loss, penalty = self.data_loss(batch), self.penalty()
         return loss if penalty is None else loss + penalty
 
@@ -123,14 +114,13 @@ class ClientModule(LightningModule):
         return torch.stack(terms).sum() if terms else None
 
     def _supervised(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the loss on the labels."""
         if self.ordered_dropout is None:
             logits = self(images)
             return logits, self.label_loss(logits, labels)
         return self._ordered(self.ordered_dropout, images, labels)
 
     def _ordered(self, dropout: OrderedDropout, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for a drawn width; with distillation, the widest network learns in the same step."""
+        """The same for a sampled width; with distillation, the widest network learns in the same step."""
         rate = dropout.sample_width()
         logits = dropout.logits(self.net, rate, images)
         loss = self.label_loss(logits, labels)
@@ -145,19 +135,18 @@ class ClientModule(LightningModule):
         return cross_entropy(known, labels, label_smoothing=smoothing)
 
     def configure_optimizers(self) -> Optimizer:
-        """A fresh optimiser at the round's learning rate."""
         moving = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
         return self.local.build_optimizer(moving, self.lr)
 
     @torch.no_grad()
     def anchor(self) -> None:
-        """Remember the present parameters as those received from the server (FedProx)."""
+        """Keep the current parameters as those received from the server (FedProx)."""
         if self.local.proximal:
             for position, parameter in enumerate(self.net.parameters()):
                 getattr(self, f"anchor_{position}").copy_(parameter)
 
     def fit(self) -> float:
-        """Run the local steps; returns the mean loss over those that saw data (0 if none did, NaN without any step)."""
+        """Run the local steps; returns the mean loss over those with data (0 if none had any, NaN without a step)."""
         if not self.net.training:
             self.net.train()
         settle = self._settling()
@@ -172,7 +161,7 @@ class ClientModule(LightningModule):
         return float(seen.mean()) if len(seen) else 0.0
 
     def _settling(self) -> Callable[[], None]:
-        """What happens between steps: the net draws anew, and its parameters return within their bounds."""
+        """A function to call between steps: new noise for the network, and clamped parameters back in their ranges."""
         net, noise = self.bare, self.noise
         parameters = dict(net.named_parameters())
         bounds = [(parameters[name], *limits) for name, limits in net.clamp_ranges().items()]
@@ -187,7 +176,7 @@ class ClientModule(LightningModule):
         return settle
 
     def redraw(self, generator: torch.Generator) -> None:
-        """Let the net draw its random choices anew."""
+        """Write new noise into the network's buffers."""
         for name, value in self.bare.sample_noise(generator).items():
             self.bare.get_buffer(name).copy_(value)
 

@@ -26,13 +26,14 @@ class Evaluation:
     Attributes:
         every: evaluate the clients every so many rounds, and always in the last one; the server is evaluated as often
             as Lightning validates (--trainer.check_val_every_n_epoch).
-        clients: evaluate the model every client received and the one it trained, on the common test set and on its own.
+        clients: evaluate the model every participant received and the one it trained, on the common test set and on
+            its own.
         batch_size: samples per batch for networks that normalise by the statistics of the batch (the papers use 128);
-            others are evaluated in larger batches, which changes nothing but the speed.
-        limit: evaluate clients on at most so many samples of the common test set (the server always sees all).
-        everyone: every so many rounds, and always in the last one, evaluate the model that every client of the
-            federation would use, participant or not, on its own test set; 0 for the last round only.
-        fine_tune: in the last round, also evaluate what every client would have after one more local training.
+            others are evaluated in larger batches, which does not change the result.
+        limit: evaluate clients on at most so many samples of the common test set; the server always on all of them.
+        everyone: every so many rounds, and always in the last one, evaluate all clients of the federation,
+            participants or not, on their own test sets; 0 for the last round only.
+        fine_tune: in the last round, also evaluate all clients after one more local training.
     """
 
     every: int = 1
@@ -43,7 +44,6 @@ class Evaluation:
     fine_tune: bool = False
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with these settings."""
         for name, value in (("every", self.every), ("batch_size", self.batch_size), ("limit", self.limit)):
             if value is not None and value < 1:
                 yield Problem(
@@ -70,7 +70,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of one evaluation; sums, so that parts add up.
+    """Counts of one evaluation, which add up over parts.
 
     Attributes:
         correct: correctly classified samples.
@@ -130,16 +130,16 @@ def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -
 
 
 def wants_posthoc(net: nn.Module) -> bool:
-    """Whether a net is to be evaluated with statistics gathered after training."""
+    """Whether a network is to be evaluated with statistics gathered after training."""
     return getattr(net, "hparams", {}).get("statistics") == "posthoc" and uses_batch_statistics(net)
 
 
 def statistics_context(
     net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int
 ) -> AbstractContextManager[None]:
-    """Within it, a net built with `statistics: posthoc` normalises by the statistics of the given samples.
+    """Within it, a network built with `statistics: posthoc` normalises by the statistics of the given samples.
 
-    HeteroFL's static batch norm; for other nets the context does nothing.
+    This is HeteroFL's static batch norm; for other networks the context does nothing.
     """
     if not wants_posthoc(net):
         return nullcontext()
@@ -153,37 +153,30 @@ Map = Callable[[Callable[[Tensor], Score], Iterable[Tensor]], Iterable[Score]]
 
 
 class ServerEvaluation:
-    """One evaluation after another of the server's network; the network itself changes in between."""
+    """Evaluates the server's network, whose values change between evaluations, on the common test set."""
 
     def __init__(self, net: ScalableNet, data: FederatedDataModule, batch_size: int) -> None:
-        """Evaluate a network.
-
-        Args:
-            net: the server's network.
-            data: owner of the common test set.
-            batch_size: samples per batch where the batch's own statistics matter.
-        """
         self._net, self._data, self._batch_size = net, data, batch_size
         self._statistics = ExitStack()
         self.score = Score()
 
     def share(self, rank: int, ranks: int) -> list[Tensor]:
-        """The batches (sample ids) that one of several processes evaluates; batches are never cut in two."""
+        """The batches (sample ids) that one of several processes evaluates; batches are never split."""
         return list(evaluation_batches(self._net, self._data.common_test, self._batch_size)[rank::ranks])
 
     def start(self) -> None:
-        """Begin at zero; gather post-hoc statistics over all clients' data where the network wants them."""
+        """Reset the score; gather post-hoc statistics over all clients' data where the network needs them."""
         self.score = Score()
         everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
         self._statistics.enter_context(statistics_context(self._net, self._data.store, everyone, self._batch_size))
 
     def add(self, batches: list[Tensor], each: Map, precision: Callable[[], AbstractContextManager[None]]) -> None:
-        """Score batches.
+        """Score batches of sample ids.
 
         Args:
             batches: sample ids.
             each: maps a function over the batches, perhaps in parallel.
-            precision: makes the context in which the network runs.
+            precision: makes the (autocast) context in which the network runs.
         """
 
         def score_one(indices: Tensor) -> Score:
@@ -193,13 +186,12 @@ class ServerEvaluation:
         self.score = sum(each(score_one, batches), self.score)
 
     def of_members(self, precision: Callable[[], AbstractContextManager[None]]) -> Score:
-        """The present model on all training data: how far it is ahead of the test set is overfitting."""
+        """Score on all training data; its lead over the test score measures overfitting."""
         everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
         with precision(), statistics_context(self._net, self._data.store, everyone, self._batch_size):
             return score(self._net, self._data.store, everyone, self._batch_size)
 
     def finish(self) -> Score:
-        """The score over all processes."""
         self._statistics.close()
         self.score = sum(gather(self.score), Score())
         return self.score

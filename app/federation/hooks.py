@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class FederatedCallback(Callback):
-    """A Lightning callback that also hears what happens inside a round.
+    """A Lightning callback with hooks inside a round: for defenses, recorders and attacks.
 
-    Override the one or two hooks you need, say in `problems` what is wrong with the settings, and keep state in
-    `state_dict`. Callbacks run in the order in which they are given.
+    Override the hooks you need, report wrong settings in `problems`, and keep state in `state_dict`. Callbacks run in
+    the order in which they are given.
 
-    `on_client_start`, `client_loss`, `client_penalty` and `on_client_end` are called where the client is trained, which
-    may be a worker thread: touch only the client at hand there. All other hooks run one at a time in the main thread,
-    updates in the order of the plan. With several processes every process hears its own clients.
+    `on_client_start`, `client_loss`, `client_penalty` and `on_client_end` run where the client is trained, which may be
+    a worker thread: they may change nothing but the client they get. All other hooks run one at a time in the main
+    thread, updates in the order of the plan. With several processes, every process calls them for its own clients.
     """
 
     kind: ClassVar[Literal["defense", "observer"]] = "defense"
@@ -50,11 +50,11 @@ class FederatedCallback(Callback):
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def traits(self) -> frozenset[Trait]:
-        """What it does to privacy, as far as other parts of a run or an attacker who adapts must know."""
+        """What it does to privacy, as far as other parts of a run or an adaptive attacker must know."""
         return frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """What is wrong with its settings, once the data and the network of the federation are known."""
+        """Problems of its settings, once the federation's data and network are known."""
         return ()
 
     # ---- a round ---------------------------------------------------------------------------------------------------
@@ -63,21 +63,21 @@ class FederatedCallback(Callback):
         """Before the clients of a round are trained."""
 
     def withdraws(self, federation: FederatedModule, client: int) -> bool:
-        """Whether a client of the plan stays out of the present round, because its privacy budget is spent, say."""
+        """Whether a client of the plan stays out of the current round, for example because its budget is spent."""
         return False
 
     def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
-        """The model that the server claims to send to everybody in a round, where it is not the one it has."""
+        """The model that a dishonest server claims to send to all clients in a round; None for its real one."""
         return None
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
-        """The server is about to send `vector` (the client's coordinates) to one client; edit it in place."""
+        """Before the server sends `vector` (the client's coordinates) to one client; edit it in place."""
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Submodel loaded, local training about to start.
+        """Before local training, with the submodel loaded.
 
-        May replace `client.net`, `client.optimizer`, `client.batches` and `client.take_step`; with `client.refusal`,
-        a reason, the client stays out of the round.
+        May replace `client.net`, `client.optimizer`, `client.batches` and `client.take_step`. A client whose
+        `client.refusal` is set to a reason does not take part in the round.
         """
 
     def client_loss(
@@ -88,60 +88,54 @@ class FederatedCallback(Callback):
         logits: Tensor,
         loss: Tensor,
     ) -> Tensor:
-        """Each local step: the loss to minimise, given the loss so far. A mean over the samples of the batch."""
+        """In each local step: the loss to minimise, given the loss so far; a mean over the samples of the batch."""
         return loss
 
     def client_penalty(self, federation: FederatedModule, client: ClientModule) -> Tensor:
-        """Each local step: a term of the loss that does not depend on data, such as a norm of the parameters."""
+        """In each local step: a term of the loss that does not depend on data, such as a norm of the parameters."""
         raise NotImplementedError
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Local training is over; undo what `on_client_start` changed."""
+        """After local training; undo what `on_client_start` changed."""
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """An update is ready; edit `update.vector` in place."""
+        """Before an update is uploaded; edit `update.vector` in place."""
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        """The server has received a message."""
+        """After the server has received a message."""
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """The aggregate is ready; edit `aggregate.mean` in place. All processes call it with the same aggregate."""
+        """After aggregation; edit `aggregate.mean` in place. All processes call it with the same aggregate."""
 
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def measurements(self) -> Mapping[str, float]:
-        """Numbers of the round that has just ended, by name, the same on all processes; they join its metrics."""
+        """Numbers of the round that has just ended, by name, equal on all processes; added to its metrics."""
         return {}
 
     def costs(self) -> Mapping[str, float]:
-        """What the round that has just ended took, by name, the same on all processes; sums over rounds make sense."""
+        """Costs of the round that has just ended, by name, equal on all processes; they add up over rounds."""
         return {}
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement | None:
-        """The privacy budget spent so far, where the defense makes a promise."""
+        """The privacy budget spent so far, where the defense guarantees differential privacy."""
         return None
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement | None:
-        """What is hidden on the way to the server, where the defense replaces the channel."""
+        """What the server cannot see, where the defense replaces the channel."""
         return None
 
     # ---- the transcript --------------------------------------------------------------------------------------------
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
-        """Rounds (counted from 1) of so many whose transcript the callback will need."""
+        """Rounds (counted from 1, of `rounds`) whose transcript the callback needs."""
         return set()
 
     def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
-        """A round (counted from 1) is over and its transcript complete; only for rounds that are kept.
-
-        Called on the first process only.
-        """
+        """After a round (counted from 1) whose transcript is kept; on the first process only."""
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """The run is over and its transcript complete: attacks take the view of the adversary they play.
-
-        Called on the first process only.
-        """
+        """After the run, on the first process only; an attack takes its adversary's view of the transcript."""
 
 
 class RoundHooks:
@@ -153,56 +147,49 @@ class RoundHooks:
         self.callbacks = federated_callbacks(trainer)
 
     def call(self, hook: str, *arguments: Any) -> None:
-        """Call one of the main thread's hooks on every callback."""
+        """Call a hook of the main thread on every callback."""
         for callback in self.callbacks:
             getattr(callback, hook)(self._trainer, self._federation, *arguments)
 
     def client_hooks(self, hook: str) -> tuple[Callable[[ClientModule], None], ...]:
-        """`on_client_start` or `on_client_end` (in reverse order, as one unwraps) of those that override it, bound."""
+        """`on_client_start` or `on_client_end` (in reverse order) of the callbacks that override it, bound."""
         callbacks = overriding(self.callbacks, hook)
         ordered = callbacks[::-1] if hook == "on_client_end" else callbacks
         return tuple(partial(getattr(callback, hook), self._trainer, self._federation) for callback in ordered)
 
     def loss_hooks(self) -> tuple[Callable[[ClientModule, tuple[Tensor, Tensor], Tensor, Tensor], Tensor], ...]:
-        """`client_loss` of those that override it, bound."""
         return tuple(
             partial(callback.client_loss, self._federation) for callback in overriding(self.callbacks, "client_loss")
         )
 
     def penalty_hooks(self) -> tuple[Callable[[ClientModule], Tensor], ...]:
-        """`client_penalty` of those that override it, bound."""
         callbacks = overriding(self.callbacks, "client_penalty")
         return tuple(partial(callback.client_penalty, self._federation) for callback in callbacks)
 
     def withdrawn(self, client: int) -> bool:
-        """Whether some callback keeps a client out of the present round."""
         return any(callback.withdraws(self._federation, client) for callback in self.callbacks)
 
     def announced(self, plan: Plan) -> Tensor:
-        """The model that the server claims to send to everybody in a round: its own, or what a dishonest one says."""
+        """The model that the server claims to send to all clients in a round; a dishonest one may claim another."""
         claims = (callback.announces(self._federation, plan) for callback in self.callbacks)
         return next((claim for claim in claims if claim is not None), self._federation.theta)
 
     def measurements(self) -> dict[str, float]:
-        """What callbacks have measured in the round that has just ended."""
         return {name: value for callback in self.callbacks for name, value in callback.measurements().items()}
 
     def costs(self) -> dict[str, float]:
-        """What callbacks say the round that has just ended took."""
         return {name: value for callback in self.callbacks for name, value in callback.costs().items()}
 
     def statements(self) -> list[PrivacyStatement]:
-        """The privacy budgets spent so far."""
         made = (callback.statement(self._federation) for callback in self.callbacks)
         return [statement for statement in made if statement is not None]
 
     def channel_statements(self) -> list[ChannelStatement]:
-        """What is hidden on the way to the server; at most one, since there is one channel."""
         made = (callback.channel_statement(self._federation) for callback in self.callbacks)
         return [statement for statement in made if statement is not None]
 
     def vectorisation_obstacles(self) -> list[str]:
-        """Why clients cannot be trained in one call, as far as callbacks are concerned."""
+        """Callbacks because of which clients cannot be trained in one vectorised call."""
         hooks = ("on_client_start", "client_loss", "client_penalty", "on_client_end")
         callbacks = [callback for hook in hooks for callback in overriding(self.callbacks, hook)]
         names = dict.fromkeys(type(callback).__name__ for callback in callbacks if not callback.vectorisable)
@@ -210,11 +197,11 @@ class RoundHooks:
 
 
 def federated_callbacks(trainer: Trainer) -> list[FederatedCallback]:
-    """Those of a trainer's callbacks that hear what happens inside a round, in order."""
+    """The trainer's callbacks with hooks inside a round, in order."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return [callback for callback in callbacks if isinstance(callback, FederatedCallback)]
 
 
 def overriding(callbacks: list[FederatedCallback], hook: str) -> list[FederatedCallback]:
-    """Those of the callbacks that override `hook`."""
+    """The callbacks that override `hook`."""
     return [callback for callback in callbacks if getattr(type(callback), hook) is not getattr(FederatedCallback, hook)]

@@ -15,18 +15,18 @@ from app.errors import Problem
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """What a client does with the model it received. The optimiser is new in every round: no state is carried over.
+    """How a client trains. The optimiser is new in every round: no state is carried over.
 
     Attributes:
         epochs: passes over the client's training set per round, at least 1.
-        steps: optimiser steps per round instead of whole epochs.
+        steps: optimiser steps per round, instead of whole epochs.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
         lr_schedule: torch learning-rate scheduler by class path, stepped once per round.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
         mask_labels: HeteroFL: logits of classes the client has no samples of count as 0 in its loss, and it does not
-            send their rows of the classifier. Tells the server which classes a client has.
+            upload their rows of the classifier. This reveals to the server which classes a client has.
         clip_norm: clip the gradient of every step to this Euclidean norm.
         channels_last: keep images and convolutions in channels_last memory, which is faster on a CPU.
     """
@@ -43,7 +43,6 @@ class LocalTraining:
     channels_last: bool = True
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with these settings."""
         for name, value, least in (
             ("epochs", self.epochs, 1),
             ("batch_size", self.batch_size, 1),

@@ -45,12 +45,15 @@ NO_NEWCOMERS = Newcomers()
 
 
 class FederatedModule(LightningModule):
-    """Trains a federation of unequal models.
+    """A federation of clients that train submodels of different widths, and of the server that aggregates them.
+
+    A Lightning epoch is a round, and a batch is a block of clients: the training step trains the clients of a block and
+    passes their updates to the channel, and after the last block the server aggregates and steps.
 
     Attributes:
         net: the server's network.
         space: layout of its flat vector.
-        roster: its clients.
+        client_pool: the clients, as the server knows them.
         channel: how updates reach the server; a defense may replace it in its `setup`.
     """
 
@@ -84,24 +87,25 @@ class FederatedModule(LightningModule):
 
         Args:
             net: the server's network, built for the data at hand.
-            method: how submodels are chosen; without one, clients take the first channels (HeteroFL).
+            method: how clients' submodels are chosen; by default the first channels of every layer (HeteroFL).
             capacities: how wide a submodel each client trains: `large: 2`, levels, shares, or a plain list with one
-                rate in (0, 1] per client or one for all; without any, all clients train the whole network (FedAvg).
+                rate in (0, 1] per client or one for all; by default all clients train the whole network (FedAvg).
             local: how clients train.
-            server: how the mean of the clients becomes the server's next model.
+            server: how the mean of the clients' models becomes the server's next model.
             participation: fraction of the clients that take part in a round, in (0, 1].
-            sampling: equally many clients in every round, or each by a coin of its own (`poisson`), which is what
-                client-level differential privacy is accounted for.
-            weighting: clients count equally, or by their number of training samples.
-            uncovered_cells: coordinates no client sent keep their value (HeteroFL) or become zero (MaPP-FL's code).
-            personal: shell-style patterns of parameters that stay on the client and are never sent: `*` is the
+            sampling: equally many clients in every round (`fixed`), or each client independently with probability
+                `participation` (`poisson`), as client-level differential privacy assumes.
+            weighting: clients count equally in the mean, or by their number of training samples.
+            uncovered_cells: weights that no client uploaded keep their value (HeteroFL) or become zero (MaPP-FL's
+                code).
+            personal: shell-style patterns of parameters that stay on the client and are never uploaded: `*` is the
                 baseline without federation, `*classifier*` a local head.
             evaluation: what is measured, and how often.
             newcomers: clients that join when the training is over.
-            executor: how a block of clients is trained: worker threads, vectorised, in sequence, or what is fastest.
-            workers: worker threads of the `threads` executor; without a number, one per core.
-            block_size: clients per block; bounds memory, does not change results.
-            seed: key of every random choice.
+            executor: how a block of clients is trained: in worker threads, vectorised, in sequence, or as is fastest.
+            workers: worker threads of the `threads` executor; by default one per core.
+            block_size: clients per block; limits memory, does not change results.
+            seed: seed of every random choice.
         """
         super().__init__()
         self.automatic_optimization = False
@@ -144,24 +148,20 @@ class FederatedModule(LightningModule):
 
     @property
     def data(self) -> FederatedDataModule:
-        """The data of the federation."""
         return cast(FederatedDataModule, self.trainer.datamodule)  # type: ignore[attr-defined]
 
     def configure_callbacks(self) -> list[Callback]:
-        """None; but this hook runs before Lightning refuses some trainer options without naming a remedy."""
+        """Add no callback, but check the trainer's options before Lightning refuses some without naming a remedy."""
         raise_all(trainer_problems(self))
         return []
 
     def setup(self, stage: str) -> None:
-        """Build the network; refuse settings that cannot work, all at once."""
         self.prepare()
 
     def configure_optimizers(self) -> ServerOptimizer:
-        """The server's optimiser; it steps once per round."""
         return self.make_server(self.net.parameters())
 
     def on_fit_start(self) -> None:
-        """Move the data to the device and make the executor."""
         self.data.to(self.device)
         self.hooks = RoundHooks(self.trainer, self)
         warn_of_defenses(self)
@@ -171,14 +171,13 @@ class FederatedModule(LightningModule):
         self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
 
     def teardown(self, stage: str) -> None:
-        """End the workers and the channel."""
         self.channel.end()
         if self._executor is not None:
             self._executor.close()
             self._executor = None
 
     def round_loader(self) -> BlockLoader:
-        """Clients of the current round on this process, in blocks; every round has equally many."""
+        """This process's clients of the current round, in blocks; every round has equally many blocks."""
         return BlockLoader(self._blocks, len(self._blocks()))
 
     def evaluation_loader(self) -> BlockLoader:
@@ -188,7 +187,6 @@ class FederatedModule(LightningModule):
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self) -> None:
-        """Plan the round and open the channel."""
         self.clock.start()
         number = self.current_epoch
         plan, theta = self.plan_of(number), self.space.read(self.net)
@@ -199,7 +197,7 @@ class FederatedModule(LightningModule):
         self.hooks.call("on_round_start", plan)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Train a block of clients and hand their updates to the channel; after the last block, aggregate."""
+        """Train a block of clients and pass their updates to the channel; after the last block, aggregate."""
         clients = [client for client in batch.tolist() if client != NOBODY and not self.hooks.withdrawn(client)]
         results = self.executor.run(self._round.task(client) for client in clients)
         while True:
@@ -219,7 +217,6 @@ class FederatedModule(LightningModule):
 
     @property
     def plan(self) -> Plan:
-        """The current round: who trains which coordinates."""
         return self._round.plan
 
     @property
@@ -229,12 +226,10 @@ class FederatedModule(LightningModule):
 
     @property
     def clients_done(self) -> int:
-        """Clients of the current round that have been trained so far."""
         return min(len(self._round.reports) * self.trainer.world_size, len(self.plan.participants))
 
     @property
     def report(self) -> RoundReport:
-        """The round that has just ended."""
         return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, self.clock.reading())
 
     def score_of_members(self) -> Score:
@@ -244,12 +239,10 @@ class FederatedModule(LightningModule):
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        """Start counting."""
         self.data.to(self.device)  # already there unless somebody validates without fitting
         self._server.start()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        """Score this process's batches of the common test set."""
         if self.personal.everything:  # the server has nothing but its initial model
             return
         with self.clock.phase("evaluate"):
@@ -258,54 +251,50 @@ class FederatedModule(LightningModule):
             )
 
     def on_validation_epoch_end(self) -> None:
-        """Add up the processes' scores; `server/accuracy` can be monitored by early stopping."""
+        """Add up the processes' scores, and log them so that early stopping can monitor `server/accuracy`."""
         score = self._server.finish()
         if score.total:
             self.log("server/accuracy", score.accuracy, logger=False, batch_size=1)
             self.log("server/loss", score.mean_loss, logger=False, batch_size=1)
 
     def on_train_epoch_end(self) -> None:
-        """Let checkpoints know the round."""
         self.log("round", float(self.plan.round + 1), logger=False, batch_size=1)
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what clients keep to themselves."""
         checkpoint["personal"] = self.personal.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Give clients back what they had."""
         self.personal.load_state_dict(checkpoint["personal"])
 
     # ---- helpers ---------------------------------------------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run; a run without an end is taken to have many."""
+        """Rounds of the whole run; 10,000 for a run without a limit."""
         planned = self.trainer.max_epochs
         return planned if planned is not None and planned >= 0 else 10_000
 
     @property
     def executor_name(self) -> str:
-        """How clients are trained, in words."""
+        """How clients are trained, for display."""
         return "nobody yet" if self._executor is None else self._executor.description
 
     @property
     def worker_count(self) -> int:
-        """Worker threads of this process: as many as were asked for, or its share of the cores."""
+        """Worker threads of this process: the number set, or its share of the cores."""
         cores = available_cores() // (self.trainer.num_devices if self.device.type == "cpu" else 1)
         return self.workers or max(1, cores)
 
     @property
     def executor(self) -> Executor:
-        """Trains blocks of clients; there is one from the start of the training to its end."""
         assert self._executor is not None
         return self._executor
 
     @property
     def learning_rate(self) -> float:
-        """The clients' learning rate in the current round, or in the last one where the training is over."""
+        """The clients' learning rate in the current round, or in the last one after the training."""
         return self._learning_rates[min(self.current_epoch, len(self._learning_rates) - 1)]
 
     @property
@@ -315,7 +304,7 @@ class FederatedModule(LightningModule):
 
     @cached_property
     def label_rows(self) -> LabelRows:
-        """Which class a coordinate of the classifier belongs to; made only where clients mask labels."""
+        """The class of each row of the classifier; computed only where clients mask labels."""
         return LabelRows(self.space, self.data.shape.classes)
 
     @property
@@ -338,7 +327,6 @@ class FederatedModule(LightningModule):
         return ClientPool(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling, absent)
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
-        """Sum of a tensor over all processes."""
         return cast(Tensor, self.trainer.strategy.reduce(tensor, reduce_op="sum"))
 
     def _context(self) -> LocalContext:

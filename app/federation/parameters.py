@@ -28,7 +28,6 @@ class Block:
 
     Attributes:
         name: dotted name in the network, such as `features.0.weight`.
-        shape: shape of the tensor.
         start: its first coordinate.
         axes: axis name of each of the first dimensions (None: never cut).
         spread: consecutive inputs per channel along the second dimension.
@@ -42,7 +41,6 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Number of coordinates."""
         return math.prod(self.shape)
 
     @property
@@ -88,11 +86,11 @@ class ParameterSpace:
         self.axes = _axes(self.blocks)
 
     def read(self, net: nn.Module) -> Tensor:
-        """Flat copy of the network's parameters and buffers, detached."""
+        """Flat copy of the network's parameters and buffers."""
         return FlatNet(self, net).read()
 
     def write(self, net: nn.Module, vector: Tensor) -> None:
-        """Copy `vector` into the network. Values are copied, so training the net never edits `vector`."""
+        """Copy `vector` into the network."""
         FlatNet(self, net).write(vector)
 
     def index(self, outputs: ChannelChoice, inputs: ChannelChoice | None = None) -> Tensor:
@@ -127,27 +125,22 @@ class ParameterSpace:
 
 
 class FlatNet:
-    """One network seen as a flat vector. Looks its tensors up once, which pays where it is read and written often."""
+    """One network as a flat vector. Looks its tensors up once, which is faster where it is read and written often.
+
+    The tensors of the network must stay the same objects.
+    """
 
     def __init__(self, space: ParameterSpace, net: nn.Module) -> None:
-        """Look up the tensors.
-
-        Args:
-            space: layout of the network.
-            net: a network of that layout; its tensors must stay the same objects.
-        """
         tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.space = space
         self._tensors = [tensors[block.name] for block in space.blocks]
 
     @torch.no_grad()
     def read(self) -> Tensor:
-        """Flat copy of the parameters and buffers."""
         return torch.cat([tensor.reshape(-1) for tensor in self._tensors])
 
     @torch.no_grad()
     def write(self, vector: Tensor) -> None:
-        """Copy the values of `vector` into the network."""
         pieces = vector.split([block.size for block in self.space.blocks])
         shaped = [piece.view(block.shape) for piece, block in zip(pieces, self.space.blocks, strict=True)]
         torch._foreach_copy_(self._tensors, shaped)

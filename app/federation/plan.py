@@ -30,8 +30,8 @@ class ClientPool:
         capacities: width rate that each client can afford, in (0, 1].
         participation: fraction of the clients that take part in a round, in (0, 1].
         seed: the run's seed.
-        redraw: whether the capacities are dealt to the clients anew in every round.
-        sampling: whether participants are equally many in every round, or each is drawn by itself.
+        redraw: whether the capacities are assigned to the clients anew in every round.
+        sampling: equally many participants in every round, or each client sampled independently.
         absent: clients that take part in no round, because they join when the training is over.
     """
 
@@ -76,10 +76,10 @@ class ClientPool:
 
 
 class Plan:
-    """One round: participants and their submodels. Public: every adversary may read it.
+    """One round: its participants and their submodels. Public: every adversary may read it.
 
-    Submodels are computed when asked for and kept once per distinct submodel, so that memory does not grow with the
-    number of clients.
+    Submodels are computed on demand and stored once per distinct submodel, on `device`, so that memory does not grow
+    with the number of clients.
     """
 
     def __init__(
@@ -90,15 +90,6 @@ class Plan:
         space: ParameterSpace,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Plan a round.
-
-        Args:
-            round_: 0-based round.
-            roster: the clients.
-            method: how submodels are chosen.
-            space: layout of the server's vector.
-            device: where indices are kept.
-        """
         self.round = round_
         self._device = device
         self.client_pool = client_pool
@@ -109,7 +100,6 @@ class Plan:
         self._indices: dict[Hashable, Tensor] = {}
 
     def client_round(self, client: int) -> ClientRound:
-        """The client's place in the round."""
         return ClientRound(self.round, client, self.capacities[client], len(self.capacities), self.client_pool.seed)
 
     def key(self, client: int) -> Hashable:
@@ -137,15 +127,9 @@ class Plan:
 
 
 class BlockLoader:
-    """A dataloader over ids: whoever iterates gets what `make` gives at that moment."""
+    """A dataloader of `length` batches; every iteration asks `make` for the current ones."""
 
     def __init__(self, make: Callable[[], Iterable[Tensor | list[Tensor]]], length: int) -> None:
-        """Make a loader.
-
-        Args:
-            make: gives the batches.
-            length: how many there are, every time.
-        """
         self._make = make
         self._length = length
 

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
 
 class LabelRows:
-    """Which class a weight of the last layer belongs to (HeteroFL: a client averages only the rows of its classes)."""
+    """The class that each weight of the last layer belongs to.
+
+    With HeteroFL's label masks, a client uploads only the rows of classes it has samples of.
+    """
 
     def __init__(self, space: ParameterSpace, classes: int) -> None:
-        """Find the last layer.
-
-        Args:
-            space: layout of the server's vector.
-            classes: number of classes.
-        """
         uncut = [block for block in space.blocks if block.axes and block.axes[0] is None and block.shape[0] == classes]
         last = uncut[-1].name.rpartition(".")[0] if uncut else ""
         self._label = torch.full((space.size,), classes)  # one past the last class: belongs to none
@@ -35,30 +32,22 @@ class LabelRows:
                 self._label[block.coordinates] = torch.arange(classes).repeat_interleave(block.size // classes)
 
     def uploaded(self, index: Tensor, owned: Tensor) -> Tensor:
-        """Mask over a submodel's coordinates: False on rows of classes the client does not have.
+        """Mask over a submodel's coordinates (`index`): False on rows of classes the client does not have.
 
-        Args:
-            index: coordinates of the submodel.
-            owned: (classes) bool, whether the client has samples of each class.
+        `owned` (bool, classes) says which classes the client has samples of.
         """
         anyway = torch.cat([owned, owned.new_ones(1)]).to(index.device)
         return anyway[self._label.to(index.device)[index]]
 
 
 class PersonalCoordinates:
-    """Each client's own values of the weights that are never sent. A client that has none yet starts from the initial.
+    """Each client's values of the private coordinates, which are never uploaded; at first the initial ones.
 
     Attributes:
-        mask: (coordinates of the server's vector) bool, True where a coordinate stays on the client.
+        mask: (coordinates of the server's vector) bool, True where a coordinate is private.
     """
 
     def __init__(self, mask: Tensor, initial: Tensor) -> None:
-        """Nothing stored yet.
-
-        Args:
-            mask: (coordinates of the server's vector) bool, True where a coordinate stays on the client.
-            initial: (coordinates of the server's vector) what clients start from.
-        """
         self.mask = mask.cpu()
         self._any = bool(mask.any())
         self._place = self.mask.cumsum(0) - 1
@@ -71,52 +60,51 @@ class PersonalCoordinates:
 
     @property
     def everything(self) -> bool:
-        """Whether no coordinate is shared, so that there is no federation and the server learns nothing."""
+        """Whether every coordinate is private: clients train alone, and the server learns nothing."""
         return bool(self.mask.all())
 
     @property
     def coordinates(self) -> Tensor:
-        """Coordinates of the server's vector that stay on clients (int64, ascending)."""
+        """The private coordinates of the server's vector (int64, ascending)."""
         return self.mask.nonzero().flatten()
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Clients that have trained values of their own, ascending."""
+        """Clients that have trained private values, ascending."""
         return tuple(sorted(self._values))
 
     @property
     def initial(self) -> Tensor:
-        """What a client starts from, in the order of `coordinates`."""
         return self._initial
 
     def of(self, client: int) -> Tensor:
-        """A client's values in the order of `coordinates`; the initial ones where it has none of its own yet."""
+        """A client's private values in the order of `coordinates`; the initial ones before its first training."""
         return self._values.get(client, self._initial)
 
     def shared(self, index: Tensor) -> Tensor:
-        """Mask over a submodel's coordinates: True where they travel."""
+        """Mask over a submodel's coordinates: True where they are not private."""
         return ~self.mask.to(index.device)[index]
 
     def untouched(self, theta: Tensor, moved: Tensor) -> Tensor:
-        """The server's next vector with its own copy of personal coordinates as it was."""
+        """The server's next vector with its own copy of the private coordinates unchanged."""
         return torch.where(self.mask.to(theta.device), theta, moved) if self else moved
 
     def restore(self, client: int, index: Tensor, vector: Tensor) -> None:
-        """Put the client's own values, or else the initial ones, into the vector it received (in place)."""
+        """Put the client's private values into the vector it received (in place)."""
         self.put(self.of(client), index, vector)
 
     def put(self, values: Tensor, index: Tensor, vector: Tensor) -> None:
-        """Put values of all personal weights, in the order of `weights`, into a submodel's vector (in place)."""
+        """Put values of all private coordinates, in the order of `coordinates`, into a submodel's vector (in place)."""
         if self:
             own = ~self.shared(index)
             vector[own] = values[self._place[index[own].cpu()]].to(vector)
 
     def keep(self, client: int, index: Tensor, vector: Tensor) -> None:
-        """Remember the client's own values after local training.
+        """Store the client's private values after local training.
 
         Args:
             client: client id.
-            index: coordinates of its submodel; personal coordinates outside it keep their values.
+            index: coordinates of its submodel; private coordinates outside it keep their values.
             vector: their values.
         """
         values, own = self.of(client).clone(), ~self.shared(index)
@@ -124,54 +112,44 @@ class PersonalCoordinates:
         self._fresh[client] = values
 
     def synchronise(self) -> None:
-        """End of a round: all processes learn what the others' clients kept."""
+        """Exchange the private values of the round between processes."""
         for part in gather(self._fresh):
             self._values.update(part)
         self._fresh = {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Values by client id, for the checkpoint."""
         return {str(client): values for client, values in self._values.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over the values of a checkpoint."""
         self._values = {int(client): torch.as_tensor(values) for client, values in state.items()}
 
 
 class UploadedRound:
-    """A round of the plan with the weights that clients send: rows of classes a client does not have may stay with it.
+    """A round of the plan with the coordinates that clients upload: rows of absent classes may be left out.
 
-    Attributes:
-        plan: the round as planned.
+    Args:
+        plan: the round.
+        rows: the class of each row of the classifier; None where all rows are uploaded.
+        owned: (classes) bool for each client, whether it has samples of each class.
     """
 
     def __init__(self, plan: Plan, rows: LabelRows | None = None, owned: Sequence[Tensor] = ()) -> None:
-        """Look at a round.
-
-        Args:
-            plan: the round.
-            rows: which class a coordinate of the classifier belongs to; None where all rows are sent.
-            owned: (classes) bool for each client, whether it has samples of each class.
-        """
         self.plan = plan
         self._rows, self._owned = rows, owned
 
     @property
     def round(self) -> int:
-        """0-based round."""
         return self.plan.round
 
     @property
     def participants(self) -> tuple[int, ...]:
-        """Ids of the clients that take part."""
         return self.plan.participants
 
     def rate(self, client: int) -> float:
-        """Width rate of the client's submodel, in (0, 1]."""
         return self.plan.rate(client)
 
     def index(self, client: int) -> Tensor:
-        """Coordinates of the submodel that the client may send (int64, ascending), personal ones included."""
+        """Coordinates of the submodel that the client may upload (int64, ascending), private ones included."""
         index = self.plan.index(client)
         if self._rows is None:
             return index
@@ -194,7 +172,7 @@ def uploaded_round(federation: FederatedModule, plan: Plan) -> UploadedRound:
 
 
 def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
-    """Coordinates that every participant sends (int64, ascending); clients with the same submodel share one array."""
+    """Coordinates that every participant uploads (int64, ascending); equal submodels share one array."""
     found, masked = uploaded_round(federation, plan), federation.local.mask_labels
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
@@ -210,11 +188,11 @@ def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.nd
 
 
 def received_coordinates(federation: FederatedModule, plan: Plan, client: int) -> np.ndarray:
-    """Coordinates that a client receives (int64, ascending): its submodel without the personal ones."""
+    """Coordinates that a client receives (int64, ascending): its submodel without the private ones."""
     index = plan.index(client)
     return index[federation.personal.shared(index)].cpu().numpy()
 
 
 def uploaded_coordinates(federation: FederatedModule) -> Tensor:
-    """(coordinates of the server's vector) bool: False for personal coordinates, which no client ever sends."""
+    """(coordinates of the server's vector) bool: False for private coordinates, which are never uploaded."""
     return federation.personal.shared(torch.arange(federation.space.size))

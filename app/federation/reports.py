@@ -16,19 +16,16 @@ class ClientReport:
     """One client in one round. Accuracies are fractions in [0, 1], NaN where not evaluated.
 
     Attributes:
-        client: client id.
-        capacity: width rate of its submodel.
+        capacity: width rate of its submodel, in (0, 1].
         samples: training samples.
         loss: mean training loss over the local steps.
         dropped: whether no update of the client was used: it was not finite, got lost, or the client refused to train.
-        received_common: accuracy of the model received, on the common test set.
-        received_own: accuracy of the model received, on the client's own test set.
-        trained_common: accuracy after local training, on the common test set.
-        trained_own: accuracy after local training, on the client's own test set.
+        received_common: accuracy of the received model on the common test set.
+        received_own: accuracy of the received model on the client's own test set.
+        trained_common: accuracy after local training on the common test set.
+        trained_own: accuracy after local training on the client's own test set.
         bytes_down: bytes the server sent to the client.
-        bytes_up: bytes the client sent to the server.
-        train_seconds: seconds of local training.
-        evaluate_seconds: seconds of evaluation.
+        bytes_up: bytes the client uploaded.
         refusal: why the client refused to train; empty where it did not.
     """
 
@@ -47,30 +44,30 @@ class ClientReport:
     evaluate_seconds: float
     refusal: str = ""
 
-
-def client_report(trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
-    """Report of one client's task."""
-    task, scores = trained.task, trained.scores
-    return ClientReport(
-        client=task.client,
-        capacity=task.capacity,
-        samples=len(task.train),
-        loss=trained.loss,
-        dropped=dropped,
-        received_common=scores.received_common.accuracy,
-        received_own=scores.received_own.accuracy,
-        trained_common=scores.trained_common.accuracy,
-        trained_own=scores.trained_own.accuracy,
-        bytes_down=bytes_down,
-        bytes_up=bytes_up,
-        train_seconds=trained.train_seconds,
-        evaluate_seconds=trained.evaluate_seconds,
-        refusal=trained.refusal,
-    )
+    @classmethod
+    def of(cls, trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
+        """Report of one client's task."""
+        task, scores = trained.task, trained.scores
+        return cls(
+            client=task.client,
+            capacity=task.capacity,
+            samples=len(task.train),
+            loss=trained.loss,
+            dropped=dropped,
+            received_common=scores.received_common.accuracy,
+            received_own=scores.received_own.accuracy,
+            trained_common=scores.trained_common.accuracy,
+            trained_own=scores.trained_own.accuracy,
+            bytes_down=bytes_down,
+            bytes_up=bytes_up,
+            train_seconds=trained.train_seconds,
+            evaluate_seconds=trained.evaluate_seconds,
+            refusal=trained.refusal,
+        )
 
 
 def listed(clients: Sequence[int], most: int = 10) -> str:
-    """Clients by number for a message, such as `client 3` or `clients 3, 5, 8`; of more than `most` the first ones."""
+    """Clients by number for a message, such as `client 3` or `clients 3, 5, 8`; at most the first `most` of them."""
     names = ", ".join(map(str, clients[:most]))
     if len(clients) > most:
         return f"clients {names} ... ({len(clients)} in all)"
@@ -107,17 +104,14 @@ class PhaseClock:
     _started: float = 0.0
 
     def start(self) -> None:
-        """Begin a round."""
         self.seconds = dict.fromkeys(("clients", "defend", "channel", "server", "evaluate"), 0.0)
         self._started = time.perf_counter()
 
     def reading(self) -> dict[str, float]:
-        """Seconds per phase so far."""
         return {**self.seconds, "total": time.perf_counter() - self._started}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time spent inside towards a phase."""
         started = time.perf_counter()
         try:
             yield

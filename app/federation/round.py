@@ -14,31 +14,22 @@ from app.federation.execution.distributed import gather
 from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.hooks import overriding
 from app.federation.plan import Plan
-from app.federation.reports import ClientReport, client_report, listed
+from app.federation.reports import ClientReport, listed
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
 
 class Round:
-    """The server's side of a round.
+    """The server's side of one round; `lr` is the clients' learning rate.
 
     Attributes:
-        plan: who trains which coordinates.
+        plan: which clients train which coordinates.
         theta: the server's vector at the start.
-        reports: what the clients trained so far report; all processes' clients once the round is over.
+        reports: reports of the clients trained so far; of all processes once the round is closed.
     """
 
     def __init__(self, federation: FederatedModule, plan: Plan, theta: Tensor, lr: float, evaluate: bool) -> None:
-        """Open the channel and tell the callbacks.
-
-        Args:
-            federation: whose round it is.
-            plan: who trains which coordinates.
-            theta: the server's vector.
-            lr: the clients' learning rate.
-            evaluate: whether clients are evaluated in this round.
-        """
         self.plan, self.theta = plan, theta
         self.reports: list[ClientReport] = []
         self._federation = federation
@@ -48,7 +39,7 @@ class Round:
             federation.channel.open(plan, theta)
 
     def task(self, client: int) -> ClientTask:
-        """What the server sends to one client."""
+        """One client's task, with the model that the server sends it."""
         federation, index = self._federation, self.plan.index(client)
         vector = self.theta.clone() if index.numel() == self.theta.numel() else self.theta.index_select(0, index)
         federation.personal.restore(client, index, vector)
@@ -68,7 +59,7 @@ class Round:
         )
 
     def accept(self, trained: TrainedClient) -> None:
-        """Take one client's result: drop it where it refused or is not finite, else defend it and send it."""
+        """Process one client's result: drop it where it was refused or is not finite, else defend and upload it."""
         size = None
         if trained.refusal:
             pass  # all refusals are told at the end of the round
@@ -77,10 +68,10 @@ class Round:
         else:
             size = self._send(trained)
         bytes_down = self._federation.channel.bytes_down(trained.task.client, trained.task.received)
-        self.reports.append(client_report(trained, dropped=size is None, bytes_up=size or 0, bytes_down=bytes_down))
+        self.reports.append(ClientReport.of(trained, dropped=size is None, bytes_up=size or 0, bytes_down=bytes_down))
 
     def close(self) -> Aggregate:
-        """Combine what arrived on all processes."""
+        """Aggregate the updates of all processes."""
         federation = self._federation
         with federation.clock.phase("channel"):
             aggregate = federation.channel.close(federation.uncovered_cells, federation.sum_over_processes)
@@ -97,7 +88,7 @@ class Round:
         return aggregate
 
     def _warn_refused(self) -> None:
-        """One warning for all clients that refuse for the same reason; only the first process speaks."""
+        """One warning per reason for refusing, on the first process only."""
         reasons: dict[str, list[int]] = {}
         for report in self.reports if self._federation.global_rank == 0 else ():
             if report.refusal:
@@ -130,7 +121,7 @@ class Round:
         return message.size
 
     def _update(self, trained: TrainedClient) -> Update:
-        """What the client sends: its coordinates without those that stay with it."""
+        """The client's update, without private coordinates and rows of absent classes."""
         federation, task = self._federation, trained.task
         index, vector, received = self.plan.index(task.client), trained.vector, task.received
         if federation.personal:
@@ -162,5 +153,5 @@ class Round:
 
 
 def _is_finite(vector: Tensor) -> bool:
-    """Whether a vector holds no NaN or infinity; one sum is far faster than looking at every coordinate."""
+    """Whether a vector holds no NaN or infinity; one sum is much faster than a look at every coordinate."""
     return math.isfinite(float(vector.sum()))

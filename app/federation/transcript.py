@@ -36,19 +36,19 @@ class TranscriptSettings:
     rounds: list[int] = field(default_factory=list)
 
     def wanted(self, round_: int, rounds: int) -> bool:
-        """Whether a round (counted from 1) of so many is kept."""
+        """Whether a round (counted from 1, of `rounds`) is kept."""
         return round_ > rounds - self.last or round_ in self.rounds
 
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's message as the server saw it.
+    """One client's upload as the server saw it.
 
     Attributes:
         client: sender.
-        index: coordinates the message is about (int64), None for the whole network.
-        payload: the values, None where the server saw only masks or ciphertext.
-        form: what travelled.
+        index: coordinates the upload is about (int64), None for the whole network.
+        payload: the values, None where the server saw only masked values or ciphertext.
+        form: whether values travelled plain, masked or encrypted.
     """
 
     client: int
@@ -58,7 +58,7 @@ class Upload:
 
 
 class Transcript:
-    """Writes what happens, and hands out views."""
+    """Records the messages of a run in a folder, and hands out the views of the adversaries."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,9 +69,9 @@ class Transcript:
         return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
 
     def coordinates(self, round_: int) -> dict[int, Tensor | None]:
-        """Coordinates (int64) that every message of a round was about, by client; None for the whole network.
+        """Coordinates (int64) of every upload of a round, by client; None for the whole network.
 
-        This is the public plan, which is no secret to anybody; what was sent is not read.
+        Part of the public plan: no uploaded value is read.
         """
         found: dict[int, Tensor | None] = {}
         for path in sorted(self._round(round_).glob("client-*.npz")):
@@ -81,9 +81,9 @@ class Transcript:
         return found
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
-        """Keep the server's vector at the start of a round (counted from 1).
+        """Record the server's vector at the start of a round (counted from 1).
 
-        Under `ciphertext` only the clients can read it, and what the round leads to.
+        With `ciphertext`, only the clients can read it and the aggregate of the round.
         """
         _save(self._round(round_) / "broadcast.npz", theta=theta)
         if form == "ciphertext":
@@ -92,18 +92,17 @@ class Transcript:
             (self._round(round_) / SEALED).unlink(missing_ok=True)
 
     def record_aggregate(self, round_: int, theta: Tensor) -> None:
-        """Keep the server's vector at the end of a round (counted from 1)."""
+        """Record the server's vector at the end of a round (counted from 1)."""
         _save(self._round(round_) / "aggregate.npz", theta=theta)
 
     def record_message(self, message: Message, coordinates: int) -> None:
-        """Keep what the server saw of one update; `coordinates` is the size of the server's vector."""
+        """Record what the server saw of one update; `coordinates` is the size of the server's vector."""
         arrays = {} if message.payload is None else {"payload": message.payload}
         if message.index.numel() != coordinates:
             arrays["index"] = message.index.to(torch.int32 if coordinates < 2**31 else torch.int64)
         _save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
 
     def record_released(self, theta: Tensor) -> None:
-        """Keep the final model."""
         _save(self._folder / "released.npz", theta=theta)
 
     def forget(self, round_: int) -> None:
@@ -111,15 +110,12 @@ class Transcript:
         shutil.rmtree(self._round(round_), ignore_errors=True)
 
     def server_view(self) -> ServerView:
-        """Honest-but-curious server: all broadcasts it can read, every message in the form in which it arrived."""
         return ServerView(self._folder)
 
     def client_view(self) -> ClientView:
-        """A participant: the model of every round, but nobody else's updates."""
         return ClientView(self._folder)
 
     def external_view(self) -> ExternalView:
-        """Anybody outside: the released model."""
         return ExternalView(self._folder)
 
     def _round(self, round_: int) -> Path:
@@ -127,18 +123,18 @@ class Transcript:
 
 
 class ExternalView:
-    """What somebody outside the federation sees: the released model."""
+    """An adversary outside the federation observes the released model only."""
 
     def __init__(self, folder: Path) -> None:
         self.__folder = folder
 
     def released(self) -> Tensor:
-        """The final model's flat vector."""
+        """The flat vector of the final model."""
         return _load(self.__folder / "released.npz")["theta"]
 
 
 class ClientView(ExternalView):
-    """What a participant sees: the server's model at the start and at the end of the rounds that were kept."""
+    """A participant also observes the server's model at the start and end of the kept rounds, but no uploads."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -146,7 +142,6 @@ class ClientView(ExternalView):
 
     @property
     def rounds(self) -> list[int]:
-        """Rounds that were kept, counted from 1."""
         return Transcript(self.__folder).rounds
 
     def broadcast(self, round_: int) -> Tensor:
@@ -159,7 +154,7 @@ class ClientView(ExternalView):
 
 
 class ServerView(ClientView):
-    """What the server sees: also every message, in the form in which it arrived; but no model under encryption."""
+    """The honest-but-curious server also observes every upload as it arrived; no model under encryption."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -170,20 +165,12 @@ class ServerView(ClientView):
         return not (self.__folder / f"round-{round_:05d}" / SEALED).exists()
 
     def broadcast(self, round_: int) -> Tensor:
-        """The server's flat vector at the start of a round.
-
-        Raises:
-            UserError: where the server holds it as ciphertext.
-        """
+        """The server's flat vector at the start of a round; a `UserError` where it holds ciphertext."""
         self.__refuse_ciphertext(round_)
         return super().broadcast(round_)
 
     def aggregate(self, round_: int) -> Tensor:
-        """The server's flat vector at the end of a round.
-
-        Raises:
-            UserError: where the server holds it as ciphertext.
-        """
+        """The server's flat vector at the end of a round; a `UserError` where it holds ciphertext."""
         self.__refuse_ciphertext(round_)
         return super().aggregate(round_)
 
@@ -196,11 +183,7 @@ class ServerView(ClientView):
             )
 
     def uploads(self, round_: int) -> list[Upload]:
-        """Messages of a round, by client.
-
-        Raises:
-            UserError: where the round was not kept.
-        """
+        """Uploads of a round, by client."""
         folder = self.__folder / f"round-{round_:05d}"
         if not folder.is_dir():
             raise _missing(folder)

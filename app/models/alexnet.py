@@ -70,12 +70,10 @@ class AlexNet(ScalableNet):
         blocks, kind = _BLOCKS[variant], norm or _OWN_NORM[variant]
         widths = [scaled_width(block.channels, rate) for block in blocks]
         raise_all(
-            [
-                *rate_problems(rate),
-                *dropout_problems(dropout),
-                *image_problems("AlexNet", shape.height, shape.width, _smallest_side(blocks), _size_remedy(variant)),
-                *norm_problems(kind, widths, statistics, channels_per_group),
-            ]
+            rate_problems(rate),
+            dropout_problems(dropout),
+            image_problems("AlexNet", shape.height, shape.width, _smallest_side(blocks), _size_remedy(variant)),
+            norm_problems(kind, widths, statistics, channels_per_group),
         )
         normalise = partial(make_norm, kind, statistics=statistics, channels_per_group=channels_per_group)
         self.blocks = nn.Sequential(
@@ -93,11 +91,9 @@ class AlexNet(ScalableNet):
         self.classifier = nn.Linear(widths[-1] * self.pixels, shape.classes)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """Axes conv1 to conv5, in order of depth; the classifier reads the flattened map of conv5."""
         return conv_chain_axes(len(self.blocks), spread=self.pixels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         return self.classifier(self.dropout(self.blocks(images).flatten(start_dim=1)))
 
 

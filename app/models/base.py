@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class DataShape:
-    """What a network must know of the data: image channels, height and width in pixels, number of classes."""
+    """Image channels, height and width in pixels, and number of classes."""
 
     channels: int
     height: int
@@ -67,23 +67,23 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
     # ---- networks with a part that belongs to the client -------------------------------------------------------------
 
     def private_names(self) -> tuple[str, ...]:
-        """Names of the parameters that stay on the client by design, so that they are never part of an update."""
+        """Names of the parameters that stay on the client by design and are never uploaded."""
         return ()
 
     def mask_private(self) -> None:
-        """Replace the private parameters by what anybody may see: what a server has that knows no client's own."""
+        """Replace the private parameters by values that are public, as in the server's copy of the network."""
         return
 
     def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
-        """What a local step draws at random: values of (not persistent) buffers, by name."""
+        """Random numbers of one local step: values of non-persistent buffers, by name."""
         return {}
 
     def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Smallest and largest value of parameters that are kept within bounds before every local step, by name."""
+        """Smallest and largest value of parameters that are clamped before every local step, by name."""
         return {}
 
     def penalty(self) -> Tensor | None:
-        """A term of the objective over a client's whole training set; a local step counts it by 1 / samples."""
+        """A term of the objective over a client's whole training set; a local step weighs it by 1 / samples."""
         return None
 
 

@@ -51,14 +51,10 @@ class CNN(ScalableNet):
         self.save_hyperparameters()
         widths = [scaled_width(growth * u, rate) for growth in _GROWTH]
         raise_all(
-            [
-                *rate_problems(rate),
-                *width_problems("u", [u]),
-                *image_problems(
-                    "CNN", shape.height, shape.width, _SMALLEST_SIDE, "use --model.net MLP for tiny images"
-                ),
-                *norm_problems(norm, widths, statistics, channels_per_group),
-            ]
+            rate_problems(rate),
+            width_problems("u", [u]),
+            image_problems("CNN", shape.height, shape.width, _SMALLEST_SIDE, "use --model.net MLP for tiny images"),
+            norm_problems(norm, widths, statistics, channels_per_group),
         )
         normalise = partial(make_norm, norm, statistics=statistics, channels_per_group=channels_per_group)
         self.blocks = nn.Sequential(
@@ -75,9 +71,7 @@ class CNN(ScalableNet):
         self.classifier = nn.Linear(widths[-1], shape.classes, bias=bias)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """Axes conv1 to conv4, in order of depth; the classifier reads conv4."""
         return conv_chain_axes(len(_GROWTH))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         return self.classifier(self.blocks(images).mean(dim=(2, 3)))

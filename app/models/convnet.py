@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -68,7 +68,6 @@ class ConvNet(ScalableNet):
         self.layers = nn.Sequential(layers)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """Axes conv1, conv2, ... and hidden1, hidden2, ..., in order of depth."""
         convs = [f"conv{number}" for number in range(1, len(self.blocks) + 1)]
         hidden = [f"hidden{number}" for number in range(1, self.depth + 1)]
         names = [f"blocks.{number}.conv" for number in range(len(convs))]
@@ -79,7 +78,6 @@ class ConvNet(ScalableNet):
         return axes | {flattened: replace(axes[flattened], spread=self.pixels)}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         return self.layers(self.blocks(images))
 
 
@@ -90,7 +88,7 @@ def _side_of_map(side: int, depth: int, kernel: int, padding: bool) -> int:
     return side
 
 
-def _size_problems(shape: DataShape, depth: int, kernel: int, padding: bool) -> list[Problem]:
+def _size_problems(shape: DataShape, depth: int, kernel: int, padding: bool) -> Iterator[Problem]:
     smallest = next(side for side in count(1) if _side_of_map(side, depth, kernel, padding) >= 1)
     fewer = "use fewer --model.net.channels"
     remedy = fewer if padding else f"set --model.net.padding true, use a smaller --model.net.kernel, or {fewer}"

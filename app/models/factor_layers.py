@@ -55,17 +55,17 @@ class FactorSettings:
 class FactorLayer(nn.Module, ABC):
     """Weight left diag(strength * b) right, where b (factors) in [0, 1] is the client's choice.
 
-    The private parameters are kept as logit(pi), log(c) and log(d), each divided by sqrt(speed): a step of plain
-    gradient descent then moves the logit `speed` times as far as it would move a weight. Noise is never drawn here:
-    whoever trains writes it into the buffers `uniform_b` and `uniform_v`.
+    The private parameters are stored as logit(pi), log(c) and log(d), each divided by sqrt(speed): a step of plain
+    gradient descent then moves the logit `speed` times as far as it would move a weight. The layer draws no noise: the
+    training loop writes it into the buffers `uniform_b` and `uniform_v`.
 
     Attributes:
         left: (outputs, factors) shared.
         strength: (factors,) shared.
-        right: (factors, inputs of one output) shared.
+        right: (factors, columns) shared; columns are the inputs that one output pixel sees.
         bias: (outputs,) shared, or None.
-        pi: (factors,) private: how probably the client uses each factor.
-        c: (factors,) private: first parameter of the sticks' distributions.
+        pi: (factors,) private: probability that the client uses each factor.
+        c: (factors,) private: first parameter of the sticks' Kumaraswamy distributions.
         d: (factors,) private: second parameter.
         alpha: concentration of the prior.
     """
@@ -75,15 +75,6 @@ class FactorLayer(nn.Module, ABC):
     uniform_v: Tensor
 
     def __init__(self, outputs: int, columns: int, factors: int, bias: bool, settings: FactorSettings) -> None:
-        """Make the factors.
-
-        Args:
-            outputs: output channels.
-            columns: inputs that one output pixel sees.
-            factors: number of factors, at least 1.
-            bias: whether outputs have a bias.
-            settings: how clients choose factors.
-        """
         super().__init__()
         self.settings = settings
         self.alpha = float(factors) if settings.alpha is None else settings.alpha
@@ -99,11 +90,10 @@ class FactorLayer(nn.Module, ABC):
 
     @property
     def factors(self) -> int:
-        """Number of factors."""
         return self.strength.shape[0]
 
     def logits(self) -> Tensor:
-        """Logits (factors,) of the probabilities that the client uses each factor, within bounds."""
+        """Logits (factors,) of the probabilities that the client uses each factor, clamped."""
         return self._bounded(self.pi, ibp.LIMIT)
 
     def gates(self) -> Tensor:
@@ -135,34 +125,33 @@ class FactorLayer(nn.Module, ABC):
         return choice + ibp.kumaraswamy_beta_kl(c, d, self.alpha)
 
     def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Smallest and largest value of the private parameters, as they are kept."""
+        """Smallest and largest stored value of the private parameters."""
         limits = {"pi": ibp.LIMIT, "c": ibp.LOG_LIMIT, "d": ibp.LOG_LIMIT}
         return {name: (-limit / self._scale, limit / self._scale) for name, limit in limits.items()}
 
     @torch.no_grad()
     def choose_prior(self) -> None:
-        """Set the private parameters to what a client knows before it has seen data."""
+        """Set the private parameters to the mean of the prior."""
         self.pi.copy_(torch.logit(ibp.prior_means(self.alpha, self.factors)) / self._scale)
         self.c.fill_(_limited(math.log(self.alpha), ibp.LOG_LIMIT) / self._scale)
         self.d.zero_()
 
     @torch.no_grad()
     def choose_everything(self) -> None:
-        """Let every factor be used for certain; what the sticks were is forgotten."""
+        """Use every factor with certainty; the parameters of the sticks return to the prior."""
         self.choose_prior()
         self.pi.fill_(ibp.LIMIT / self._scale)
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """What the layer that was replaced would give with the composed weight."""
+        """The output of the layer that was replaced, with the composed weight."""
 
     def extra_repr(self) -> str:
-        """Shown when the network is printed."""
         rows, columns = self.left.shape[0], self.right.shape[1]
         return f"{columns} -> {rows}, factors={self.factors}, bias={self.bias is not None}"
 
     def _bounded(self, kept: Tensor, limit: float) -> Tensor:
-        """The logit or log that a private parameter stands for."""
+        """The logit or logarithm that a stored private parameter stands for."""
         # A value on its bound may round to a little more, and must not lose its gradient.
         limit += _slack(kept.dtype)
         return (kept * self._scale).clamp(-limit, limit)
@@ -191,15 +180,7 @@ class FactorLayer(nn.Module, ABC):
 
 
 class FactorLinear(FactorLayer):
-    """`nn.Linear` with a factorised weight.
-
-    Args:
-        inputs: input features.
-        outputs: output features.
-        factors: number of factors, at least 1.
-        bias: whether outputs have a bias.
-        settings: how clients choose factors.
-    """
+    """`nn.Linear` with a factorised weight."""
 
     def __init__(
         self, inputs: int, outputs: int, factors: int, bias: bool = True, settings: FactorSettings | None = None
@@ -207,7 +188,6 @@ class FactorLinear(FactorLayer):
         super().__init__(outputs, inputs, factors, bias, settings or FactorSettings())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (..., outputs) of inputs (..., inputs)."""
         if self._composes(x.numel() // x.shape[-1]):
             return functional.linear(x, self.weight(), self.bias)
         scores = functional.linear(x, self.right) * (self.strength * self.gates())
@@ -217,16 +197,7 @@ class FactorLinear(FactorLayer):
 class FactorConv2d(FactorLayer):
     """`nn.Conv2d` with a factorised kernel: (outputs, inputs x height x width) as a matrix (WAFFLe appendix A).
 
-    Args:
-        inputs: input channels.
-        outputs: output channels.
-        kernel: height and width of the kernel, in pixels.
-        factors: number of factors, at least 1.
-        bias: whether outputs have a bias.
-        settings: how clients choose factors.
-        stride: as `nn.Conv2d` takes it.
-        padding: as `nn.Conv2d` takes it; pads with zeros.
-        dilation: as `nn.Conv2d` takes it.
+    Stride, padding (zeros only) and dilation are those of `nn.Conv2d`; `kernel` is its height and width in pixels.
     """
 
     def __init__(
@@ -246,7 +217,6 @@ class FactorConv2d(FactorLayer):
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, outputs, height, width) of a map (batch, inputs, height, width)."""
         if self._composes(x.shape[0] * self._pixels(x)):
             return self._convolve(x, self.weight(), self.bias)
         left = self.left * (self.strength * self.gates())
@@ -257,7 +227,7 @@ class FactorConv2d(FactorLayer):
         return functional.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation)
 
     def _pixels(self, x: Tensor) -> int:
-        """Pixels of the map that goes out."""
+        """Pixels of the output map."""
         sides = zip(x.shape[2:], self.kernel_shape[1:], self.stride, self.dilation, self._margins(), strict=True)
         return math.prod(
             (side + margin - dilated * (kernel - 1) - 1) // stride + 1
@@ -265,7 +235,7 @@ class FactorConv2d(FactorLayer):
         )
 
     def _margins(self) -> tuple[int, int]:
-        """Rows and columns of zeros that are added, on both sides together."""
+        """Rows and columns of zero padding, both sides together."""
         reach = [dilated * (kernel - 1) for kernel, dilated in zip(self.kernel_shape[1:], self.dilation, strict=True)]
         if self.padding == "same":
             return reach[0], reach[1]
@@ -275,12 +245,12 @@ class FactorConv2d(FactorLayer):
 
 
 def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dict[nn.Parameter, Tensor]:
-    """Every sample's gradient (samples, ...) of each parameter, with the layer's present noise.
+    """Every sample's gradient (samples, ...) of each parameter, with the layer's current noise.
 
     Args:
         layer: the layer.
-        x: (samples, ...) what went in.
-        gradient: (samples, ...) gradient of the loss with respect to what came out.
+        x: (samples, ...) its input.
+        gradient: (samples, ...) gradient of the loss with respect to its output.
     """
     bare = _Bare(layer)
 
@@ -294,7 +264,7 @@ def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dic
 
 
 class _Bare(nn.Module):
-    """A layer without its hooks, of which those that ask for gradients of samples would be called again."""
+    """A layer without its hooks: hooks that compute per-sample gradients would call themselves again."""
 
     def __init__(self, layer: FactorLayer) -> None:
         super().__init__()
@@ -305,7 +275,7 @@ class _Bare(nn.Module):
 
 
 def _slack(dtype: torch.dtype) -> float:
-    """How far from a bound a value may round to that was put on it."""
+    """Rounding error allowed to a value that was clamped to its limit."""
     return max(_SLACK, ibp.LIMIT * torch.finfo(dtype).eps)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -31,7 +31,7 @@ Unqueried = Literal["everything", "prior"]
 
 
 def obstacle(layer: nn.Module) -> str | None:
-    """Why a layer cannot be factorised, as what it is; None where it can."""
+    """Why a layer cannot be factorised; None where it can."""
     if isinstance(layer, nn.Conv2d):
         if layer.groups != 1:
             return f"a convolution of {layer.groups} groups"
@@ -40,80 +40,56 @@ def obstacle(layer: nn.Module) -> str | None:
 
 
 def chosen_layers(inner: nn.Module, factors: Mapping[str, int]) -> dict[str, int]:
-    """Number of factors by full name of a layer; a full name counts more than a pattern, a later pattern more."""
+    """Number of factors by full layer name; a full name beats a pattern, a later pattern an earlier one."""
     able = [name for name, layer in inner.named_modules() if obstacle(layer) is None]
     by_pattern = {name: count for key, count in factors.items() for name in able if fnmatchcase(name, key)}
     return by_pattern | {name: factors[name] for name in able if name in factors}
 
 
-def setting_problems(settings: FactorSettings, kl_weight: float, unqueried: str) -> list[Problem]:
-    """Problems of how clients choose factors."""
+def _setting_problems(settings: FactorSettings, kl_weight: float, unqueried: str) -> Iterator[Problem]:
     option = "--model.net."
-    problems = [
-        *choice_problems("kl", settings.kl, get_args(DivergenceKind)),
-        *choice_problems("init", settings.init, get_args(FactorInit)),
-        *choice_problems("evaluation", settings.evaluation, get_args(GateRule)),
-        *choice_problems("unqueried", unqueried, get_args(Unqueried)),
-        *above_problems(
-            "temperature",
-            settings.temperature,
-            "the relaxed choice of factors is not defined",
-            f"give a positive number, for example {option}temperature 0.667",
-        ),
-        *above_problems(
-            "speed",
-            settings.speed,
-            "the choice of factors would never move, or away from what it learns",
-            f"give a positive number: {option}speed 1 is the paper's, 1000 lets the choice become personal",
-        ),
-        *above_problems(
-            "kl_weight",
-            kl_weight,
-            "clients would be driven away from the prior",
-            f"give {option}kl_weight 0 to do without the prior, or a positive number",
-            least=0,
-        ),
-    ]
+    yield from choice_problems("kl", settings.kl, get_args(DivergenceKind))
+    yield from choice_problems("init", settings.init, get_args(FactorInit))
+    yield from choice_problems("evaluation", settings.evaluation, get_args(GateRule))
+    yield from choice_problems("unqueried", unqueried, get_args(Unqueried))
+    consequence = "the relaxed choice of factors is not defined"
+    remedy = f"give a positive number, for example {option}temperature 0.667"
+    yield from above_problems("temperature", settings.temperature, consequence, remedy)
+    consequence = "the choice of factors would never move, or away from what it learns"
+    remedy = f"give a positive number: {option}speed 1 is the paper's, 1000 lets the choice become personal"
+    yield from above_problems("speed", settings.speed, consequence, remedy)
+    remedy = f"give {option}kl_weight 0 to do without the prior, or a positive number"
+    yield from above_problems("kl_weight", kl_weight, "clients would be driven away from the prior", remedy, least=0)
     if settings.alpha is not None:
-        problems += above_problems(
-            "alpha",
-            settings.alpha,
-            "the prior would use no factor at all",
-            f"give a positive number, or leave {option}alpha out to use the number of factors",
-        )
+        remedy = f"give a positive number, or leave {option}alpha out to use the number of factors"
+        yield from above_problems("alpha", settings.alpha, "the prior would use no factor at all", remedy)
     if not 0 <= settings.threshold <= 1:
         cause, consequence = f"threshold is {settings.threshold}, outside [0, 1]", "it is compared with probabilities"
-        problems.append(Problem(cause, consequence, f"give a probability, for example {option}threshold 0.5"))
-    return problems
+        yield Problem(cause, consequence, f"give a probability, for example {option}threshold 0.5")
 
 
-def full_width_problems(rate: float) -> list[Problem]:
-    """Problem of any width but the full one."""
-    if rate == 1:
-        return []
-    return [
-        Problem(
+def _rate_problems(rate: float) -> Iterator[Problem]:
+    if rate != 1:
+        yield Problem(
             f"rate is {rate}, but a factorised network has the full width only",
             "factors are not channels: a narrower network would have other factors",
             "leave --model.net.rate at 1, give all clients the full width, and use fewer --model.net.factors instead",
         )
-    ]
 
 
-def factor_problems(inner: nn.Module, factors: Mapping[str, int]) -> list[Problem]:
-    """Problems of the layers that are to be factorised, and of their numbers of factors."""
+def _factor_problems(inner: nn.Module, factors: Mapping[str, int]) -> Iterator[Problem]:
     layers = dict(inner.named_modules())
     able = [name for name, layer in layers.items() if obstacle(layer) is None]
     listed = f"{type(inner).__name__} has {', '.join(able) or 'none that can be'}"
     if not factors:
         remedy = f"name a layer, such as --model.net.factors '{{\"{(able or ['NAME'])[0]}\": 25}}' ({listed})"
-        return [Problem("factors names no layer", "nothing would be factorised, nor private", remedy)]
-    problems = [problem for key in factors for problem in _name_problems(key, layers, able, listed)]
-    few = {key: count for key, count in factors.items() if count < 1}
-    for key, count in few.items():
-        cause, consequence = f"factors gives {key!r} {count} factors", "its weight would be zero for ever"
-        problems.append(Problem(cause, consequence, "give at least 1 to every layer in --model.net.factors"))
-    return problems
+        yield Problem("factors names no layer", "nothing would be factorised, nor private", remedy)
+    for key in factors:
+        yield from _name_problems(key, layers, able, listed)
+    for key, count in factors.items():
+        if count < 1:
+            cause, consequence = f"factors gives {key!r} {count} factors", "its weight would be zero for ever"
+            yield Problem(cause, consequence, "give at least 1 to every layer in --model.net.factors")
 
 
 def _name_problems(key: str, layers: Mapping[str, nn.Module], able: list[str], listed: str) -> list[Problem]:
@@ -132,10 +108,10 @@ DEFAULT_FACTORS = {"layers.hidden1": 120}
 
 
 def plain_mlp(shape: DataShape) -> ScalableNet:
-    """The MLP as it is by default.
+    """The MLP with its default options.
 
-    A function, since the command line hands the options of a default class on to the class that replaces it, where they
-    have the same name: ConvNet would get the MLP's hidden layer.
+    A function, because the command line passes the options of a default class on to the class that replaces it where
+    they have the same name: ConvNet would get the MLP's hidden layer.
     """
     return MLP(shape)
 
@@ -190,9 +166,9 @@ class Factorised(ScalableNet):
         self.save_hyperparameters(ignore=["net"])  # they are copied, and what a command line made cannot be
         self._make_inner = net
         settings = FactorSettings(alpha, temperature, speed, kl, init, evaluation, threshold)
-        problems = [*setting_problems(settings, kl_weight, unqueried), *full_width_problems(rate)]
+        problems = [*_setting_problems(settings, kl_weight, unqueried), *_rate_problems(rate)]
         inner, wrong = _built(net, shape)
-        raise_all([*problems, *wrong, *(factor_problems(inner, factors) if inner is not None else [])])
+        raise_all([*problems, *wrong, *(_factor_problems(inner, factors) if inner is not None else [])])
         assert inner is not None
         self.inner = inner
         self.kl_weight, self.unqueried = kl_weight, unqueried
@@ -201,33 +177,22 @@ class Factorised(ScalableNet):
             _put(self, name, _replacement(self.get_submodule(name), count, settings))
 
     def scaled(self, rate: float) -> Self:
-        """The same network, freshly initialised; `rate` can only be 1."""
         return type(self)(**{**self.hparams, "net": self._make_inner, "rate": rate})
 
-    @property
-    def shared_parameters(self) -> int:
-        """Number of parameters without the private ones: those that are sent, and that WAFFLe Table 1 counts."""
-        private = set(self.private_names())
-        return sum(parameter.numel() for name, parameter in self.named_parameters() if name not in private)
-
     def factor_layers(self) -> dict[str, FactorLayer]:
-        """The factorised layers by name, such as `inner.layers.hidden1`."""
         return {name: cast(FactorLayer, self.get_submodule(name)) for name in self._sizes}
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """No axis at all: nothing is ever cut, since factors and channels are different things."""
+        """No axis: factors are not channels, so nothing is ever cut."""
         return {name: LayerAxes() for name, layer in self.named_modules() if _has_coordinates(layer)}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         return self.inner(images)
 
     def private_names(self) -> tuple[str, ...]:
-        """Every factorised layer's `pi`, `c` and `d`."""
         return tuple(f"{layer}.{name}" for layer in self._sizes for name in PRIVATE)
 
     def mask_private(self) -> None:
-        """Forget the choice: all factors for certain, or the prior, as `unqueried` says."""
         for layer in self._layers():
             if self.unqueried == "everything":
                 layer.choose_everything()
@@ -235,19 +200,16 @@ class Factorised(ScalableNet):
                 layer.choose_prior()
 
     def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
-        """Noise of one local step, by buffer, on the generator's device."""
         like = self._layers()[0].strength
         sizes = {f"{layer}.{name}": size for layer, size in self._sizes.items() for name in NOISE}
         drawn = torch.rand(sum(sizes.values()), generator=generator, device=generator.device, dtype=like.dtype)
         return dict(zip(sizes, drawn.split(list(sizes.values())), strict=True))
 
     def clamp_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Bounds of the private parameters."""
         layers = self.factor_layers().items()
         return {f"{layer}.{name}": bound for layer, part in layers for name, bound in part.clamp_ranges().items()}
 
     def penalty(self) -> Tensor | None:
-        """The weighted divergence of the choices from their prior; None where its weight is 0."""
         if self.kl_weight == 0:
             return None
         return self.kl_weight * torch.stack([layer.divergence() for layer in self._layers()]).sum()
@@ -257,9 +219,9 @@ class Factorised(ScalableNet):
 
 
 def _built(net: Callable[[DataShape], ScalableNet], shape: DataShape) -> tuple[ScalableNet | None, list[Problem]]:
-    """The wrapped network, or what is wrong with its options, under the names they have here.
+    """The wrapped network, or the problems of its options under their names here.
 
-    A frame of its own: `save_hyperparameters` of the wrapped network would else collect those of the wrapper.
+    A function of its own, because `save_hyperparameters` of the wrapped network would otherwise collect the wrapper's.
     """
     try:
         return net(shape), []
@@ -279,7 +241,7 @@ def _has_coordinates(layer: nn.Module) -> bool:
 
 
 def _replacement(layer: nn.Module, factors: int, settings: FactorSettings) -> FactorLayer:
-    """A factor layer in place of a plain one without an `obstacle`; it keeps that one's bias."""
+    """A factor layer in place of a plain one; it keeps that one's bias."""
     assert isinstance(layer, (nn.Linear, nn.Conv2d))
     made: FactorLayer
     if isinstance(layer, nn.Linear):

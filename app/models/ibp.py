@@ -26,17 +26,12 @@ _EULER = 0.5772156649015329
 
 
 def prior_means(alpha: float, factors: int) -> Tensor:
-    """Prior probability (factors,) that a client uses each factor: (alpha / (alpha + 1))^k for k = 1, 2, ...
-
-    Args:
-        alpha: concentration of the process, above 0.
-        factors: number of factors, at least 1.
-    """
+    """Prior probability (factors,) that a client uses each factor: (alpha / (alpha + 1))^k for k = 1, 2, ..."""
     return _within(torch.pow(alpha / (alpha + 1), torch.arange(1, factors + 1)), EDGE)
 
 
 def expected_factors(alpha: float, factors: int) -> float:
-    """Number of factors that a client uses according to the prior: alpha * (1 - (alpha / (alpha + 1))^factors)."""
+    """Expected number of factors a client uses under the prior: alpha * (1 - (alpha / (alpha + 1))^factors)."""
     return alpha * (1 - (alpha / (alpha + 1)) ** factors)
 
 
@@ -46,19 +41,13 @@ def relaxed_bernoulli(logits: Tensor, uniform: Tensor, temperature: float) -> Te
     Args:
         logits: (..., factors) logits of the probabilities.
         uniform: (..., factors) independent uniform numbers in [0, 1].
-        temperature: above 0; the smaller, the closer to 0 or 1.
+        temperature: above 0; the smaller, the closer the choices are to 0 or 1.
     """
     return torch.sigmoid((logits + _noise_logit(uniform)) / temperature)
 
 
 def kumaraswamy(c: Tensor, d: Tensor, uniform: Tensor) -> Tensor:
-    """Samples (1 - (1 - U)^(1/d))^(1/c) of Kumaraswamy distributions.
-
-    Args:
-        c: first parameter, above 0.
-        d: second parameter, above 0.
-        uniform: independent uniform numbers U in [0, 1].
-    """
+    """Samples (1 - (1 - U)^(1/d))^(1/c) of Kumaraswamy(c, d) distributions (c, d > 0) from uniform U in [0, 1]."""
     survival = torch.log1p(-_within(uniform, _NOISE_EDGE)) / d
     return torch.exp(torch.log(-torch.expm1(survival)) / c)
 
@@ -70,12 +59,7 @@ def stick_probabilities(v: Tensor) -> Tensor:
 
 
 def bernoulli_kl(pi: Tensor, p: Tensor) -> Tensor:
-    """Divergence of Bernoulli(pi) from Bernoulli(p), summed over factors.
-
-    Args:
-        pi: (..., factors) probabilities of the posterior.
-        p: (..., factors) probabilities of the prior.
-    """
+    """Divergence of Bernoulli(pi), the posterior, from Bernoulli(p), the prior, summed over factors."""
     pi, p = _within(pi, EDGE), _within(p, EDGE)
     return (pi * (torch.logit(pi) - torch.logit(p)) + torch.log1p(-pi) - torch.log1p(-p)).sum(-1)
 
@@ -100,11 +84,6 @@ def kumaraswamy_beta_kl(c: Tensor, d: Tensor, alpha: float) -> Tensor:
     """Divergence of Kumaraswamy(c, d) from Beta(alpha, 1), summed over factors.
 
     Exact: the series of the general case is multiplied by the second parameter of the Beta distribution minus 1.
-
-    Args:
-        c: (..., factors) first parameters, above 0.
-        d: (..., factors) second parameters, above 0.
-        alpha: concentration of the process, above 0.
     """
     mean_log = -(_EULER + torch.digamma(d) + 1 / d) / c
     return ((c - alpha) * mean_log + (c * d).log() - math.log(alpha) - (d - 1) / d).sum(-1)
@@ -115,6 +94,6 @@ def _noise_logit(uniform: Tensor) -> Tensor:
 
 
 def _within(p: Tensor, edge: float) -> Tensor:
-    """Probabilities at least `edge` from 0 and 1, and at least as far as their type can tell from 1."""
+    """Probabilities at least `edge`, and at least the resolution of their type, from 0 and 1."""
     edge = max(edge, torch.finfo(p.dtype).eps)
     return p.clamp(edge, 1 - edge)

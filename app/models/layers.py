@@ -29,7 +29,6 @@ class SeededDropout(nn.Module):
         self.generator = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of `x` in training; `x` itself in evaluation and for p = 0."""
         if not self.training or self.p == 0:
             return x
         # Drawn in the order of the shape, whatever the memory layout of x: channels_last gives the same mask.
@@ -37,7 +36,6 @@ class SeededDropout(nn.Module):
         return x * (drawn >= self.p) / (1 - self.p)
 
     def extra_repr(self) -> str:
-        """Shown when the network is printed."""
         return f"p={self.p}"
 
 
@@ -68,18 +66,16 @@ class Scaler(nn.Module):
         self.keep = keep
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x / rate` in training (and in evaluation with `keep`), `x` otherwise."""
         if self.rate == 1 or not (self.training or self.keep):
             return x
         return x / self.rate
 
     def extra_repr(self) -> str:
-        """Shown when the network is printed."""
         return f"rate={self.rate}, keep={self.keep}"
 
 
 def make_scaler(active: bool, rate: float, keep: bool) -> nn.Module:
-    """A `Scaler`, or nothing where it is switched off."""
+    """A `Scaler`, or the identity where it is switched off."""
     return Scaler(rate, keep) if active else nn.Identity()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
@@ -39,7 +40,7 @@ class LeNet5(ScalableNet):
         self.save_hyperparameters()
         if padding is None:
             padding = 2 if (shape.height, shape.width) == (28, 28) else 0
-        raise_all([*rate_problems(rate), *dropout_problems(dropout), *_size_problems(shape, padding)])
+        raise_all(rate_problems(rate), dropout_problems(dropout), _size_problems(shape, padding))
         self.pixels = _side_of_map(shape.height + 2 * padding) * _side_of_map(shape.width + 2 * padding)
         six, sixteen, first, second = (scaled_width(width, rate) for width in (6, 16, 120, 84))
         self.conv1 = conv_block(nn.Conv2d(shape.channels, six, 5, padding=padding, bias=bias), nn.Identity(), pool=True)
@@ -50,7 +51,6 @@ class LeNet5(ScalableNet):
         self.activation = nn.Sequential(nn.ReLU(), SeededDropout(dropout))
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """Axes conv1, conv2, hidden1 and hidden2, in order of depth."""
         return {
             "conv1.conv": LayerAxes(output="conv1"),
             "conv2.conv": LayerAxes(output="conv2", input="conv1"),
@@ -60,13 +60,12 @@ class LeNet5(ScalableNet):
         }
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         features = self.conv2(self.conv1(images)).flatten(start_dim=1)
         hidden = self.activation(self.hidden1(features))
         return self.classifier(self.activation(self.hidden2(hidden)))
 
 
-def _size_problems(shape: DataShape, padding: int) -> list[Problem]:
+def _size_problems(shape: DataShape, padding: int) -> Iterable[Problem]:
     if padding < 0:
         cause, consequence = f"padding is {padding} pixels", "images cannot be padded by less than nothing"
         return [Problem(cause, consequence, "give 0 or more to --model.net.padding")]

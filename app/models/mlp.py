@@ -36,7 +36,7 @@ class MLP(ScalableNet):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        raise_all([*rate_problems(rate), *width_problems("hidden", hidden), *dropout_problems(dropout)])
+        raise_all(rate_problems(rate), width_problems("hidden", hidden), dropout_problems(dropout))
         inputs = shape.channels * shape.height * shape.width
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         for number, full in enumerate(hidden, start=1):
@@ -50,7 +50,6 @@ class MLP(ScalableNet):
         self.depth = len(hidden)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """Axes hidden1, hidden2, ... in order of depth."""
         names = [f"hidden{number}" for number in range(1, self.depth + 1)]
         ends = zip([*names, None], [None, *names], strict=True)
         return {
@@ -58,5 +57,4 @@ class MLP(ScalableNet):
         }
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         return self.layers(images)

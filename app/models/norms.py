@@ -46,30 +46,25 @@ def make_norm(
 
 def norm_problems(
     kind: str, widths: Sequence[int], statistics: str = "batch", channels_per_group: int = 8
-) -> list[Problem]:
+) -> Iterator[Problem]:
     """Everything that keeps `make_norm` from normalising layers of these widths."""
-    problems = choice_problems("norm", kind, get_args(NormKind))
-    problems += choice_problems("statistics", statistics, get_args(BatchStatistics))
+    yield from choice_problems("norm", kind, get_args(NormKind))
+    yield from choice_problems("statistics", statistics, get_args(BatchStatistics))
     if kind == "group":
-        problems += _group_problems(widths, channels_per_group)
-    return problems
+        yield from _group_problems(widths, channels_per_group)
 
 
-def _group_problems(widths: Sequence[int], size: int) -> list[Problem]:
+def _group_problems(widths: Sequence[int], size: int) -> Iterator[Problem]:
     if size < 1:
         cause, consequence = f"channels_per_group is {size}", "a group without channels cannot be normalised"
-        return [Problem(cause, consequence, "give at least 1, for example --model.net.channels_per_group 8")]
-    uneven = [width for width in widths if width > size and width % size]
-    if not uneven:
-        return []
-    return [
-        Problem(
+        yield Problem(cause, consequence, "give at least 1, for example --model.net.channels_per_group 8")
+    elif uneven := [width for width in widths if width > size and width % size]:
+        yield Problem(
             f"layers of {', '.join(map(str, uneven))} channels do not split into groups of {size}",
             "a submodel would normalise other groups of channels than the model it is cut from",
             f"use --model.net.channels_per_group {gcd(*widths)}, another width or rate, "
             "or --model.net.norm batch or none",
         )
-    ]
 
 
 def uses_batch_statistics(net: nn.Module) -> bool:
@@ -106,7 +101,7 @@ def posthoc_statistics(net: nn.Module, batches: Iterable[Tensor]) -> Iterator[No
 
 
 def _gather(net: nn.Module, norms: Sequence[_BatchNorm], batches: Iterable[Tensor]) -> None:
-    """Fill the norms' statistics; only they are in training mode, so that dropout and scalers act as in evaluation."""
+    """Fill the norms' statistics; only the norms are in training mode, so dropout and scalers act as in evaluation."""
     for norm in norms:
         norm.running_mean = torch.zeros_like(norm.weight, requires_grad=False)
         norm.running_var = torch.ones_like(norm.weight, requires_grad=False)

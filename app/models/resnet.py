@@ -55,11 +55,9 @@ class ResNet18(ScalableNet):
         self.save_hyperparameters()
         widths = [scaled_width(growth * base, rate) for growth in _GROWTH]
         raise_all(
-            [
-                *rate_problems(rate),
-                *width_problems("base", [base]),
-                *norm_problems(norm, widths, statistics, channels_per_group),
-            ]
+            rate_problems(rate),
+            width_problems("base", [base]),
+            norm_problems(norm, widths, statistics, channels_per_group),
         )
         normalise = partial(make_norm, norm, statistics=statistics, channels_per_group=channels_per_group)
 
@@ -90,20 +88,12 @@ class ResNet18(ScalableNet):
         return axes
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (batch, classes) of normalised images (batch, channels, height, width)."""
         features = self.blocks(self.activation(self.stem(images)))
         return self.classifier(features.mean(dim=(2, 3)))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input is added, through a 1x1 convolution where the size changes.
-
-    Args:
-        inputs: channels that come in.
-        outputs: channels that go out, also inside.
-        resize: halve the map, in the first block of stages 2 to 4.
-        conv: builds a normalised convolution.
-    """
+    """Two 3x3 convolutions around which the input is added, through a 1x1 convolution where `resize` halves the map."""
 
     def __init__(self, inputs: int, outputs: int, resize: bool, conv: _MakeConv) -> None:
         super().__init__()
@@ -114,7 +104,6 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Output map (batch, outputs, height, width), with half the height and width (rounded up) if resized."""
         inner = self.activation(self.conv1(x))
         return self.activation(self.conv2(inner) + self.shortcut(x))
 
@@ -131,5 +120,4 @@ def _blocks(widths: list[int], conv: _MakeConv) -> Iterator[BasicBlock]:
 
 
 def _conv_axes(name: str, output: str, previous: str | None) -> dict[str, LayerAxes]:
-    """Axes of a normalised convolution: of the convolution itself and of its norm."""
     return {f"{name}.conv": LayerAxes(output=output, input=previous), f"{name}.norm": LayerAxes(output=output)}

@@ -22,20 +22,19 @@ Reduce = Callable[[Tensor], Tensor]
 
 @dataclass
 class Update:
-    """What a client is about to send. Defenses edit `vector` in place.
+    """A client's update before it is uploaded; defenses edit `vector` in place.
 
     Attributes:
         client: client id.
         round: 0-based round.
-        index: coordinates of the server's vector that `vector` holds (int64, ascending); coordinates that stay on the
-            client are not among them.
+        index: coordinates of the server's vector that `vector` holds (int64, ascending), without private coordinates.
         vector: the client's values after local training, parameters first, then buffers.
-        received: the values the client was sent, same coordinates.
+        received: the values the client received, same coordinates.
         trainable: how many leading coordinates are parameters; the rest are buffers, which noise must not touch.
         samples: training samples of the client.
         lr: learning rate of the round.
         loss: mean training loss over the local steps.
-        received_loss: loss of the received model on the client's training set, where the server optimiser needs it.
+        received_loss: loss of the received model on the client's training set; NaN unless the server needs it.
         weight: weight in the mean.
         curvature: this client's term of q-FFL's normaliser, 0 elsewhere.
     """
@@ -62,8 +61,8 @@ class Message:
         client: sender.
         round: 0-based round.
         index: coordinates the message is about (public).
-        payload: the values where the server can read them, None where it sees only masks or ciphertext.
-        form: what travelled.
+        payload: the values; None where the server sees only masked values or ciphertext.
+        form: whether values travelled plain, masked or encrypted.
         size: bytes on the wire.
     """
 
@@ -77,11 +76,12 @@ class Message:
 
 @dataclass
 class Aggregate:
-    """What the server knows at the end of a round. Server-side defenses edit `mean` in place.
+    """The result of a round on the server; server-side defenses edit `mean` in place.
 
     Attributes:
-        mean: weighted mean of every coordinate (float64); coordinates nobody sent are filled as `uncovered_cells` says.
-        weight: total weight of every coordinate; 0 where nobody sent it.
+        mean: weighted mean of every coordinate (float64); coordinates that no client uploaded are filled according to
+            `uncovered_cells`.
+        weight: total weight of every coordinate; 0 where no client uploaded it.
         curvature: sum of the clients' curvature (q-FFL).
         updates: number of updates in it.
     """
@@ -93,7 +93,7 @@ class Aggregate:
 
 
 class Channel(ABC):
-    """The way from the clients to the server during one round."""
+    """How updates travel from the clients to the server during one round."""
 
     form: Form = "plain"
     """What travels. Under `ciphertext` the server cannot read the models it hands out either."""
@@ -118,14 +118,13 @@ class Channel(ABC):
         return received.numel() * received.element_size()
 
     def end(self) -> None:  # noqa: B027  most channels hold nothing
-        """The run is over; let go of workers and secrets."""
+        """Release workers and secrets at the end of the run."""
 
 
 class PlainChannel(Channel):
-    """The server reads every update. Sums are kept in double precision, so order and grouping do not show."""
+    """The server reads every update. Sums are kept in double precision, so the order of updates does not matter."""
 
     def open(self, plan: Plan, theta: Tensor) -> None:
-        """Clear the sums."""
         wide = precise(theta.device)
         self._theta = theta
         self._total = torch.zeros_like(theta, dtype=wide)
@@ -133,7 +132,6 @@ class PlainChannel(Channel):
         self._weight_everywhere = self._curvature = self._updates = 0.0
 
     def send(self, update: Update) -> Message:
-        """Add the update to the sums."""
         if update.index.numel() == self._total.numel():
             self._total.add_(update.vector, alpha=update.weight)
             self._weight_everywhere += update.weight
@@ -147,7 +145,6 @@ class PlainChannel(Channel):
         return Message(update.client, update.round, update.index, update.vector, "plain", size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
-        """Divide the sums by the weights, coordinate by coordinate."""
         own = torch.tensor([self._curvature, self._updates], dtype=self._total.dtype, device=self._total.device)
         total, weight = reduce(self._total), reduce(self._weight + self._weight_everywhere)
         curvature, updates = reduce(own).tolist()

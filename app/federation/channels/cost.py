@@ -34,17 +34,15 @@ _BLOCKS = 1 << 14
 
 @dataclass(frozen=True)
 class ChannelCost:
-    """One round over one channel.
+    """Cost of one round over one channel.
 
     Attributes:
-        name: of the channel.
-        clients: that take part.
-        up: bytes that all clients send.
-        down: bytes that they receive.
+        up: bytes that all clients upload.
+        down: bytes that all clients receive.
         client: CPU seconds of one client on average, without decryption.
         server: CPU seconds of the server.
         decrypt: CPU seconds to decrypt the sum once; 0 where nothing is encrypted.
-        values: per ciphertext; 0 where nothing is encrypted.
+        values: values per ciphertext; 0 where nothing is encrypted.
     """
 
     name: str
@@ -58,7 +56,7 @@ class ChannelCost:
 
     @property
     def shared_decrypt(self) -> float:
-        """Seconds of one client where the clients share the work of decryption."""
+        """Seconds per client where the clients share the work of decryption."""
         return self.decrypt / max(1, self.clients)
 
 
@@ -66,7 +64,7 @@ class RoundCosts:
     """Costs of one planned round of a prepared federation."""
 
     def __init__(self, federation: FederatedModule, plan: Plan, point: FixedPoint, max_weight: float) -> None:
-        """Plan a round.
+        """Cost a planned round.
 
         Args:
             federation: prepared.
@@ -85,12 +83,11 @@ class RoundCosts:
         self._received = [(received_coordinates(federation, plan, one[key]), times) for key, times in keys.items()]
 
     def plain(self) -> ChannelCost:
-        """Values as they are."""
         up = sum(len(self._code.contributors.index(client)) for client in self._clients) * self._element
         return ChannelCost("plain", len(self._clients), up, self._down)
 
     def masked(self, cost: MaskingCost) -> ChannelCost:
-        """Secure aggregation, nobody dropping out."""
+        """Cost of secure aggregation without dropouts."""
         clients, words = len(self._clients), self._words_of_masks()
         size = word_for(self._code.largest_sum).itemsize
         sent = sum(len(self._code.positions(client)) for client in self._clients)
@@ -100,7 +97,7 @@ class RoundCosts:
         return ChannelCost("secure aggregation", clients, up, self._down, seconds, sent * cost.word)
 
     def paillier(self, key_length: int, cost: OperationCost) -> ChannelCost:
-        """Packed Paillier with keys of some length."""
+        """Cost of packed Paillier encryption; `key_length` in bits."""
         packing = Packing.fit(key_length, self._code.largest_sum)
         slot_layout = SlotLayout.of(self._code.block_of, packing.slots)
         numbers: dict[int, np.ndarray] = {}
@@ -124,7 +121,7 @@ class RoundCosts:
         )
 
     def _words_of_masks(self) -> int:
-        """Words that all clients make: one mask of their own, and one for every other client with common weights."""
+        """Mask words of all clients: one mask of their own, one for every other client with common weights."""
         contributors = self._code.contributors
         sizes = np.bincount(contributors.block_of, minlength=contributors.blocks).astype(np.float64)
         common = np.zeros((len(contributors.submodels),) * 2)

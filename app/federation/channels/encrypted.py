@@ -35,15 +35,15 @@ class Encryption:
 
     Attributes:
         key_length: bits of the modulus.
-        exponent: where the noise of a ciphertext comes from.
+        exponent: how the random factor of a ciphertext is drawn.
         point: precision of a client's change.
-        outside: what becomes of changes that the range does not hold.
+        outside: what is done with changes outside the range.
         max_weight: largest weight of a client where weights depend on losses.
         workers: processes that encrypt for the clients of this process.
-        threads: that decrypt, while all other processes wait.
-        attempts: how often a damaged message is asked for before the client is left out.
+        threads: threads that decrypt, while all other processes wait.
+        attempts: how often a damaged message is requested before the client is left out.
         progress: whether to show progress bars.
-        name: what the user calls the defense, for messages that name an option.
+        name: the user's name of the defense, for messages that name an option.
     """
 
     key_length: KeyLength
@@ -60,16 +60,16 @@ class Encryption:
 
 @dataclass
 class EncryptionWork:
-    """What encryption took in one round, over all clients and processes.
+    """Cost of encryption in one round, over all clients and processes.
 
     Attributes:
-        encrypt: CPU seconds.
+        encrypt: CPU seconds of the clients.
         add: seconds of the server.
         decrypt: CPU seconds of decrypting the sum once.
-        sent: ciphertexts that clients sent.
+        sent: ciphertexts that clients uploaded.
         summed: ciphertexts of the sum.
-        values: values that clients sent.
-        clipped: values that were cut to the range.
+        values: values that clients uploaded.
+        clipped: values that were clipped to the range.
     """
 
     encrypt: float = 0.0
@@ -86,27 +86,20 @@ OVERHEAD = HEADER_BYTES + 64 + 8
 
 
 class EncryptedChannel(Channel):
-    """Codes updates as integers, gives them their places in ciphertexts, and makes the mean of the sums.
+    """Encodes updates as integers, packs them into ciphertexts, and computes the mean from the decrypted sums.
 
     Attributes:
-        work: what the present round has taken.
+        work: cost of the current round.
     """
 
     form = "ciphertext"
     carries = "changes"
 
     def __init__(self, federation: FederatedModule, settings: Encryption) -> None:
-        """Carry the updates of a federation.
-
-        Args:
-            federation: prepared.
-            settings: how to encrypt.
-        """
         self._federation, self._settings = federation, settings
         self.work = EncryptionWork()
 
     def open(self, plan: Plan, theta: Tensor) -> None:
-        """Find out who contributes where, and how wide slots must be."""
         self._start()
         settings = self._settings
         contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
@@ -121,7 +114,6 @@ class EncryptedChannel(Channel):
         self._open(plan)
 
     def send(self, update: Update) -> Message | None:
-        """Encrypt and add one update."""
         values = encoded(self._code, update, self._federation.space, self._settings.name)
         numbers, dense = self._slots.spread(self._code.positions(update.client), values)
         size = self._carry(update.client, numbers, dense)
@@ -132,7 +124,6 @@ class EncryptedChannel(Channel):
         return Message(update.client, update.round, update.index, None, self.form, size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
-        """Decrypt the sum and divide it."""
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
         self.work.values, self.work.clipped = self._code.coded, self._code.clipped
         sums = self._sums()
@@ -143,7 +134,7 @@ class EncryptedChannel(Channel):
         return self._code.decode(sums, self._arrived, uncovered)
 
     def bytes_down(self, client: int, received: Tensor) -> int:
-        """The client gets its coordinates encrypted and decrypts them itself, the very first model included."""
+        """The client receives its coordinates encrypted and decrypts them itself, including the initial model."""
         key = self._plan.key(client)
         if key not in self._down:
             coordinates = received_coordinates(self._federation, self._plan, client)
@@ -152,7 +143,6 @@ class EncryptedChannel(Channel):
 
     @property
     def packing(self) -> Packing:
-        """How values are packed in the present round."""
         return self._packing
 
     @property
@@ -161,14 +151,14 @@ class EncryptedChannel(Channel):
         """The key that everybody knows."""
 
     def _start(self) -> None:
-        """Before the first round: make keys."""
+        """Make the keys, before the first round."""
 
     def _open(self, plan: Plan) -> None:
-        """Start a round of the way in which values travel."""
+        """Reset the sums of a round."""
 
     @abstractmethod
     def _carry(self, client: int, numbers: np.ndarray, dense: np.ndarray) -> int | None:
-        """Add a client's values to the sums; returns the bytes, None where they did not arrive."""
+        """Add a client's values to the sums; returns the bytes sent, None where they did not arrive."""
 
     @abstractmethod
     def _sums(self) -> np.ndarray | None:

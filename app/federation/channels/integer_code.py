@@ -31,9 +31,9 @@ class WeightCode:
     """Weights as integers.
 
     Attributes:
-        unit: weights are rounded to multiples of it; a unit of 1 says that they are whole numbers.
-        largest: of every client, as an integer.
-        secret: whether only sums of weights may come to light.
+        unit: weights are rounded to multiples of it; a unit of 1 requires whole numbers.
+        largest: largest weight of every client, in units.
+        secret: whether only sums of weights may be revealed.
         inward: whether weights and changes are rounded towards 0, so that a bound on a client's influence still holds.
     """
 
@@ -56,27 +56,18 @@ class WeightCode:
 
 
 class IntegerCode:
-    """The code of one round.
+    """Encodes the updates of one round as integers, and decodes their sums.
 
     Attributes:
-        contributors: who contributes to which coordinates.
+        contributors: which clients contribute to which coordinates.
         length: number of integers that are summed.
-        clipped: values of this process's clients that were cut to the range.
+        clipped: values of this process's clients that were clipped to the range.
         coded: all values of this process's clients.
     """
 
     def __init__(
         self, contributors: Contributors, point: FixedPoint, weights: WeightCode, theta: Tensor, outside: Outside
     ) -> None:
-        """Code a round.
-
-        Args:
-            contributors: who contributes to which coordinates.
-            point: precision of a client's change.
-            weights: how weights are coded.
-            theta: the server's vector.
-            outside: what becomes of changes that the range does not hold.
-        """
         self.contributors = contributors
         self._point, self._weights, self._theta, self._outside = point, weights, theta, outside
         self.length = contributors.coordinates + (contributors.blocks + 1 if weights.secret else 0)
@@ -96,7 +87,7 @@ class IntegerCode:
         return np.concatenate([self.contributors.block_of, own])
 
     def positions(self, client: int) -> np.ndarray:
-        """Where a client's integers belong (int64, ascending); one object for all clients with the same submodel."""
+        """Where a client's integers belong (int64, ascending); clients with the same submodel share one array."""
         submodel = self.contributors.submodel_of[client]
         if submodel not in self._positions:
             index, coordinates = self.contributors.submodels[submodel], self.contributors.coordinates
@@ -177,11 +168,9 @@ FINE = 2.0**-16
 
 
 def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
-    """How the weights of a federation's clients travel.
+    """How the weights of a prepared federation's clients are encoded.
 
-    Args:
-        federation: prepared.
-        max_weight: largest weight where weights depend on losses; they are secret then.
+    `max_weight` is the largest weight where weights depend on losses; such weights are secret.
     """
     sizes = federation.client_pool.sizes
     if weighs_by_loss(federation):
@@ -195,19 +184,13 @@ def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
 
 
 def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: float) -> int:
-    """Bound on the sums of any round: the clients with the largest weights take part.
-
-    Args:
-        federation: prepared.
-        point: precision of a client's change.
-        max_weight: largest weight where weights depend on losses.
-    """
+    """Bound on the sums of any round: the clients with the largest weights take part."""
     weights = sorted(weight_code(federation, max_weight).largest.values(), reverse=True)
     return point.largest * sum(weights[: federation.client_pool.most])
 
 
 def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
-    """What is wrong with settings that both channels have."""
+    """Problems of the settings that the masked and the encrypted channel share."""
     yield from _point_problems(defense, point)
     if not max_weight > 0:
         remedy = "set --defenses.NAME.max_weight above 0"
@@ -227,17 +210,7 @@ def _point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
 
 
 def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: str) -> np.ndarray:
-    """A client's integers.
-
-    Args:
-        code: of the round.
-        update: what the client sends.
-        space: layout of the server's vector.
-        defense: what the user calls the defense.
-
-    Raises:
-        UserError: where changes or weights do not fit.
-    """
+    """A client's integers; raises `UserError`, naming the layer and the option, where changes or weights do not fit."""
     try:
         return code.encode(update)
     except OutsideRangeError as error:
@@ -252,7 +225,7 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
 
 
 def warn_of_failures(failures: Iterable[DeliveryFailure]) -> None:
-    """Warn of what went wrong on the way."""
+    """Warn of messages that were damaged or lost."""
     for told in dict.fromkeys(map(str, failures)):
         warnings.warn(told, stacklevel=2)
 

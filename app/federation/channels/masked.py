@@ -41,13 +41,13 @@ class Masking:
 
     Attributes:
         point: precision of a client's change.
-        outside: what becomes of changes that the range does not hold.
+        outside: what is done with changes outside the range.
         max_weight: largest weight of a client where weights depend on losses.
         threshold: share of a round's clients that must stay to the end, in (0.5, 1].
         model_bound: whether masks cancel only among clients that received the same values.
-        least: fewest clients behind a sum that clients will unmask; 1 unmasks any.
-        attempts: how often a damaged message is asked for before the client is left out.
-        name: what the user calls the defense, for messages that name an option.
+        least: fewest clients behind a sum that clients agree to unmask; 1 unmasks any.
+        attempts: how often a damaged message is requested before the client is left out.
+        name: the user's name of the defense, for messages that name an option.
     """
 
     point: FixedPoint
@@ -60,31 +60,24 @@ class Masking:
     name: str
 
     def needed(self, clients: int) -> int:
-        """How many of so many clients must stay to the end; never one alone."""
+        """How many of a round's clients must stay to the end, at least 2."""
         return max(2, math.ceil(self.threshold * clients))
 
 
 class MaskedChannel(Channel):
-    """Plays both sides of the protocol; every process has the secrets of the clients that it trains.
+    """Plays both sides of the protocol; every process holds the secrets of the clients that it trains.
 
     Attributes:
-        given_up: whether the present round was given up.
-        dropped: clients of the present round that fell away after their masks had been agreed on.
-        protocol_bytes: bytes of the present round beside the masked updates, over all clients.
-        clipped_share: share of the round's values that were cut to the range.
+        given_up: whether the current round was aborted.
+        dropped: clients of the current round that dropped out after the masks had been agreed on.
+        protocol_bytes: bytes of the current round beside the masked updates, over all clients.
+        clipped_share: share of the round's values that were clipped to the range, in [0, 1].
     """
 
     form = "masked"
     carries = "changes"
 
     def __init__(self, federation: FederatedModule, settings: Masking, transport: Transport | None = None) -> None:
-        """Carry the updates of a federation.
-
-        Args:
-            federation: prepared.
-            settings: how to mask.
-            transport: what messages travel over; tests damage it.
-        """
         self._federation, self._settings, self._transport = federation, settings, transport or Transport()
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
@@ -93,13 +86,11 @@ class MaskedChannel(Channel):
         self._clients: dict[int, AggregationClient] = {}
 
     def end(self) -> None:
-        """Forget the clients' secrets."""
         self._clients, self._identities = {}, {}
 
     # ---- before local training -------------------------------------------------------------------------------------
 
     def open(self, plan: Plan, theta: Tensor) -> None:
-        """Exchange keys and shares among the clients of the round."""
         settings = self._settings
         self._contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
@@ -116,7 +107,7 @@ class MaskedChannel(Channel):
             self._failure = str(error)
 
     def _enrol(self, plan: Plan) -> None:
-        """Everybody's keys for signatures are known before the protocol begins."""
+        """Register every client's signature key before the protocol begins."""
         clients, threshold = len(plan.participants), self._settings.needed(len(plan.participants))
         if clients < threshold:
             raise AbortedRoundError(f"{clients} clients take part, and {threshold} are needed")
@@ -139,7 +130,7 @@ class MaskedChannel(Channel):
         }
 
     def _agree(self) -> None:
-        """The steps `keys` and `shares`: afterwards it is settled who masks with whom."""
+        """The steps `keys` and `shares`, after which it is fixed which clients mask with each other."""
         roster = self._server.collect_keys(self._exchange(one.advertise_keys() for one in self._clients.values()))
         self._clients = {client: one for client, one in self._clients.items() if client in roster}
         self._require(roster, "advertised their keys")
@@ -157,11 +148,11 @@ class MaskedChannel(Channel):
             one.set_peers(peers)
 
     def _require(self, clients: Collection[int], what: str) -> None:
-        """Give the round up on all processes at once, also on one whose clients would not notice."""
+        """Abort the round on all processes at once, also on one whose own clients are complete."""
         require_threshold(len(clients), self._layout.threshold, what, set(self._layout.positions) - set(clients))
 
     def _exchange(self, messages: Iterable[SignedMessage]) -> list[SignedMessage]:
-        """Messages of all processes that arrive, with their bytes counted."""
+        """Deliver the messages of all processes and count their bytes."""
         sent = [self._delivery.deliver(message, self._session, self._round) for message in messages]
         arrived = [message for part in gather([one for one in sent if one is not None]) for message in part]
         self.protocol_bytes += sum(message.size for message in arrived)
@@ -171,7 +162,6 @@ class MaskedChannel(Channel):
     # ---- during local training -------------------------------------------------------------------------------------
 
     def send(self, update: Update) -> Message | None:
-        """Mask one update and add it to the sum."""
         client = self._clients.get(update.client)
         if client is None or self._failure:
             return None
@@ -186,7 +176,7 @@ class MaskedChannel(Channel):
         return Message(update.client, update.round, update.index, None, self.form, arrived.size)
 
     def _binding(self, update: Update) -> Callable[[int], bytes] | None:
-        """What the client hashes: the values that it received."""
+        """The hash that binds a client's masks to the values it received."""
         if not self._settings.model_bound:
             return None
         index = self._contributors.index(update.client)
@@ -196,7 +186,6 @@ class MaskedChannel(Channel):
     # ---- after local training --------------------------------------------------------------------------------------
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
-        """Remove the masks that are left over, or give the round up."""
         counted = gather((self._code.clipped, self._code.coded))
         self.clipped_share = sum(clipped for clipped, _ in counted) / max(1, sum(coded for _, coded in counted))
         try:
@@ -233,7 +222,7 @@ class MaskedChannel(Channel):
         return self._server.unmask(reveals, self._known_bindings() if gone else None)
 
     def _known_bindings(self) -> Callable[[int, int], bytes] | None:
-        """What the server can work out of clients that dropped out: it knows what it sent."""
+        """The bindings of clients that dropped out, which the server derives from the model it sent."""
         if not self._settings.model_bound:
             return None
         everything = np.arange(self._contributors.coordinates)
@@ -254,5 +243,5 @@ class MaskedChannel(Channel):
 
 
 def _plain(values: Tensor) -> np.ndarray:
-    """Values as they were received, in a type that numpy has."""
+    """The values in a type that NumPy has."""
     return (values.float() if values.element_size() < 4 else values).detach().cpu().numpy()

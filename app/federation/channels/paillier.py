@@ -26,16 +26,12 @@ if TYPE_CHECKING:
 
 
 class PaillierChannel(EncryptedChannel):
-    """The real thing: ciphertexts in signed messages. Plays the clients' part and the server's."""
+    """Real Paillier encryption in signed messages; plays the clients' part and the server's.
+
+    `transport` is what messages travel over; tests damage it.
+    """
 
     def __init__(self, federation: FederatedModule, settings: Encryption, transport: Transport | None = None) -> None:
-        """Carry the updates of a federation.
-
-        Args:
-            federation: prepared.
-            settings: how to encrypt.
-            transport: what messages travel over; tests damage it.
-        """
         super().__init__(federation, settings)
         self._transport = transport or Transport()
         self._private: PrivateKey | None = None
@@ -49,7 +45,6 @@ class PaillierChannel(EncryptedChannel):
         return self._known
 
     def end(self) -> None:
-        """End the workers and forget the key."""
         if self._pool is not None:
             self._pool.close()
         self._pool = self._private = self._known = None
@@ -88,7 +83,6 @@ class PaillierChannel(EncryptedChannel):
         return None if arrived is None or refusal else arrived.size
 
     def _sealed(self, client: int, dense: np.ndarray) -> SignedMessage:
-        """The client encrypts and signs."""
         assert self._pool is not None
         made = self._pool.encrypt(self._packing.pack(dense))
         self.work.encrypt += made.seconds
@@ -96,7 +90,7 @@ class PaillierChannel(EncryptedChannel):
         return self._identities[client].sign(self._session, self._round, "ciphertext", SERVER, body)
 
     def _accept(self, body: bytes, numbers: np.ndarray) -> str:
-        """The server adds a client's ciphertexts; returns why it does not, empty where it does."""
+        """Add a client's ciphertexts to the sum; returns why they are refused, empty where they are not."""
         mark = bytes.fromhex(self._public.fingerprint)
         if body[: len(mark)] != mark:
             return "it is encrypted under another key"
@@ -108,7 +102,7 @@ class PaillierChannel(EncryptedChannel):
         return ""
 
     def _sums(self) -> np.ndarray | None:
-        """The first process adds up all processes' parts and decrypts; the others get the result."""
+        """The first process adds up all processes' parts and decrypts; the others receive the result."""
         parts = gather((self._sum.positions, to_bytes(self._public, self._sum.ciphertexts), self._expected))
         if self._private is None:
             return from_first(None)
@@ -121,7 +115,7 @@ class PaillierChannel(EncryptedChannel):
         return from_first(self._decrypted(self._private, total, expected))
 
     def _decrypted(self, private: PrivateKey, total: EncryptedSum, expected: Counter[int]) -> np.ndarray | None:
-        """The clients decrypt the sum and see whether it is one."""
+        """Decrypt the sum and check that every ciphertext has the expected number of contributors."""
         numbers = np.array(total.positions, dtype=np.int64)
         try:
             found = decrypt(private, total.ciphertexts, self._settings.threads, self._settings.progress)
@@ -143,7 +137,7 @@ class PaillierChannel(EncryptedChannel):
 
 
 class SimulatedPaillierChannel(EncryptedChannel):
-    """The same integers, added without encryption; seconds are counted from a measured sample of ciphertexts."""
+    """The same integers, added without encryption; seconds are extrapolated from a measured sample of ciphertexts."""
 
     _cost: OperationCost | None = None
 

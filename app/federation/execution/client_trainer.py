@@ -28,14 +28,13 @@ from datamodules.store import ImageStore
 
 
 class SharedScores:
-    """Scores that several clients share: the first one to ask computes, the others need not wait for it."""
+    """Scores that several clients share: the first client computes a score, the others need not wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._scores: dict[Hashable, Future[Score]] = {}
 
     def clear(self) -> None:
-        """Forget everything; called at the start of a round."""
         self._scores.clear()
 
     def get(self, key: Hashable, compute: Callable[[], Score]) -> Future[Score]:
@@ -54,25 +53,23 @@ class SharedScores:
 
 @dataclass(frozen=True)
 class LocalContext:
-    """All that training a client depends on, shared by the workers.
+    """Everything that local training depends on, shared by the workers.
 
     Attributes:
-        prototype: the server's network; local networks are built from it at each capacity.
+        prototype: the server's network; local networks are built from it at each width.
         store: all samples, on the device.
         common_test: sample ids of the common test set for clients.
         augment: augmentation of training batches, None for none.
-        local: how clients train.
-        evaluation: what is measured.
         seed: the run's seed.
         needs_received_loss: whether to compute the loss of the received model on the training set.
         loss_hooks: callbacks' `client_loss`, bound.
         penalty_hooks: callbacks' `client_penalty`, bound.
         start_hooks: callbacks' `on_client_start`, bound.
         end_hooks: callbacks' `on_client_end`, bound.
-        widths: widths a client draws from during its local steps, None for one width.
+        widths: widths a client samples from during its local steps, None for one width.
         precision: makes the context in which networks run (autocast for mixed precision).
         trained: names of the parameters that local training moves; None for all of them.
-        shared_scores: scores of received models, once per distinct submodel and round.
+        shared_scores: scores of received models, one per distinct submodel and round.
     """
 
     prototype: ScalableNet
@@ -94,17 +91,14 @@ class LocalContext:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where clients are trained."""
         return next(self.prototype.parameters()).device
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """Floating type of the networks."""
         return next(self.prototype.parameters()).dtype
 
     @cached_property
     def dropout(self) -> bool:
-        """Whether local training draws dropout masks."""
         return has_dropout(self.prototype)
 
     @cached_property
@@ -122,7 +116,6 @@ class ClientTrainer:
         self._nets = WidthNets(context.prototype, self._prepare, fork=False)
 
     def train(self, task: ClientTask) -> TrainedClient:
-        """Load, evaluate, train and evaluate again."""
         with self.context.precision():
             client = self.client_for(task)
             received_loss = self.received_loss(task, client)
@@ -149,11 +142,9 @@ class ClientTrainer:
         return client
 
     def module(self, capacity: float) -> ClientModule:
-        """The module of one width, built on first use."""
         return self._built(capacity)[0]
 
     def flat(self, capacity: float) -> FlatNet:
-        """The network of one width as a flat vector."""
         return self._built(capacity)[1]
 
     def _built(self, capacity: float) -> tuple[ClientModule, FlatNet]:
@@ -184,15 +175,12 @@ class ClientTrainer:
         return ids.split([len(positions) for positions in batches])
 
     def crop_generator(self, task: ClientTask) -> torch.Generator:
-        """Where the task's augmentation is drawn from."""
         return torch_generator(self.context.seed, "augmentation", task.round, task.client)
 
     def noise_generator(self, task: ClientTask) -> torch.Generator:
-        """Where the random choices of the network's own local steps are drawn from."""
         return torch_generator(self.context.seed, "noise", task.round, task.client, device=self.context.device)
 
     def batches(self, task: ClientTask) -> Iterator[Batch]:
-        """Images (augmented) and labels of the task's local steps."""
         crops = self.crop_generator(task)
         for ids in self.batch_ids(task):
             yield self._loaded(ids, crops)
@@ -203,18 +191,18 @@ class ClientTrainer:
         return (images if augment is None else augment(images, crops)), labels
 
     def _draw(self, task: ClientTask) -> Callable[[Tensor], Batch]:
-        """Loads samples of the task by their positions, for callbacks that choose batches of their own."""
+        """Loads samples of the task by their positions, for callbacks that choose their own batches."""
         crops = self.crop_generator(task)
         return lambda positions: self._loaded(task.train[positions].to(self.context.device), crops)
 
     def received_loss(self, task: ClientTask, client: ClientModule) -> float:
-        """Loss of the received model on the training set, where the server optimiser wants it."""
+        """Loss of the received model on the training set; NaN where the server optimiser does not need it."""
         if not self.context.needs_received_loss:
             return float("nan")
         return score(client.net, self.context.store, task.train, self.context.evaluation.batch_size).mean_loss
 
     def evaluate_received(self, task: ClientTask, client: ClientModule) -> Callable[[], tuple[Score, Score]]:
-        """Gives, when asked, the scores of the received model on the common and on the client's own test set."""
+        """A function that returns the scores of the received model on the common and on the client's own test set."""
         if not task.evaluate:
             return lambda: (Score(), Score())
         if task.key is None or wants_posthoc(client.net):  # post-hoc statistics are the client's own
@@ -227,7 +215,6 @@ class ClientTrainer:
     def evaluate_trained(
         self, task: ClientTask, client: ClientModule, received: Callable[[], tuple[Score, Score]]
     ) -> ClientScores:
-        """All scores of the task, given those of the received model."""
         if not task.evaluate:
             return ClientScores()
         trained = self._scores(task, client)
@@ -249,7 +236,7 @@ class ClientTrainer:
             client.take_step = client.plain_step
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:
-        """Key everything that is drawn during the local steps by round and client."""
+        """Key everything that is random during the local steps by round and client."""
         place = (task.round, task.client)
         drawn = client.ordered_dropout
         if drawn is not None:

@@ -22,7 +22,7 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it, this process works by itself although others wait for it, as in a shadow run."""
+    """Within it, this process works by itself while the others wait, as in a shadow run."""
     token = _ALONE.set(True)
     try:
         yield
@@ -31,7 +31,7 @@ def alone() -> Iterator[None]:
 
 
 def gather(value: T) -> list[T]:
-    """Every process's value, by rank; only for values made by this application, since they travel pickled."""
+    """Every process's value, by rank; only for values made by this application, since they are pickled."""
     if _ALONE.get() or not (distributed.is_available() and distributed.is_initialized()):
         return [value]
     values: list[T | None] = [None] * distributed.get_world_size()
@@ -46,11 +46,7 @@ def from_first(value: T) -> T:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it, an operation on the CPU uses one thread.
-
-    Small networks gain nothing from more, and on a busy machine the threads of one operation wait for each
-    other.
-    """
+    """Within it, an operation on the CPU uses one thread: small networks gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -65,10 +61,10 @@ def precise(device: torch.device) -> torch.dtype:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory (up to 512 MB) for the next step instead of giving it back to the system.
+    """Let the C library keep freed memory (up to 512 MB) for the next step instead of returning it to the system.
 
     Activations are allocated and freed in every step, and the page faults take time: 8 % of a round of the papers' CNN
-    in one environment, nothing measurable in another. Only glibc knows the call; elsewhere nothing happens.
+    on one machine, nothing measurable on another. Only glibc has the call; elsewhere nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -78,6 +74,6 @@ def keep_freed_memory() -> None:
 
 
 def autocast_of(trainer: Trainer) -> Callable[[], AbstractContextManager[None]]:
-    """Makes the autocast context of mixed precision; autocast is per thread, so each worker needs its own."""
+    """Makes the autocast context of mixed precision; autocast is per thread, so each worker enters its own."""
     plugin = trainer.precision_plugin
     return plugin.autocast_context_manager if isinstance(plugin, MixedPrecision) else nullcontext

@@ -46,11 +46,11 @@ class Executor(ABC):
         """Train the clients; results come in the order of the tasks."""
 
     def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
-        """`function` of every item, in order, as parallel as the executor is; for evaluation."""
+        """`function` of every item, in order, for evaluation; in parallel where the executor is."""
         return map(function, items)
 
     def close(self) -> None:
-        """Release what the executor holds; by default nothing."""
+        """Release resources; by default there are none."""
         return
 
 
@@ -64,7 +64,6 @@ class InSequence(Executor):
         self._client_trainer = ClientTrainer(context)
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
-        """Train the clients in turn."""
         yield from map(self._client_trainer.train, tasks)
 
 
@@ -83,7 +82,6 @@ class WorkerThreads(Executor):
         self._pool = ThreadPoolExecutor(workers, "client", initializer=self._start_worker)
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
-        """Keep the workers busy, with a bounded number of results waiting."""
         waiting: deque[Future[TrainedClient]] = deque()
         for task in tasks:
             if len(waiting) >= 2 * self._workers:
@@ -93,8 +91,6 @@ class WorkerThreads(Executor):
             yield waiting.popleft().result()
 
     def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
-        """`function` of every item on the workers."""
-
         def within(item: Item) -> Score:  # autocast is per thread
             with self.context.precision():
                 return function(item)
@@ -102,7 +98,6 @@ class WorkerThreads(Executor):
         return self._pool.map(within, items)
 
     def close(self) -> None:
-        """End the worker threads."""
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
@@ -115,13 +110,13 @@ class WorkerThreads(Executor):
 
 
 def make_executor(kind: ExecutorKind, context: LocalContext, workers: int, obstacles: Sequence[str]) -> Executor:
-    """The executor asked for, or the fastest one that fits.
+    """The executor of the given kind, or the fastest one that fits.
 
     Args:
         kind: `auto`, or one by name.
         context: what training depends on.
         workers: worker threads.
-        obstacles: why callbacks forbid vectorised execution, if they do.
+        obstacles: why callbacks forbid vectorised execution; empty where they do not.
     """
     from app.federation.execution.vectorised import Vectorised
 

@@ -17,14 +17,13 @@ from torch.overrides import TorchFunctionMode
 class StackedLinear(TorchFunctionMode):
     """Within it, `torch.func.vmap` turns linear layers into one batched product per direction.
 
-    Left to itself, it makes gradients with inputs and outputs exchanged, and the optimiser then crosses both tensors
-    against their layout: a step of ten clients of an MLP takes half as long again.
+    Without it, gradients have inputs and outputs exchanged, and the optimiser reads both tensors against their memory
+    layout: a step of ten clients of an MLP takes half as long again.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Reroute plain calls of a linear layer; everything else is left alone."""
         if func is not linear or kwargs or torch.is_autocast_enabled(args[0].device.type):
             return func(*args, **(kwargs or {}))
         product = _Linear.apply(args[0], args[1])
@@ -32,7 +31,7 @@ class StackedLinear(TorchFunctionMode):
 
 
 class _Linear(torch.autograd.Function):
-    """x @ weight.T of one client; what matters is the rule for many."""
+    """x @ weight.T of one client, with its own vmap rule."""
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor) -> Tensor:
@@ -81,15 +80,13 @@ _Recording = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], tupl
 
 
 class RecordedStep:
-    """Evaluates one objective for stacks of clients."""
+    """Losses and gradients of one objective for stacks of clients.
+
+    `objective` is that of one client; where `record` is set, steps of a shape that occurs often are recorded and
+    replayed, so the objective may depend on nothing but its arguments.
+    """
 
     def __init__(self, objective: Objective, record: bool) -> None:
-        """Nothing recorded yet.
-
-        Args:
-            objective: of one client; may depend on nothing but its arguments if it is recorded.
-            record: whether to replay shapes that come up often.
-        """
         self._objective, self._record = objective, record
         self._seen: Counter[tuple[object, ...]] = Counter()
         self._recordings: dict[tuple[object, ...], _Recording] = {}

@@ -15,10 +15,9 @@ class ClientTask:
     """One client's work in one round.
 
     Attributes:
-        client: client id.
         round: 0-based round.
-        capacity: width rate, in (0, 1].
-        received: the flat vector of the client's submodel, as sent.
+        capacity: width rate of the submodel, in (0, 1].
+        received: the flat vector of the client's submodel, as received.
         key: clients with equal keys received the same vector (None: unlike any other).
         lr: learning rate of the round.
         train: sample ids of the training set.
@@ -53,14 +52,13 @@ class ClientScores:
 
 @dataclass(frozen=True)
 class TrainedClient:
-    """The outcome of a task.
+    """The result of a task.
 
     Attributes:
-        task: what was asked for.
         vector: flat vector after local training.
         loss: mean training loss over the local steps.
-        received_loss: loss of the received model on the training set, NaN unless asked for.
-        scores: evaluation, empty unless asked for.
+        received_loss: loss of the received model on the training set, NaN unless needed.
+        scores: evaluation, empty unless requested.
         train_seconds: seconds spent in local training by this worker.
         evaluate_seconds: seconds spent in evaluation by this worker.
         refusal: why the client did not train; empty where it did.

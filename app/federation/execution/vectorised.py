@@ -21,8 +21,9 @@ from app.federation.execution.tasks import ClientTask, TrainedClient
 class Vectorised(Executor):
     """Trains all clients of one width at once.
 
-    Exact, since clients do not depend on each other: the gradient of the sum of their losses is each client's own. At
-    every step, clients whose batches have the same length share a call; a client that has finished stands still.
+    The result is exact, since clients do not depend on each other: the gradient of the sum of their losses is each
+    client's own. At every step, clients whose batches have the same length share a call; finished clients are not
+    moved.
     """
 
     description = "vectorised calls over clients of one width"
@@ -35,7 +36,6 @@ class Vectorised(Executor):
         self._steps: dict[float, RecordedStep] = {}
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
-        """Train the block width by width."""
         widths: dict[float, list[ClientTask]] = defaultdict(list)
         block = list(tasks)
         for task in block:
@@ -53,7 +53,7 @@ class Vectorised(Executor):
             yield self._evaluated(task, vector, loss, seconds)
 
     def _step(self, capacity: float) -> RecordedStep:
-        """Losses and gradients of clients of one width; not recorded where callbacks, which may change, have a say."""
+        """Losses and gradients of clients of one width; not recorded where callbacks take part, which may change."""
         if capacity not in self._steps:
             objective = _Objective(self._client_trainer.module(capacity))
             hooks = self.context.loss_hooks or self.context.penalty_hooks
@@ -72,16 +72,9 @@ class Vectorised(Executor):
 
 
 class ClientStack:
-    """Clients of one width during one local training."""
+    """Clients of one width during one local training, their parameters stacked along the first axis."""
 
     def __init__(self, client_trainer: ClientTrainer, tasks: list[ClientTask], step: RecordedStep) -> None:
-        """Stack the received models.
-
-        Args:
-            client_trainer: gives the module of that width and the clients' batches.
-            tasks: clients of equal capacity.
-            step: their losses and gradients.
-        """
         self._context = client_trainer.context
         self._step, self._net = step, client_trainer.client_for(tasks[0]).bare
         self._space = client_trainer.flat(tasks[0].capacity).space
@@ -111,7 +104,6 @@ class ClientStack:
         self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
 
     def fit(self) -> None:
-        """Run the local steps of all clients."""
         self._net.train()
         for step in range(max(map(len, self._batches))):
             active = [client for client, batches in enumerate(self._batches) if step < len(batches)]
@@ -122,7 +114,7 @@ class ClientStack:
 
     @torch.no_grad()
     def _settle(self) -> None:
-        """What happens between steps: every client's net draws anew, and parameters return within their bounds."""
+        """Between steps: new noise for every client's network, and clamped parameters back in their ranges."""
         drawn = [self._net.sample_noise(noise) for noise in self._noise]
         for name in drawn[0]:
             self._constants[f"client.net.{name}"] = torch.stack([own[name] for own in drawn])
@@ -141,10 +133,7 @@ class ClientStack:
         ]
 
     def _losses(self, step: int, active: list[int]) -> Tensor:
-        """Loss of every client at one step (0 for those that have finished), one call per batch length.
-
-        Leaves the gradients with the values.
-        """
+        """Loss of every client at one step (0 for finished clients), one call per batch length; sets the gradients."""
         lengths: dict[int, list[int]] = defaultdict(list)
         for client in active:
             lengths[len(self._batches[client][step])].append(client)
@@ -190,7 +179,7 @@ class ClientStack:
         return images, labels
 
     def _move(self, active: list[int]) -> None:
-        """One optimiser step for the active clients; momentum or weight decay must not move the others."""
+        """One optimiser step for the active clients; momentum and weight decay must not move the others."""
         if self._context.local.clip_norm is not None:
             _clip_each(self._moving, self._context.local.clip_norm)
         if len(active) == len(self._batches):
@@ -216,12 +205,11 @@ class _Objective(nn.Module):
         return self.client.training_step((images, labels))
 
     def of(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        """The objective at the given parameters."""
         return functional_call(self, values, (images, labels))
 
 
 def _put(total: Tensor | None, gradient: Tensor | None, chosen: Tensor, like: Tensor) -> Tensor | None:
-    """Gradients of all clients with those of the chosen ones put in; None as long as nobody has any."""
+    """Gradients of all clients with those of the chosen ones filled in; None as long as there are none."""
     if gradient is None:
         return total
     whole = torch.zeros_like(like) if total is None else total

@@ -47,7 +47,6 @@ class LayerAudit:
 
     @property
     def pairs(self) -> int:
-        """Number of (coordinate, round) pairs."""
         return self.coordinates * self.rounds
 
     @property
@@ -57,7 +56,6 @@ class LayerAudit:
 
     @property
     def single(self) -> int:
-        """Pairs with exactly one contributor."""
         return self.below(2)
 
     @property
@@ -128,7 +126,6 @@ class PlanAudit:
 
     @property
     def total(self) -> LayerAudit:
-        """All layers together."""
         return LayerAudit(
             "total",
             sum(layer.coordinates for layer in self.layers),
@@ -153,13 +150,13 @@ def audit(
     Args:
         plans: at least one round; consecutive rounds, in order.
         space: layout of the server's vector.
-        sent: (size) bool, True for coordinates that clients send; without it, all. Coordinates that stay on the clients
-            are left out of every number.
-        watch: is told every round's counts, for those who want a picture.
+        sent: (size) bool, True for coordinates that clients upload; by default all. Private coordinates are left out of
+            every number.
+        watch: called with every round's counts, for figures.
         k: clients are named where there are fewer than so many of them, at least 2.
 
     Raises:
-        ValueError: without rounds, where rounds do not follow each other, or where an index is not ascending.
+        ValueError: without rounds, where rounds are not consecutive, or where an index is not ascending.
     """
     kept = np.ones(space.size, dtype=bool) if sent is None else sent.cpu().numpy()
     tallies = {name: LayerTally(blocks, kept, k) for name, blocks in layers(space).items()}

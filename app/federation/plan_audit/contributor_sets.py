@@ -34,10 +34,10 @@ class PlannedRound(Protocol):
 
 
 class Register:
-    """Gives clients a bit each. Only clients of this round and the one before hold one, however many there are.
+    """Assigns a bit to each client of the current and the previous round, however many clients there are.
 
     Attributes:
-        words: 64-bit words that hold all bits given out so far, at least 1.
+        words: 64-bit words that hold all bits in use so far, at least 1.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Register:
         self.words = 1
 
     def enter(self, participants: Sequence[int]) -> None:
-        """Go to the next round; who was in neither this nor the last one gives the bit back."""
+        """Go to the next round; clients of neither this nor the previous round lose their bit."""
         self._bits = {client: self._bits[client] for client in self._present}
         taken = set(self._bits.values())
         free = (bit for bit in count() if bit not in taken)
@@ -71,15 +71,10 @@ class SetSizes:
     """Sizes of sets of clients, and the clients of small sets.
 
     Attributes:
-        few: clients that were seen in a set of fewer than `k`.
+        few: clients that were in a set of fewer than `k`.
     """
 
     def __init__(self, k: int) -> None:
-        """Nothing counted yet.
-
-        Args:
-            k: sets of fewer clients are small, at least 2.
-        """
         self._sets = np.zeros(k, dtype=np.int64)
         self._k = k
         self.few: set[int] = set()
@@ -106,20 +101,15 @@ class SetSizes:
 class LayerTally:
     """Running counts of one layer.
 
+    `sent` (bool, coordinates of the server's vector) is True for coordinates that are uploaded.
+
     Attributes:
-        coordinates: its coordinates that are sent.
+        coordinates: number of its coordinates that are uploaded.
         contributors: sizes of the contributor sets.
         differences: sizes of their changes from one round to the next.
     """
 
     def __init__(self, blocks: Iterable[Block], sent: np.ndarray, k: int) -> None:
-        """Nothing counted yet.
-
-        Args:
-            blocks: the layer's blocks.
-            sent: (coordinates of the server's vector) bool, True for coordinates that are sent.
-            k: sets of fewer clients are small.
-        """
         self._blocks = [block for block in blocks if sent[block.coordinates].any()]
         self._covered = [np.zeros(block.size, dtype=bool) for block in self._blocks]
         self.coordinates = sum(int(sent[block.coordinates].sum()) for block in self._blocks)
@@ -127,7 +117,7 @@ class LayerTally:
 
     @property
     def unsent(self) -> int:
-        """Coordinates that are counted as empty sets in every round although they are not sent."""
+        """Coordinates that are counted as empty sets in every round because they are not uploaded."""
         return sum(block.size for block in self._blocks) - self.coordinates
 
     @property
@@ -136,12 +126,12 @@ class LayerTally:
         return sum(int(covered.sum()) for covered in self._covered)
 
     def add(self, now: np.ndarray, before: np.ndarray | None, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
-        """Count a round; gives every block with its coordinates' numbers of contributors. To be run to the end.
+        """Count a round; yields every block with its coordinates' numbers of contributors, and must be exhausted.
 
         Args:
             now: (words, coordinates of the server's vector) contributor sets of the round.
-            before: those of the round before, of the same shape; None in the first round.
-            register: whose bits they are.
+            before: those of the previous round, of the same shape; None in the first round.
+            register: the clients' bits.
         """
         for block, covered in zip(self._blocks, self._covered, strict=True):
             sets = now[:, block.coordinates]
@@ -153,7 +143,7 @@ class LayerTally:
 
 
 def contributor_sets(plan: PlannedRound, register: Register, sent: np.ndarray) -> np.ndarray:
-    """(words, coordinates) uint64: the clients of every coordinate as bits; none for coordinates that are not sent."""
+    """(words, coordinates) uint64: the clients of every coordinate as bits; none where nothing is uploaded."""
     sets = np.zeros((register.words, len(sent)), dtype=np.uint64)
     for index, clients in _submodels(plan):
         if (index[1:] <= index[:-1]).any():

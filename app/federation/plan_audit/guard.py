@@ -52,17 +52,17 @@ _ACCEPT = "accept it with --defenses.NAME.allow_singletons true, which is record
 
 @dataclass(frozen=True)
 class GuardFinding:
-    """Sums of a plan that would give clients away.
+    """Sums of a plan that would reveal single clients' updates.
 
     Attributes:
         kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
             secret `weights` in one round whose contributors differ by few.
         layer: dotted name; empty for weights.
-        coordinates: number of such sums, over all coordinates and rounds, of which equal ones in a row count once; of
-            pairs of sums for weights.
-        of: number of all sums that could have been.
-        k: what counts as few: less than that.
-        clients: whom they would give away, ascending.
+        coordinates: number of such sums, over all coordinates and rounds, where equal ones in consecutive rounds count
+            once; number of pairs of sums for weights.
+        of: number of all sums (or pairs).
+        k: fewer than this many clients count as few.
+        clients: clients that would be revealed, ascending.
     """
 
     kind: Kind
@@ -87,9 +87,7 @@ class GuardFinding:
 def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
     """Everything that secure aggregation could not hide in a prepared federation's plan.
 
-    Args:
-        federation: prepared.
-        k: sums over fewer clients, and changes by fewer clients, give them away; at least 2.
+    Sums over fewer than `k` clients, and changes by fewer than `k` clients, reveal them; `k` is at least 2.
     """
     rounds = uploaded_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
@@ -99,7 +97,7 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
 
 
 def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
-    """What the user is told before any training, one problem per kind of finding."""
+    """The findings as problems that are reported before any training, one per kind."""
     bound = "" if model_bound else " and with masks bound to the model (--defenses.NAME.model_bound true)"
     for kind, (title, consequence, remedy) in _TEXTS.items():
         found = [finding for finding in findings if finding.kind == kind]
@@ -109,7 +107,7 @@ def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
-    """Blocks of weights of one round whose contributors differ by few: each block has a sum of weights of its own."""
+    """Pairs of blocks in one round whose contributors differ by few: each block has its own sum of weights."""
     seen = pairs = 0
     clients: set[int] = set()
     for uploaded in _changing(uploaded_rounds(federation, range(federation.rounds))):
@@ -125,7 +123,7 @@ def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
 
 
 def _sets(contributors: Contributors) -> set[frozenset[int]]:
-    """The clients behind the blocks of a round."""
+    """The sets of clients behind the blocks of a round."""
     members: list[list[int]] = [[] for _ in range(contributors.blocks)]
     for client in contributors.clients:
         for block in contributors.blocks_of(client).tolist():
@@ -134,25 +132,18 @@ def _sets(contributors: Contributors) -> set[frozenset[int]]:
 
 
 class _Renumbered:
-    """A round of the plan under another number.
-
-    Attributes:
-        round: the number.
-        participants: ids of the clients that take part.
-        plan: as planned.
-    """
+    """A round of the plan under another number."""
 
     def __init__(self, uploaded: UploadedRound, number: int) -> None:
         self._sent, self.round = uploaded, number
         self.participants, self.plan = uploaded.participants, uploaded.plan
 
     def index(self, client: int) -> Tensor:
-        """As planned."""
         return self._sent.index(client)
 
 
 def _changing(rounds: Iterable[UploadedRound]) -> Iterator[_Renumbered]:
-    """Rounds that differ from the one before: equal ones have the same sums, and no change."""
+    """Rounds that differ from the previous one: equal ones have the same sums, and no change."""
     before: Hashable = None
     number = 0
     for uploaded in rounds:

@@ -15,7 +15,7 @@ from app.models.base import scaled_width
 
 @dataclass(frozen=True)
 class ClientRound:
-    """One client's place in one round: all that a submodel may depend on.
+    """One client in one round: everything that its submodel may depend on.
 
     Attributes:
         round: 0-based round.
@@ -34,11 +34,11 @@ class ClientRound:
 
 @dataclass(frozen=True)
 class LocalWidths:
-    """A client that changes its width from one local step to the next (FjORD).
+    """The widths of a client that changes its width from one local step to the next (FjORD).
 
     Attributes:
-        levels: width rates to draw from, in (0, 1]; those above the client's capacity are left out.
-        distillation: weight in [0, 1] of the widest network's output as the target of the drawn one; 0 = labels only.
+        levels: width rates to sample from, in (0, 1]; those above the client's capacity are left out.
+        distillation: weight in [0, 1] of the widest network's output as the target of the sampled one; 0 = labels only.
         temperature: softens both outputs in the distillation, above 0.
     """
 
@@ -47,19 +47,19 @@ class LocalWidths:
     temperature: float
 
     def affordable(self, capacity: float) -> tuple[float, ...]:
-        """The levels a client can draw, widest first; always with its own capacity."""
+        """The levels a client can sample, widest first, its own capacity included."""
         return tuple(sorted({level for level in self.levels if level < capacity} | {capacity}, reverse=True))
 
 
 class SubmodelMethod(ABC):
-    """How a client's channels are chosen. One method = one subclass that says which channels of an axis are kept."""
+    """How a client's channels are chosen; a subclass says which channels of an axis are kept."""
 
     @abstractmethod
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
         """`keep` of the axis's channels (int64), ascending."""
 
     def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
-        """Channels that layers read from the axis, for methods that decouple them; None: those that are written."""
+        """Channels that layers read from the axis, where they differ from those written; None: the same."""
         return None
 
     def rate(self, client_round: ClientRound) -> float:
@@ -67,7 +67,7 @@ class SubmodelMethod(ABC):
         return client_round.capacity
 
     def key(self, client_round: ClientRound) -> Hashable:
-        """Seats with equal keys hold the same submodel, so it is computed (and evaluated) once for all of them."""
+        """Client rounds with equal keys have the same submodel, which is computed and evaluated once."""
         return client_round
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
@@ -76,20 +76,20 @@ class SubmodelMethod(ABC):
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The method's common name."""
         return type(self).__name__
 
     @property
     def local_widths(self) -> LocalWidths | None:
-        """Widths a client draws from during its local steps; None where it keeps one width for the round."""
+        """Widths a client samples from during its local steps; None where it keeps one width for the round."""
         return None
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
-        """What makes the method impossible on this network, for clients of these capacities."""
+        """Problems of the method on this network, for clients of these capacities."""
         yield from ()
 
     def index(self, space: ParameterSpace, client_round: ClientRound) -> Tensor:
-        """Coordinates of the seat's submodel, ascending."""
+        """Coordinates of the submodel, ascending."""
         kept = [(axis, scaled_width(axis.width, self.rate(client_round))) for axis in space.axes.values()]
         outputs = {axis.name: self.channels(axis, keep, client_round) for axis, keep in kept}
         read = {axis.name: self.inputs(axis, keep, client_round) for axis, keep in kept}

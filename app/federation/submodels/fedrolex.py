@@ -19,9 +19,7 @@ class FedRolex(SubmodelMethod):
     """
 
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
-        """Channels round, round + 1, ... round + keep - 1, modulo the width, ascending."""
         return ((torch.arange(keep) + client_round.round) % axis.width).sort().values
 
     def key(self, client_round: ClientRound) -> Hashable:
-        """All clients of one capacity share a window; the whole network stands still."""
         return (client_round.capacity, 0 if client_round.capacity == 1 else client_round.round)

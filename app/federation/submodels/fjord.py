@@ -49,11 +49,9 @@ class FjORD(Prefix):
 
     @property
     def local_widths(self) -> LocalWidths | None:
-        """The levels, where a width is drawn for every batch."""
         return self._widths if self.draw == "batch" else None
 
     def rate(self, client_round: ClientRound) -> float:
-        """The client's capacity, or with `draw: round` one of the levels up to it."""
         if self.draw == "batch":
             return client_round.capacity
         choices = self._widths.affordable(client_round.capacity)
@@ -61,12 +59,10 @@ class FjORD(Prefix):
         return choices[int(torch.randint(len(choices), (), generator=generator))]
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
-        """The capacities and all levels below them."""
         levels = {level for capacity in capacities for level in self._widths.affordable(capacity)}
         return tuple(sorted(levels, reverse=True))
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
-        """Settings out of range."""
         if wrong := [level for level in self.levels if not 0 < level <= 1]:
             yield Problem(
                 f"FjORD's levels hold {', '.join(map(str, wrong))}",
@@ -92,22 +88,14 @@ class FjORD(Prefix):
 
 
 class OrderedDropout:
-    """Runs narrower prefixes inside one client's network; they share its parameters (FjORD, Horvath et al. 2021).
+    """Runs narrower prefixes of one client's network, which share its parameters (FjORD, Horvath et al. 2021).
 
     Attributes:
-        generator: where widths are drawn from; set before every local training.
+        generator: generator of the sampled widths; set before every local training.
         nets: the narrower networks, which run with the client's parameters.
     """
 
     def __init__(self, net: ScalableNet, capacity: float, prototype: ScalableNet, widths: LocalWidths) -> None:
-        """Prepare the narrower networks.
-
-        Args:
-            net: the client's network.
-            capacity: its width rate, in (0, 1].
-            prototype: the server's network.
-            widths: what is drawn, and the distillation.
-        """
         self.generator: torch.Generator | None = None
         self._net, self._widths = net, widths
         self._levels = widths.affordable(capacity)
@@ -117,7 +105,6 @@ class OrderedDropout:
 
     @property
     def distils(self) -> bool:
-        """Whether the widest network teaches the others."""
         return self._widths.distillation > 0
 
     def sample_width(self) -> float:
@@ -138,12 +125,12 @@ class OrderedDropout:
         return functional_call(narrow, self._prefix(narrow), (images,))
 
     def distilled(self, drawn: Tensor, widest: Tensor, supervised: Tensor) -> Tensor:
-        """Loss of the drawn width: part labels, part the widest network's output, which is not moved by it.
+        """Loss of the sampled width: part labels, part the output of the widest network as a fixed target.
 
         Args:
-            drawn: logits of the drawn width.
+            drawn: logits of the sampled width.
             widest: logits of the client's whole network.
-            supervised: loss of the drawn width on the labels.
+            supervised: loss of the sampled width on the labels.
         """
         weight, temperature = self._widths.distillation, self._widths.temperature
         target = softmax(widest.detach() / temperature, dim=1)

@@ -41,13 +41,13 @@ NAMES = {"heterofl": "OFM", "mapp-fl": "GFM", "mapp-fl-r": "GFR", "fdropout": "U
 
 
 class ChannelSubset(SubmodelMethod):
-    """The nine methods of the taxonomy: who shares a channel set, whether sets change, and how they are drawn.
+    """The nine methods of the taxonomy: which clients share a channel set, whether sets change, and how they are drawn.
 
-    A client whose width is 1/k of the server's is one of k^2 groups: with `policy: submatrix` a layer has k blocks of
-    channels, and a group alternates between two of them from layer to layer, so that the groups together tile every
+    A client whose width is 1/k of the server's is in one of k^2 groups: with `policy: submatrix` a layer has k blocks
+    of channels, and a group alternates between two of them from layer to layer, so that the groups together tile every
     matrix between two cut layers once (MaPP-FL, sec. 4.2.2, where k = 2). Blocks overlap where k does not divide the
     width. Shortcuts that skip a layer are not tiled: both their ends take the same block. Clients, the large ones
-    included, are dealt to the groups (or to the unique sets) anew in every round; `dynamics` says whether the sets
+    included, are assigned to the groups (or to the unique sets) anew in every round; `dynamics` says whether the sets
     themselves change.
     """
 
@@ -63,11 +63,12 @@ class ChannelSubset(SubmodelMethod):
         """Choose a method; the default is GFM = MaPP-FL.
 
         Args:
-            grouping: small clients share one set of channels, are dealt to groups with a set each, or have one each.
+            grouping: clients of one width share one set of channels, are assigned to groups with a set each, or have a
+                unique set each.
             dynamics: sets are fixed for the whole run, or resampled in every round.
-            policy: blocks of neighbouring channels, or random channels.
-            groups: number of groups, a square (4, 9, 16 ...) for submatrices; without a number, k^2 for width 1/k.
-            index_scheme: draw sets from the run's seed, or exactly those of the papers' code, which are the same in
+            policy: blocks of neighbouring channels (`submatrix`), or random channels.
+            groups: number of groups, a square (4, 9, 16 ...) for submatrices; by default k^2 for width 1/k.
+            index_scheme: draw sets from the run's seed, or use exactly those of the papers' code, which are the same in
                 every run.
             coupling: a layer reads the channels that the layer before writes, or (an ablation that costs accuracy)
                 both are drawn independently of each other.
@@ -96,22 +97,19 @@ class ChannelSubset(SubmodelMethod):
 
     @property
     def code(self) -> str:
-        """Three letters, such as GFM."""
         first = {"one": "O", "groups": "G", "unique": "U"}[self.grouping]
         return first + ("F" if self.dynamics == "fixed" else "S") + ("M" if self.policy == "submatrix" else "R")
 
     @property
     def title(self) -> str:
-        """The code, and the name where it has one."""
         names = [name for name, code in NAMES.items() if code == self.code]
         return f"{self.code} ({names[0]})" if names else self.code
 
     def group_count(self, rate: float) -> int:
-        """Groups of the clients of one width: as stated, or k^2 for the least k submodels that cover a layer."""
+        """Groups of the clients of one width: as set, or k^2 for the least k submodels that cover a layer."""
         return self.groups or math.ceil(round(1 / rate, 6)) ** 2
 
     def key(self, client_round: ClientRound) -> Hashable:
-        """Clients of equal width that drew the same set."""
         if client_round.capacity == 1:
             return 1.0
         if self.policy == "submatrix":
@@ -119,11 +117,9 @@ class ChannelSubset(SubmodelMethod):
         return client_round.capacity, *self._drawn(client_round)
 
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
-        """The set's channels of one axis, ascending."""
         return self._choose(axis, keep, client_round, reading=False)
 
     def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
-        """With `coupling: independent`, channels drawn apart from those that are written."""
         return None if self.coupling == "layerwise" else self._choose(axis, keep, client_round, reading=True)
 
     def _choose(self, axis: Axis, keep: int, client_round: ClientRound, reading: bool) -> Tensor:
@@ -142,7 +138,7 @@ class ChannelSubset(SubmodelMethod):
         return torch.arange(start, start + keep)
 
     def _group(self, client_round: ClientRound) -> int:
-        """Which of the pairs of blocks the client takes; resampled, everybody moves on by one in every round."""
+        """The pair of blocks the client takes; with `resampled`, every client moves on by one pair per round."""
         number, turn = self._drawn(client_round)
         return (number + turn) % self.group_count(client_round.capacity)
 
@@ -156,7 +152,7 @@ class ChannelSubset(SubmodelMethod):
         return torch.from_numpy(np.random.RandomState((drawn + 1) * factor).permutation(axis.width))
 
     def _drawn(self, client_round: ClientRound) -> tuple[int, int]:
-        """The client's set: its number, and the 1-based round it was made in (0: before the first)."""
+        """The client's set: its number, and the 1-based round it was drawn in (0: before the first)."""
         turn = 0 if self.dynamics == "fixed" else client_round.round + 1
         if self.grouping == "one":
             return 0, turn
@@ -166,7 +162,6 @@ class ChannelSubset(SubmodelMethod):
         return order[client_round.client] % groups, turn
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
-        """Combinations outside the taxonomy, and more sets than the layers have room for."""
         if self.code not in PRESETS:
             yield self._outside()
             return
@@ -217,7 +212,7 @@ class ChannelSubset(SubmodelMethod):
 
 @lru_cache(maxsize=16)
 def _deal(scheme: IndexScheme, seed: int, round_: int, places: int) -> tuple[int, ...]:
-    """The order in which places are handed to clients in a round: a permutation of 0 .. places-1."""
+    """The order in which sets are assigned to clients in a round: a permutation of 0 .. places-1."""
     if scheme == "original":
         return tuple(np.random.RandomState(round_ + 1).permutation(places).tolist())
     return tuple(torch.randperm(places, generator=torch_generator(seed, "deal", round_)).tolist())

@@ -15,9 +15,7 @@ class Prefix(SubmodelMethod):
     """The first channels of every layer: HeteroFL, OFM in the taxonomy; with capacity 1 everywhere, FedAvg."""
 
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
-        """Channels 0 .. keep-1 (HeteroFL, Eq. 7 of MaPP-FL)."""
         return torch.arange(keep)
 
     def key(self, client_round: ClientRound) -> Hashable:
-        """All clients of one width share one submodel, in every round."""
         return self.rate(client_round)
