@@ -1,84 +1,81 @@
-"""The command line: `rampart fit | attack | compare | report | plan | cost | list`."""
+"""The command line: `rampart fit | attack | report | compare | plan | cost | list`."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from app.errors import UserError
 
-
-@dataclass(frozen=True)
-class Command:
-    """A command: what it does in one line, and how to load it (heavy imports wait until it is called)."""
-
-    purpose: str
-    load: Callable[[], Callable[[Sequence[str]], int]]
-
-
-def _fit() -> Callable[[Sequence[str]], int]:
-    from app.commands.fit import fit
-
-    return fit
-
-
-def _plan() -> Callable[[Sequence[str]], int]:
-    from app.commands.plan import plan
-
-    return plan
-
-
-def _attack() -> Callable[[Sequence[str]], int]:
-    from app.commands.attack import attack
-
-    return attack
-
-
-def _cost() -> Callable[[Sequence[str]], int]:
-    from app.commands.cost import cost
-
-    return cost
-
-
-def _report() -> Callable[[Sequence[str]], int]:
-    from app.commands.report import report
-
-    return report
-
-
-def _compare() -> Callable[[Sequence[str]], int]:
-    from app.commands.compare import compare
-
-    return compare
-
-
-def _list() -> Callable[[Sequence[str]], int]:
-    from app.commands.listing import list_choices
-
-    return list_choices
-
+DISTRIBUTION = "rampart-fl"
+"""Name under which the program is installed."""
 
 PIPE_CLOSED = 141
 """Exit code of a program that SIGPIPE ends, as shells count it."""
 
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        module: of `app.commands` that holds it; imported when the command is called, since that takes seconds.
+        function: takes the arguments, returns the exit code.
+        purpose: one line of help.
+    """
+
+    module: str
+    function: str
+    purpose: str
+
+    def load(self) -> Callable[[Sequence[str]], int]:
+        """The function itself."""
+        function: Callable[[Sequence[str]], int] = getattr(
+            importlib.import_module(f"app.commands.{self.module}"), self.function
+        )
+        return function
+
+
 COMMANDS = {
-    "fit": Command("train a federation; without a recipe, on the embedded digits (fit --help shows all options)", _fit),
-    "attack": Command("attack a finished run from its transcript, without training it again", _attack),
-    "report": Command("make tables, pictures and one HTML page of finished runs", _report),
-    "compare": Command("run a matrix of methods, defenses, datasets and seeds, and tabulate what came out", _compare),
-    "plan": Command("show who trains which weights, before any training", _plan),
-    "cost": Command("estimate what encryption and masks would take per round, before any training", _cost),
-    "list": Command("show methods, defenses, attacks, datasets, models and recipes", _list),
+    "fit": Command(
+        "fit", "fit", "train a federation; without a recipe, on the embedded digits (fit --help shows all options)"
+    ),
+    "attack": Command("attack", "attack", "attack a finished run from its transcript, without training it again"),
+    "report": Command("report", "report", "write tables, figures and one HTML page about finished runs"),
+    "compare": Command("compare", "compare", "run a matrix of methods, defenses, datasets and seeds, and compare them"),
+    "plan": Command("plan", "plan", "show who trains which weights, before any training"),
+    "cost": Command("cost", "cost", "estimate what encryption and masks would take per round, before any training"),
+    "list": Command("listing", "list_choices", "show methods, defenses, attacks, datasets, models and recipes"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 1 not all done, 2 a mistake in what was asked, 130 interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command and exit with its code: 0 done, 1 partly failed, 2 a mistake in the arguments, 130 interrupted."""
+    name, *options = _parsed(list(sys.argv[1:] if arguments is None else arguments))
+    run = COMMANDS[name].load()
+    # configurations may name the user's own classes; only now, so that ours come first
+    sys.path.append(str(Path.cwd()))
+    try:
+        code = run(options)
+    except UserError as error:
+        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = PIPE_CLOSED
+    raise SystemExit(code)
+
+
+def _parsed(arguments: list[str]) -> list[str]:
+    """The arguments, the first of which is a command; exits where it is an option, or no command."""
     lines = "\n".join(f"  {name:<9} {command.purpose}" for name, command in COMMANDS.items())
     parser = ArgumentParser(
         prog="rampart",
@@ -87,21 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         usage="rampart COMMAND [options]",
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands above")
-    chosen = parser.parse_args(given[:1]).command
-    run = COMMANDS[chosen].load()
-    # configurations may name the user's own classes; only now, so that ours come first
-    sys.path.append(str(Path.cwd()))
+    parser.add_argument("--version", action="version", version=f"rampart {_version()}")
+    parser.parse_args(arguments[:1])
+    return arguments
+
+
+def _version() -> str:
     try:
-        code = run(given[1:])
-    except UserError as error:
-        print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
-        code = 2
-    except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = PIPE_CLOSED
-    raise SystemExit(code)
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:  # run from a checkout
+        from app import __version__
+
+        return __version__
 
 
 if __name__ == "__main__":

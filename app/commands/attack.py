@@ -1,36 +1,48 @@
 """`rampart attack RUN`: attack a finished run from its transcript, without training it again.
 
 These are the options of membership inference; `rampart attack RUN --attacks rolling-model --help` shows those of
-attacks that bring training images back, and `--attacks factor-recovery` asks which factors clients of WAFFLe use.
+attacks that reconstruct training images, and `--attacks factor-recovery` recovers which factors clients of WAFFLe use.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from app.commands.factors import recover, wants_factors
-from app.commands.finished import AttackCommand, exit_code, finished_run
+from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run
 from app.commands.fit import FitParser, quieten
 from app.commands.reconstruct import reconstruct, wants_reconstruction
+from app.errors import UserError
 from app.federation.transcript import Transcript
+from app.results.attacks.factor_recovery import FactorResults
+from app.results.run.checkpoints import newest_usable
+from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.membership_inference import MembershipInference
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""
 
+FACTOR_RECOVERY = "factor-recovery"
+"""Name of the attack on the clients' choice of factors."""
+
 
 def attack(arguments: Sequence[str]) -> int:
-    """Attack a finished run; returns the exit code: 1 where an attack broke down."""
+    """Attack a finished run; returns the exit code: 1 where an attack failed."""
     quieten()
-    if wants_factors(list(with_lists(arguments))):
-        return recover(list(with_lists(arguments)))
-    if wants_reconstruction(list(with_lists(arguments))):
-        return reconstruct(list(with_lists(arguments)))
+    listed = list(with_lists(arguments))
+    if FACTOR_RECOVERY in attack_names(listed):
+        return recover_factors(listed)
+    return reconstruct(listed) if wants_reconstruction(listed) else infer_membership(listed)
+
+
+def infer_membership(arguments: Sequence[str]) -> int:
+    """Infer who was a member of a finished run; returns the exit code."""
     parser = attack_parser()
-    options = parser.parse_args(list(with_lists(arguments)))
+    options = parser.parse_args(list(arguments))
     folder = finished_run(Path(options.run))
     callback = _callback(parser, options)
     command = AttackCommand(folder)
@@ -38,11 +50,41 @@ def attack(arguments: Sequence[str]) -> int:
     federation = command.prepared()
     rounds = len(folder.read_lines("metrics.jsonl"))
     print(f"attacking {folder.path}, trained for {rounds} rounds", flush=True)
-    found = callback.run(federation, Transcript(folder.path / "transcript"), rounds, final=True)
+    findings = callback.run(federation, Transcript(folder.path / "transcript"), rounds, final=True)
     if command.tracker is not None:
         command.tracker.finalize("success")
     print(f"results are in {folder.path / 'attacks'}: leakage.png, roc.png, clients.csv, vulnerable.csv, *.npz")
-    return exit_code([finding.conditions.label for finding in found if finding.failed])
+    return exit_code([finding.conditions.label for finding in findings if finding.failed])
+
+
+def recover_factors(arguments: Sequence[str]) -> int:
+    """Recover which factors the clients of a finished run use; returns the exit code.
+
+    Uploads are those of the transcript; the true choices come from the last checkpoint.
+
+    Raises:
+        UserError: where other attacks are named beside it, or the run has no checkpoint.
+    """
+    if others := [name for name in attack_names(arguments) if name != FACTOR_RECOVERY]:
+        raise UserError.of(
+            f"{FACTOR_RECOVERY} is named together with {', '.join(others)}",
+            "the kinds of attacks have options of their own",
+            "run `rampart attack` once for each",
+        )
+    folder = finished_run(Path(factor_parser().parse_args(list(arguments)).run))
+    checkpoint = newest_usable(folder.checkpoints)
+    if checkpoint is None:
+        raise UserError.of(
+            f"the run {folder.path} has no checkpoint",
+            "which factors its clients truly use is known from there alone",
+            "train it again with --trainer.enable_checkpointing true, or with --config factor-recovery",
+        )
+    federation, callback = AttackCommand(folder).prepared(), FactorRecovery()
+    callback.results = FactorResults(folder)
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    federation.personal.load_state_dict(state["personal"])
+    callback.run(federation, Transcript(folder.path / "transcript"), len(folder.read_lines("metrics.jsonl")))
+    return 0
 
 
 def with_lists(arguments: Sequence[str]) -> Iterator[str]:
@@ -62,7 +104,7 @@ def _as_list(value: str) -> str:
 
 
 def attack_parser() -> ArgumentParser:
-    """The options of the command: those of the callback, but for attacks on the way."""
+    """Options of membership inference: those of its callback, but for attacks during training."""
     parser = FitParser(
         prog="rampart attack",
         description=__doc__,
@@ -71,6 +113,19 @@ def attack_parser() -> ArgumentParser:
     )
     parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
     parser.add_class_arguments(MembershipInference, None, skip={"every"})
+    return parser
+
+
+def factor_parser() -> argparse.ArgumentParser:
+    """Options of `rampart attack RUN --attacks factor-recovery`."""
+    parser = argparse.ArgumentParser(
+        prog="rampart attack",
+        description="Recover which factors the clients of a finished run use (WAFFLe).",
+        usage=f"rampart attack RUN --attacks {FACTOR_RECOVERY}",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", help="folder of a finished run, such as runs/demo")
+    parser.add_argument("--attacks", help=FACTOR_RECOVERY)
     return parser
 
 

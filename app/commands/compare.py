@@ -23,6 +23,7 @@ from app.experiments.parsing import ParsedRun, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.spec import ComparisonSpec
+from app.results.text_table import text_table
 
 INTERRUPTED = 130
 
@@ -151,9 +152,8 @@ def _show_plan(
     """Every run with its state, and the problems of existing runs."""
     method, defense = baseline_of(spec, runs)
     print(f"{spec.name}: {spec.purpose}\n{len(runs)} runs in {folder.path}, compared with {method} and {defense}")
-    width = max(len(planned.name) for planned in runs)
-    for planned in runs:
-        print(f"  {planned.name:<{width}}  {folder.state(planned.name).value:<13}  {shlex.join(planned.arguments)}")
+    rows = [(planned.name, folder.state(planned.name).value, shlex.join(planned.arguments)) for planned in runs]
+    print(text_table((), rows, left=range(3), indent="  "))
     for problem in folder.problems(runs, parsed):
         print(f"error: {problem}")
 

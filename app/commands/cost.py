@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import ClassVar, TypeVar, get_args
 from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
-from app.commands.dry import DryCommand
-from app.commands.fit import quieten
+from app.commands.fit import DryCommand, quieten
 from app.crypto.paillier.cost import measure
 from app.crypto.paillier.keys import KeyLength, generate
 from app.crypto.secure_aggregation.cost import measure as measure_masks
@@ -23,6 +21,7 @@ from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
+from app.results.text_table import bullet, text_table
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -76,7 +75,7 @@ def cost(arguments: Sequence[str]) -> int:
     found = list(_costs(federation, number))
     clients = found[0].clients
     print(f"{federation.method.title}: {federation.space.size:,} weights, {clients} clients in round {number}\n")
-    print(_table(found), "", *map(_item, _legend(_paillier(federation))), sep="\n")
+    print(_table(found), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
     if command.settings.json is not None:
         _write(Path(command.settings.json), found)
     return 0
@@ -102,17 +101,14 @@ def _chosen(federation: FederatedModule, kind: type[C]) -> C | None:
     return next((one for one in federated_callbacks(federation.trainer) if isinstance(one, kind)), None)
 
 
-def _table(found: list[ChannelCost]) -> str:
-    """One row per channel."""
-    rows = [["channel", "up / client", "up / round", "x plain", "down / round", *SECONDS]]
-    for one in found:
-        growth = f"{one.up / found[0].up:.2f}" if found[0].up else "-"
-        sizes = [_bytes(one.up / max(1, one.clients)), _bytes(one.up), growth, _bytes(one.down)]
-        spent = [one.client, one.server, one.decrypt, one.shared_decrypt]
-        rows.append([one.name, *sizes, *(_seconds(value) for value in spent)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+def _table(costs: list[ChannelCost]) -> str:
+    rows = []
+    for cost in costs:
+        growth = f"{cost.up / costs[0].up:.2f}" if costs[0].up else "-"
+        sizes = [_bytes(cost.up / max(1, cost.clients)), _bytes(cost.up), growth, _bytes(cost.down)]
+        seconds = [cost.client, cost.server, cost.decrypt, cost.shared_decrypt]
+        rows.append([cost.name, *sizes, *map(_seconds, seconds)])
+    return text_table(("channel", "up / client", "up / round", "x plain", "down / round", *SECONDS), rows)
 
 
 def _legend(paillier: Paillier) -> Iterator[str]:
@@ -125,10 +121,6 @@ def _legend(paillier: Paillier) -> Iterator[str]:
         f"Paillier: {paillier.point.bits} bits per value, precision {paillier.point.step:.2g}, {paillier.exponent} "
         "exponents. Secure aggregation: nobody drops out."
     )
-
-
-def _item(text: str) -> str:
-    return textwrap.fill(text, 110, initial_indent="- ", subsequent_indent="  ")
 
 
 def _bytes(size: float) -> str:

@@ -1,7 +1,8 @@
-"""A finished run, built again for attacks."""
+"""A finished run, rebuilt for attacks; and the names of the attacks on the command line."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,6 @@ class AttackCommand(FitCommand):
     purpose: ClassVar[str | None] = "Attack a finished run."
 
     def __init__(self, folder: RunFolder) -> None:
-        """Build the federation of a run.
-
-        Args:
-            folder: the run's folder.
-        """
         self.folder = folder
         super().__init__(["--config", str(folder.path / "config.yaml")])
 
@@ -33,7 +29,7 @@ class AttackCommand(FitCommand):
         """Claim nothing: the run stays as it is, but for its attack folder."""
         self.plain_config = complete_config(self.parser, self.config)
 
-    def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
+    def trainer_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """One device; no recorder, no progress bar of rounds."""
         config, folder = self.config_init, self.folder
         self.tracker = make_tracker(config["tracking"], folder.path, folder.name, config["group"], config["project"])
@@ -41,7 +37,7 @@ class AttackCommand(FitCommand):
         return {**alone, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 
     def prepared(self) -> FederatedModule:
-        """The federation with its data dealt and its network built, on the device."""
+        """The federation with its data and its network, on the device."""
         federation = super().prepared()
         device = self.trainer.strategy.root_device
         federation.to(device)
@@ -50,7 +46,7 @@ class AttackCommand(FitCommand):
 
 
 def finished_run(path: Path) -> RunFolder:
-    """The folder of a run that is over and has a transcript.
+    """The folder of a run that is finished and has a transcript.
 
     Raises:
         UserError: where there is no such run.
@@ -67,14 +63,24 @@ def finished_run(path: Path) -> RunFolder:
     if not any((path / "transcript").glob("round-*")):
         raise UserError.of(
             f"the run {path} has no transcript",
-            "nobody has seen anything that could be attacked",
+            "attacks work on the models and uploads in it",
             "train it again with --transcript.last 2 (the default)",
         )
     return folder
 
 
-def exit_code(broken: Sequence[str]) -> int:
-    """1, after telling which attacks broke down; 0 where none did."""
-    if broken:
-        print(f"error: {len(broken)} attacks broke down: {', '.join(broken)}", file=sys.stderr)
-    return 1 if broken else 0
+def attack_names(arguments: Sequence[str]) -> list[str]:
+    """Names after `--attacks`; the last one counts where it is given several times."""
+    names: list[str] = []
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--attacks":
+            names = re.findall(r"[\w.-]+", value if equals else " ".join(arguments[place + 1 : place + 2]))
+    return names
+
+
+def exit_code(failed: Sequence[str]) -> int:
+    """1, after naming the attacks that failed; 0 where none did."""
+    if failed:
+        print(f"error: {len(failed)} attacks failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0

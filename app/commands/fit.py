@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import re
 import sys
 import warnings
@@ -25,7 +26,6 @@ from app.commands.shadow_federations import ShadowFederations
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.reports import RoundReport
 from app.federation.transcript import TranscriptSettings
 from app.metrics.fairness import Spread
 from app.recipes import CODES, shipped_recipes
@@ -33,9 +33,10 @@ from app.results.attacks.factor_recovery import FactorResults
 from app.results.attacks.membership_results import AttackResults
 from app.results.attacks.reconstruction_results import ReconstructionResults
 from app.results.run.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
-from app.results.run.fairness import fairness_lines, fairness_summary, newcomer_lines, newcomer_summary
+from app.results.run.fairness import fairness_rows, fairness_summary, newcomer_rows, newcomer_summary
 from app.results.run.folder import RunFolder, RunSettings
 from app.results.run.tracking import RoundLogger, TrackingMode, make_tracker
+from app.results.text_table import text_table
 from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
@@ -61,7 +62,6 @@ class FitParser(LightningArgumentParser):
     """Keeps errors short and names the nearest option."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message, with options of a similar name, and exit with code 2."""
         wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
         known = [option for action in self._actions for option in action.option_strings]
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
@@ -72,13 +72,13 @@ class FitParser(LightningArgumentParser):
             hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
         if "NestedArg(" in message:
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
-        places = f"`{self.prog} --help` tells what every option means, `rampart list` what there is to choose from"
+        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
         print(f"error: {message}\n  remedy: {hint}{places}", file=sys.stderr)
         raise SystemExit(2)
 
 
 class FitCommand(LightningCLI):
-    """LightningCLI with a run folder, defenses and attacks by name, and a tracker."""
+    """LightningCLI with a run folder, named defenses and attacks, and a tracker."""
 
     program: ClassVar[str] = "rampart fit"
     purpose: ClassVar[str | None] = __doc__
@@ -104,13 +104,11 @@ class FitCommand(LightningCLI):
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        """A parser with helpful errors."""
         parser = FitParser(**kwargs)
         parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Options of a run that are not the trainer's, the model's or the data's."""
         parser.add_class_arguments(RunSettings, "run")
         parser.add_class_arguments(TranscriptSettings, "transcript")
         entries = dict[str, FederatedCallback]
@@ -144,7 +142,7 @@ class FitCommand(LightningCLI):
         rank_zero_only(self.folder.claim)(self.plain_config, settings.overwrite)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer with defenses and attacks in place, and with what the command adds."""
+        """A trainer with the defenses, the attacks and the command's own callbacks."""
         config = self.config_init
         named = [*ordered(config["defenses"], config["defense_order"]), *config["attacks"].values()]
         kwargs = {**self._get(config, "trainer", default={}), **kwargs}
@@ -157,11 +155,11 @@ class FitCommand(LightningCLI):
         try:
             return Trainer(**kwargs)
         except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
-            remedy = f"correct the options that begin with --trainer; `{self.program} --help` tells what they mean"
+            remedy = f"correct the options that begin with --trainer; `{self.program} --help` explains them"
             raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
 
     def rebuilt(self) -> tuple[FederatedModule, FederatedDataModule, list[FederatedCallback]]:
-        """The federation, its data and its defenses once more, as new as at the start."""
+        """The federation, its data and its defenses, built once more from the configuration."""
         fresh = self.parser.instantiate_classes(self.config)
         return fresh["model"], fresh["data"], ordered(fresh["defenses"], fresh["defense_order"])
 
@@ -178,19 +176,19 @@ class FitCommand(LightningCLI):
         if isinstance(attack, Representations):
             attack.folder = self.folder
 
-    def trainer_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What a run adds to the user's options of the trainer: recorder, progress bar, checkpoints and tracker."""
+    def trainer_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of the trainer that a run adds to the user's: recorders, progress bar, checkpoints and tracker."""
         folder, config = self.folder, self.config_init
         self.tracker = make_tracker(config["tracking"], folder.path, folder.name, config["group"], config["project"])
         return {
-            "callbacks": [*given["callbacks"], *self._observers()],
-            "plugins": [*(given["plugins"] or []), VerifiedCheckpointIO()],
-            "default_root_dir": given["default_root_dir"] or str(folder.path),
-            "logger": given["logger"] if self.tracker is None else [*_loggers(given["logger"]), self.tracker],
+            "callbacks": [*options["callbacks"], *self._observers()],
+            "plugins": [*(options["plugins"] or []), VerifiedCheckpointIO()],
+            "default_root_dir": options["default_root_dir"] or str(folder.path),
+            "logger": options["logger"] if self.tracker is None else [*_loggers(options["logger"]), self.tracker],
         }
 
     def prepared(self) -> FederatedModule:
-        """The federation with its data dealt and its network built, as it is before the first round."""
+        """The federation with its data and its network, as before the first round."""
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
         self.trainer.datamodule = self.datamodule  # type: ignore[attr-defined]
@@ -206,6 +204,21 @@ class FitCommand(LightningCLI):
         progress = [] if trainer.enable_progress_bar is False else [FederationProgress()]
         checkpoints = [] if trainer.enable_checkpointing is False else [RoundCheckpoint(self.folder.checkpoints)]
         return [*progress, *recorders, *checkpoints]
+
+
+class DryCommand(FitCommand):
+    """A command that takes the options of a run, and neither trains nor attacks; the device does not matter."""
+
+    def before_instantiate_classes(self) -> None:
+        """Claim no run folder."""
+
+    def give_home(self, attack: FederatedCallback) -> None:
+        """Nothing is attacked."""
+
+    def trainer_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """No recorder, no tracker, and no device: nothing depends on where clients are trained."""
+        here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
+        return {**here, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 
 
 def complete_config(parser: LightningArgumentParser, config: Any) -> dict[str, Any]:
@@ -247,44 +260,46 @@ def fit(arguments: Sequence[str]) -> int:
     return 0
 
 
+CLOSING_FILES = {
+    "fairness.json": "fairness.png, fairness.json and everyone.csv show how much clients differ",
+    "privacy.json": "privacy.json states the privacy budgets and what channels hide, with their assumptions",
+    "attacks/leakage.png": "attacks/ holds leakage.png, roc.png, clients.csv, vulnerable.csv and all scores",
+    "attacks/reconstruction": "attacks/reconstruction/ holds reconstructed images beside the originals, with scores",
+}
+"""What is said at the end about a file or folder of the run, where it is there."""
+
+
 def _closing(command: FitCommand) -> str:
-    lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {command.folder.path}"]
+    folder = command.folder.path
+    lines = [f"\nfinished after {command.trainer.current_epoch} rounds: {folder}"]
     if hasattr(command.model, "plan"):  # else the checkpoint was that of the last round
-        lines.extend(_accuracies(command.model.report))
-        lines.extend(fairness_lines(fairness_summary(command.folder)))
-        lines.extend(newcomer_lines(newcomer_summary(command.folder)))
-        hooks = command.model.hooks
-        told = [statement.line() for statement in (*hooks.statements(), *hooks.channel_statements())]
-        lines.extend(f"  privacy            {line}" for line in told)
+        lines.append(text_table((), _closing_rows(command), left=(0, 2), indent="  "))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
-    if (command.folder.path / "fairness.json").is_file():
-        lines.append("  fairness.png, fairness.json and everyone.csv tell how much clients differ")
-    if (command.folder.path / "privacy.json").is_file():
-        lines.append("  privacy.json tells what was promised or spent, and on what terms")
-    if (command.folder.path / "attacks" / "leakage.png").is_file():
-        lines.append("  attacks/ holds what attacks found: leakage.png, roc.png, clients.csv, vulnerable.csv, scores")
-    if (command.folder.path / "attacks" / "reconstruction").is_dir():
-        lines.append("  attacks/reconstruction/ holds images that came back, beside the originals, with their scores")
+    lines.extend(f"  {text}" for name, text in CLOSING_FILES.items() if (folder / name).exists())
     if command.tracker is not None and command.tracker._offline:
-        lines.append(f"  to upload it to Weights & Biases: wandb sync {command.folder.path}/wandb/offline-run-*")
+        lines.append(f"  to upload it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
     return "\n".join(lines)
 
 
-def _accuracies(report: RoundReport) -> list[str]:
-    lines = []
+def _closing_rows(command: FitCommand) -> list[tuple[str, str, str]]:
+    """Label, number and explanation of every result of the run."""
+    report, hooks = command.model.report, command.model.hooks
+    rows = []
     if report.server.total:
-        lines.append(f"  server accuracy    {report.server.accuracy:7.2%}  on {report.server.total} test samples")
+        rows.append(("server accuracy", f"{report.server.accuracy:.2%}", f"on {report.server.total} test samples"))
     for name, where in (("trained_own", "their own test sets"), ("trained_common", "the common test set")):
         spread = Spread.of(getattr(client, name) for client in report.clients)
-        if spread.mean == spread.mean:
-            lines.append(f"  clients' accuracy  {spread.mean:7.2%}  on {where}, worst {spread.worst:.2%}")
-    return lines
+        if not math.isnan(spread.mean):
+            rows.append(("clients' accuracy", f"{spread.mean:.2%}", f"on {where}, worst {spread.worst:.2%}"))
+    rows += [*fairness_rows(fairness_summary(command.folder)), *newcomer_rows(newcomer_summary(command.folder))]
+    statements = (*hooks.statements(), *hooks.channel_statements())
+    return [*rows, *(("privacy", "", statement.line()) for statement in statements)]
 
 
-def _loggers(given: Any) -> list[Any]:
-    if isinstance(given, (list, tuple)):
-        return list(given)
-    return [] if isinstance(given, bool) or given is None else [given]
+def _loggers(option: Any) -> list[Any]:
+    if isinstance(option, (list, tuple)):
+        return list(option)
+    return [] if isinstance(option, bool) or option is None else [option]
 
 
 @rank_zero_only
@@ -293,12 +308,12 @@ def _say(text: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning without the place in the code, and without breaking the progress bar."""
+    """A warning without its place in the code, which leaves the progress bar intact."""
     tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def quieten() -> None:
-    """Keep the terminal for what concerns the user."""
+    """Silence messages of libraries that do not concern the user, and shorten warnings."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.showwarning = _show_warning

@@ -20,6 +20,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
 from app.recipes import shipped_comparisons, shipped_recipes
+from app.results.text_table import text_table
 from callbacks.attacks.factor_recovery import FactorRecovery
 from datamodules.base import FederatedDataModule
 from datamodules.partitions import Partition
@@ -84,9 +85,7 @@ def list_choices(arguments: Sequence[str]) -> int:
     for what in chosen or CATALOGUE:
         usage, entries = CATALOGUE[what]
         print(f"{what}  ({usage})")
-        for name, line in entries() or [("none", "")]:
-            print(f"  {name:<18} {line}".rstrip())
-        print()
+        print(text_table((), entries() or [("none", "")], left=(0, 1), indent="  "), end="\n\n")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import ClassVar
 from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
-from app.commands.dry import DryCommand
-from app.commands.fit import quieten
+from app.commands.fit import DryCommand, quieten
 from app.errors import UserError
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
@@ -21,6 +19,7 @@ from app.federation.private_coordinates import uploaded_coordinates, uploaded_ro
 from app.files import write_figure, write_json, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
+from app.results.text_table import bullet
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class PlanSettings:
 
     Attributes:
         rounds: plan the first so many rounds, at least 1; without a number, all rounds of the run.
-        folder: folder of the table and the pictures, whose files are overwritten; without one, `plan` beside the runs.
+        folder: folder of the table and the figures, whose files are overwritten; without one, `plan` beside the runs.
     """
 
     rounds: int | None = None
@@ -82,21 +81,17 @@ def plan(arguments: Sequence[str]) -> int:
     bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
     found = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
     print(header(federation, found), table(found), sep="\n\n")
-    print("", *map(_item, findings(found, federation.uncovered_cells)), sep="\n")
-    pictures = _keep(command.folder_of_plan, federation, found, maps.layers)
-    print(f"\nin {command.folder_of_plan}: plan.json, plan.csv" + (f", {pictures}" if pictures else ""))
+    print("", *map(bullet, findings(found, federation.uncovered_cells)), sep="\n")
+    figures = _keep(command.folder_of_plan, federation, found, maps.layers)
+    print(f"\nin {command.folder_of_plan}: plan.json, plan.csv" + (f", {figures}" if figures else ""))
     return 0
 
 
-def _item(finding: str) -> str:
-    return textwrap.fill(finding, 110, initial_indent="- ", subsequent_indent="  ")
-
-
 def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: list[LayerMap]) -> str:
-    """Write the files; returns the pictures in words."""
+    """Write the files; returns the figures in words."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _forget_pictures(folder)
+        _delete_figures(folder)
         names = _draw(folder, federation, layers)
         record = plain_plan(federation, found) | {"pictures": names}
         write_json(folder / "plan.json", record)
@@ -105,7 +100,7 @@ def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: l
         raise UserError.of(
             f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
         ) from error
-    return f"overview.png and one picture for each of {len(layers)} weight layers" if names else ""
+    return f"overview.png and one figure for each of {len(layers)} weight layers" if names else ""
 
 
 def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> list[str]:
@@ -113,13 +108,13 @@ def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> 
         return []
     title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
     write_figure(folder / "overview.png", draw_overview(layers, title))
-    for layer in tqdm(layers, unit=" pictures", delay=1, leave=False, disable=None):
+    for layer in tqdm(layers, unit=" figures", delay=1, leave=False, disable=None):
         write_figure(folder / f"{layer.name}.png", draw_layer(layer, title))
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 
 
-def _forget_pictures(folder: Path) -> None:
-    """Delete the pictures of an earlier plan here: those of another network would stay beside the new ones."""
+def _delete_figures(folder: Path) -> None:
+    """Delete the figures of an earlier plan here: those of another network would stay beside the new ones."""
     try:
         names = json.loads((folder / "plan.json").read_text())["pictures"]
     except (OSError, ValueError, KeyError, TypeError):

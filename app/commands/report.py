@@ -1,4 +1,4 @@
-"""`rampart report FOLDER ...`: tables, pictures and one HTML page of finished runs.
+"""`rampart report FOLDER ...`: tables, figures and one HTML page of finished runs.
 
 A folder is a run, a folder of runs, or a comparison. Runs that are not finished are left out, with the reason.
 """
@@ -129,7 +129,7 @@ def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
     if path.is_file() and GENERATOR.encode() not in path.read_bytes()[:2000]:
         raise UserError.of(f"{path} is no report of this program", "it would be lost", "choose another --output")
     if (files_folder(path) / "config.yaml").is_file():
-        cause = f"the report's tables and pictures would go to {files_folder(path)}, which is a run"
+        cause = f"the report's tables and figures would go to {files_folder(path)}, which is a run"
         raise UserError.of(cause, "they would be mixed with its results", "choose another --output")
     return path
 
@@ -141,8 +141,8 @@ def _without_reports(store: Store) -> Store:
 
 
 def _drawings(store: Store, table: ComparisonTable) -> Iterator[Drawing]:
-    pictures = figures_of(store, table)
-    yield from map(drawn, tqdm(pictures, "drawing", unit=" pictures", delay=1, leave=False, disable=None))
+    figures = figures_of(store, table)
+    yield from map(drawn, tqdm(figures, "drawing", unit=" figures", delay=1, leave=False, disable=None))
 
 
 def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _told(store: Store, path: Path) -> Iterator[str]:
         yield from (f"  {one.path}: {one.reason}" for one in store.skipped[:MOST_LISTED])
         if len(store.skipped) > MOST_LISTED:
             yield f"  and {len(store.skipped) - MOST_LISTED} more, all of them listed in the report"
-    yield f"report: {path} (tables and pictures as files: {files_folder(path)}/)"
+    yield f"report: {path} (tables and figures as files: {files_folder(path)}/)"
 
 
 def _track(made: Report, mode: TrackingMode) -> None:

@@ -1,7 +1,8 @@
-"""Tables of text for the terminal: columns aligned to their widest cell."""
+"""Text for the terminal: tables whose columns are aligned, list items, counts."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Sequence
 
 GAP = "  "
@@ -66,3 +67,15 @@ def _head_lines(head: Sequence[str]) -> list[list[str]]:
     parts = [title.split("\n") for title in head]
     height = max(map(len, parts), default=0)
     return [[part[place] if place < len(part) else "" for part in parts] for place in range(height)]
+
+
+def bullet(text: str, width: int = 110) -> str:
+    """A list item, wrapped at `width` characters; words are never broken."""
+    return textwrap.fill(
+        text, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 client`, `2,000 clients`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

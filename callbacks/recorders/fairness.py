@@ -14,7 +14,7 @@ from app.federation.all_clients import AllClients, Choice, LocalScore
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.files import write_figure
-from app.results.run.fairness import FINE_TUNED, OWN, Everybody, forget_unplanned, write_fairness
+from app.results.run.fairness import FINE_TUNED, OWN, ClientAccuracies, forget_unplanned, write_fairness
 from app.results.run.figures import draw_fairness
 from app.results.run.files import restored
 from app.results.run.folder import RunFolder, cannot_write
@@ -37,7 +37,7 @@ class FairnessRecorder(FederatedCallback):
             folder: the run's folder, which exists; None to measure only.
         """
         self._folder = folder
-        self._last: Everybody | None = None
+        self._last: ClientAccuracies | None = None
         self._complete = False
         self._fresh, self._tidy = False, False
 
@@ -80,7 +80,7 @@ class FairnessRecorder(FederatedCallback):
             self._write(self._folder, self._last)
 
     @rank_zero_only
-    def _write(self, folder: RunFolder, everybody: Everybody) -> None:
+    def _write(self, folder: RunFolder, everybody: ClientAccuracies) -> None:
         records = folder.read_lines("metrics.jsonl")
         try:
             write_fairness(folder, everybody, records)
@@ -105,18 +105,18 @@ class FairnessRecorder(FederatedCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the last measurement."""
         last = state_dict["last"]
-        self._last = None if last is None else restored(Everybody, last)
+        self._last = None if last is None else restored(ClientAccuracies, last)
         self._complete = state_dict["complete"]
 
 
-def _everybody(found: Mapping[str, tuple[LocalScore, ...]], groups: list[str], round_: int) -> Everybody | None:
+def _everybody(found: Mapping[str, tuple[LocalScore, ...]], groups: list[str], round_: int) -> ClientAccuracies | None:
     """The scores as a table; None where no client has a test set of its own."""
     own = [local for local in found[OWN] if local.score.total]
     if not own:
         return None
     clients = tuple(local.client for local in own)
     by_client = {whose: {local.client: local.score.accuracy for local in scores} for whose, scores in found.items()}
-    return Everybody(
+    return ClientAccuracies(
         round=round_,
         clients=clients,
         groups=tuple(groups[client] for client in clients),
@@ -126,7 +126,7 @@ def _everybody(found: Mapping[str, tuple[LocalScore, ...]], groups: list[str], r
     )
 
 
-def _plain(everybody: Everybody) -> dict[str, Any]:
+def _plain(everybody: ClientAccuracies) -> dict[str, Any]:
     """Lists, numbers and strings only, which a checkpoint may hold."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(everybody)))
     return plain

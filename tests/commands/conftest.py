@@ -1,3 +1,3 @@
 """Fixtures of the tests that run the command line."""
 
-from run_kit import fast_runs, no_pictures, no_run_name  # noqa: F401
+from run_kit import fast_runs, no_figures, no_run_name  # noqa: F401

@@ -12,7 +12,7 @@ from app.commands.fit import fit
 from app.federation.hooks import FederatedCallback
 from app.results.attacks.membership_files import AttackFiles
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 MIA = ("--attacks.mia", "MembershipInference", "--attacks.mia.controls", "skip", "--attacks.mia.shadows.count", "4")
 QUICK = ("--shadows.count", "4", "--controls", "skip")

@@ -59,7 +59,7 @@ def test_seconds_are_ciphertexts_times_the_sample(tmp_path, asked):
     assert told["down"] == 4 * 7 * 512
 
 
-@pytest.mark.usefixtures("no_pictures", "asked")
+@pytest.mark.usefixtures("no_figures", "asked")
 @pytest.mark.parametrize("server", ["FedAvgM", "QFFL"])
 def test_bytes_are_those_of_the_run(tmp_path, server):
     """Of the second round, where other clients take part, with public weights and with secret ones."""

@@ -42,7 +42,7 @@ def test_decryption_is_of_the_union(tmp_path):
     assert told["decrypt"] == 100.0 * 7
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_personal_cells_are_not_sent(tmp_path):
     """Bytes in both directions are still those of the run."""
     head = (*UNEQUAL, "--model.personal", '["*classifier*"]')

@@ -22,7 +22,7 @@ REFUSED = {
 """Pairs that would not protect what they promise to protect."""
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("defense", DEFENSES)
 def test_defense_over_method(tmp_path, defense, method):
@@ -43,7 +43,7 @@ def test_refused_combination(tmp_path, pair, words):
     assert all(problem.remedy for problem in error.value.problems)
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_three_defenses_in_layers(tmp_path):
     """Smoothed labels, pruning of what is sent, then noise on it: all act, in that order."""
     layers = ("--config", "heterofl", "--config", "label-smoothing", "--config", "memdefense", "--config", "nbafl")
@@ -53,7 +53,7 @@ def test_three_defenses_in_layers(tmp_path):
     assert final["memdefense/zeros"] == 0, "noise is added to the zeros, too"
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("channel", ["secure-aggregation", "paillier-simulated"])
 @pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in CHANNELS])
 def test_defense_under_a_channel(tmp_path, defense, channel):

@@ -8,7 +8,7 @@ from run_kit import exit_code, last_checkpoint, parsed, train
 
 from app.attacks.reconstruction.catalogue import make_passive
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 NET = (
     *("--model.net", "app.models.Factorised", "--model.net.net", "app.models.MLP"),

@@ -128,7 +128,7 @@ def test_help_lists_the_commands(capsys):
     assert {"fit", "list"} <= set(re.findall(r"^  (\w+)", capsys.readouterr().out, flags=re.MULTILINE))
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_bar_and_checkpoints_can_be_switched_off(tmp_path, capsys):
     """Lightning's own switches work."""
     off = ("--trainer.enable_progress_bar", "false", "--trainer.enable_checkpointing", "false")

@@ -24,7 +24,7 @@ OPTIONS = (*UNEQUAL, "--model.executor", "sequence", *ATTACKED)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_two_processes_share_one_run(tmp_path):
     """One unnamed run folder, equal metrics, the uploads of both processes' clients, and attacks that find the same."""
     alone = train(tmp_path, "alone", *OPTIONS, rounds=2)

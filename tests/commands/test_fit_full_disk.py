@@ -9,7 +9,7 @@ from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, comman
 from app.results.run.checkpoints import RoundCheckpoint, damage
 from app.results.run.folder import RunFolder
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 OPTIONS = (*UNEQUAL, *INTERRUPTIBLE, "--model.net.hidden", "[200]")
 ROUNDS = 5

@@ -32,7 +32,7 @@ def program():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     """kill -9 in round 4 of 6, then the same command: every file and the optimiser's state are bit for bit the same."""

@@ -5,7 +5,7 @@ from run_kit import UNEQUAL, assert_same_end, parsed, train
 
 from app.commands.fit import fit
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_saved_config_replays_the_run(tmp_path):

@@ -10,7 +10,7 @@ from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, comman
 
 from app.commands.fit import fit
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 CASES = {
     "momentum, unequal clients, threads": (*UNEQUAL, "--model.executor", "threads"),
@@ -168,7 +168,7 @@ def test_unfinished_run_can_be_given_more_rounds(damaged):
     assert [record["round"] for record in records(part)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_finished_run_can_be_given_more_rounds(tmp_path, capsys):
     """It ends where a run of that length ends; fewer rounds or other settings are refused."""
     whole, longer = (train(tmp_path, name, *UNEQUAL, rounds=rounds) for name, rounds in (("whole", 4), ("longer", 2)))

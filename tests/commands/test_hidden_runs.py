@@ -12,7 +12,7 @@ from app.federation.channels import paillier as paillier_channel
 from app.federation.transcript import Transcript
 from app.results.attacks.membership_files import AttackFiles
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 PAILLIER = ("--config", "paillier", "--defenses.paillier.key_length", "1024", "--defenses.paillier.workers", "1")
 MASKED = ("--config", "secure-aggregation", "--defenses.secure_aggregation.allow_singletons", "true")

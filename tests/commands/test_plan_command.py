@@ -35,7 +35,7 @@ def no_training(monkeypatch):
 
 
 @pytest.fixture
-def few_pictures(monkeypatch):
+def few_figures(monkeypatch):
     """Drawing takes most of the time."""
 
     class Blank:
@@ -66,7 +66,7 @@ def rows_of(text):
     return table[0], {row[0]: row[1:] for row in table[1:]}
 
 
-@pytest.mark.usefixtures("few_pictures")
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize(("recipe", "code"), [("heterofl", "OFM"), ("mapp-fl", "GFM")])
 def test_table_and_files_agree(recipe, code, tmp_path, capsys):
     """One row per layer and the total in the terminal, in plan.csv and in plan.json; a picture per weight layer."""
@@ -91,7 +91,7 @@ def test_table_and_files_agree(recipe, code, tmp_path, capsys):
     assert set(record["pictures"]) == files - {"plan.json", "plan.csv"}
 
 
-@pytest.mark.usefixtures("few_pictures")
+@pytest.mark.usefixtures("few_figures")
 def test_columns_say_what_their_names_promise(tmp_path, capsys):
     """Rolling windows of half and a quarter of 8 rows (65 weights each), four clients in two rounds, by hand.
 
@@ -113,7 +113,7 @@ def test_pictures_are_drawn(tmp_path, capsys):
     assert all((tmp_path / "plan" / name).read_bytes().startswith(b"\x89PNG") for name in record["pictures"])
 
 
-@pytest.mark.usefixtures("few_pictures")
+@pytest.mark.usefixtures("few_figures")
 def test_only_the_plan_folder_is_written(tmp_path, capsys, monkeypatch):
     """No run folder, no logger's folder, nothing in the working directory; a second plan replaces the first."""
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_only_the_plan_folder_is_written(tmp_path, capsys, monkeypatch):
     assert {path.name for path in (tmp_path / "here").iterdir()} == names
 
 
-@pytest.mark.usefixtures("few_pictures")
+@pytest.mark.usefixtures("few_figures")
 def test_settings_are_kept(tmp_path, capsys):
     """Method, seeds, widths, capacities, participants; all rounds of the run where no number is given."""
     options = ("--seed_everything", "5", "--trainer.max_epochs", "4", "--model.participation", "0.5")
@@ -171,7 +171,7 @@ FINDINGS = {
 
 
 @pytest.mark.parametrize("case", FINDINGS)
-@pytest.mark.usefixtures("few_pictures")
+@pytest.mark.usefixtures("few_figures")
 def test_findings_in_words(case, tmp_path, capsys):
     """What follows from the numbers, for plans whose numbers are known."""
     options, sentences = FINDINGS[case]

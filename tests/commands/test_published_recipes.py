@@ -249,7 +249,7 @@ def asked_for(front):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_every_paper_number_exists(tmp_path, monkeypatch):
     """What the files compare with is what the papers' evaluations of a real run give, by the same names."""
     monkeypatch.setattr("app.attacks.protocols.mapp_fl.SMALLEST_CLIENT", 10)  # clients of the digits are small
@@ -264,7 +264,7 @@ def test_every_paper_number_exists(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_every_number_of_a_reconstruction_exists(tmp_path):
     """The same for images that came back."""
     options = ("--run.root", str(tmp_path), "--run.name", "deceived", "--tracking", "disabled")

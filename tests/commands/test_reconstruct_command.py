@@ -1,4 +1,4 @@
-"""`rampart attack` brings images back: from the transcript, and by playing the last rounds again."""
+"""`rampart attack` reconstructs images: from the transcript, and by repeating the last rounds."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run_kit import exit_code, train
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 VICTIMS = (
     *("--data.partition.clients", "3", "--data.partition.samples", "4", "--data.holdout.clients", "0"),
@@ -33,7 +33,7 @@ def test_malicious_servers_play_the_last_rounds_again(honest, capsys):
     assert exit_code("attack", str(honest), "--attacks", "rolling-model,convergence-rate,trap-weights") == 0
     printed = capsys.readouterr().out
     assert "rounds 2 to 3" in printed
-    assert "playing round 3" in printed
+    assert "repeating round 3" in printed
     for label, clients in (("rolling-model", [2]), ("convergence-rate", [1]), ("trap-weights", [0, 1, 2])):
         assert label in printed
         assert record(honest, label)["conditions"]["clients"] == clients

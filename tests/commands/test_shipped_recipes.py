@@ -12,8 +12,8 @@ from run_kit import command, exit_code, parsed
 
 from app.attacks.membership.catalogue import ATTACKS, make_attack
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
-from app.commands.attack import attack_parser, with_lists
-from app.commands.factors import factor_parser, wants_factors
+from app.commands.attack import FACTOR_RECOVERY, attack_parser, factor_parser, with_lists
+from app.commands.finished import attack_names
 from app.commands.reconstruct import reconstruction_parser, wants_reconstruction
 from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
 
@@ -142,7 +142,7 @@ def test_attack_command_of_the_readme(arguments, user_folder):
         parser = reconstruction_parser()
         chosen = parser.instantiate_classes(parser.parse_args(given)).attacks
         assert all(make_reconstruction(attack) for attack in chosen)
-    elif wants_factors(given):
+    elif FACTOR_RECOVERY in attack_names(given):
         assert factor_parser().parse_args(given).run
     else:
         options = attack_parser().parse_args(given)

@@ -7,12 +7,12 @@ import pytest
 from run_kit import assert_same_end, last_checkpoint, parsed, records, train
 
 from app.errors import UserError
-from app.results.run.fairness import newcomer_lines
+from app.results.run.fairness import newcomer_rows
 
 WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}', "--model.executor", "vectorised")
 JOINING = ("--model.newcomers.clients", "1", "--model.newcomers.visits", "2")
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_waffle_to_the_letter_changes_two_numbers():
@@ -58,7 +58,7 @@ def test_every_run_tells_what_swapping_the_choice_costs(tmp_path):
 def test_newcomers_are_recorded(tmp_path, capsys):
     """One of four clients joins at the end: its accuracies stand in the summary, and it was in no round."""
     path = train(tmp_path, "joined", *WAFFLE, *JOINING)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     record = json.loads((path / "newcomers.json").read_text())
     with (path / "newcomers.csv").open() as file:
         (row,) = csv.DictReader(file)
@@ -69,7 +69,7 @@ def test_newcomers_are_recorded(tmp_path, capsys):
     assert all(row["client"] != line.split(",")[1] for line in (path / "clients.csv").read_text().splitlines())
     summary = json.loads((path / "summary.json").read_text())
     assert summary["newcomers"]["accuracy"] == record["accuracy"]
-    assert newcomer_lines(summary["newcomers"])[0] in told
+    assert newcomer_rows(summary["newcomers"])[0][-1] in printed
 
 
 def test_newcomers_of_a_federation_without_private_parts_are_fine_tuned_only(tmp_path):

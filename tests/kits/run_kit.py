@@ -46,7 +46,7 @@ def no_run_name(monkeypatch):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
+def no_figures(monkeypatch):
     """Drawing takes half the time of a tiny run."""
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)

@@ -17,6 +17,7 @@ from app.files import csv_text, finite, json_text, png_bytes, replace_all
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import Array, NotAvailable
 from app.results.run.folder import RunFolder, cannot_write
+from app.results.text_table import table_lines
 
 USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
 """Colours of factors that clients use and do not use, and of medians."""
@@ -48,7 +49,7 @@ def draw_factors(finding: FactorFinding, title: str) -> Figure:
 
     Args:
         finding: what was found.
-        title: shown above the picture.
+        title: shown above the figure.
     """
     figure = Figure(figsize=(13.0, 4.3), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 4))
@@ -179,15 +180,15 @@ class FactorResults:
         Raises:
             UserError: where the files cannot be written.
         """
-        text, table, picture = (self._folder.path / f"{STEM}.{kind}" for kind in ("json", "csv", "png"))
+        text, table, figure = (self._folder.path / f"{STEM}.{kind}" for kind in ("json", "csv", "png"))
         contents = {text: json_text(_record(finding)).encode()}
         if isinstance(finding, FactorFinding):
             contents[table] = _table(finding).encode()
-            contents[picture] = png_bytes(draw_factors(finding, f"private choice of factors: {self._folder.name}"))
+            contents[figure] = png_bytes(draw_factors(finding, f"private choice of factors: {self._folder.name}"))
         try:
             text.parent.mkdir(parents=True, exist_ok=True)
             replace_all(contents)
-            for path in {table, picture} - set(contents):  # of an earlier result
+            for path in {table, figure} - set(contents):  # of an earlier result
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(text, error) from error
@@ -205,33 +206,33 @@ def factor_summary(folder: RunFolder) -> dict[str, float]:
 
 
 def factor_lines(finding: FactorFinding | NotAvailable) -> list[str]:
-    """What was found, for the terminal."""
+    """The result, for the terminal."""
     if isinstance(finding, NotAvailable):
         return [f"  N/A: {finding.reason}"]
-    told = {name: _told(one, _form(name)) for name, one in finding.means.items()}
+    text = {name: _estimate_text(estimate, _form(name)) for name, estimate in finding.means.items()}
+    rows = [
+        ("factors in use", f"AUC {text['support']}; movement alone {text['moved']}"),
+        ("without the upload", f"AUC {text['prior']} by the public prior, {text['population']} by the clients' mean"),
+        ("more than others do", f"AUC {text['specific']}"),
+        ("rebuilt models", f"{text['own']} true choice, {text['recovered']} recovered"),
+        ("", f"{text['concealed']} as uploaded, {text['another']} another client's choice"),
+        ("cost of not knowing", f"{text['concealed_cost']} points of accuracy; recovered {text['recovered_cost']}"),
+    ]
     return [
-        f"  factors in use       AUC {told['support']}; moved alone {told['moved']}",
-        f"  without the upload   AUC {told['prior']} by the public prior, {told['population']} by the clients' mean",
-        f"  more than others do  AUC {told['specific']}",
-        f"  rebuilt models       {told['own']} true choice, {told['recovered']} recovered",
-        f"                       {told['concealed']} as sent, {told['another']} another client's choice",
-        f"  not knowing costs    {told['concealed_cost']} points of accuracy; after recovery {told['recovered_cost']}",
+        *table_lines((), rows, left=(0, 1), indent="  "),
         *(f"  {note}" for note in finding.notes),
         f"  {STEM}.png shows it, {STEM}.json and .csv hold the numbers",
     ]
-
-
-_AREAS = ("support", "moved", "prior", "population", "specific")
 
 
 def _form(name: str) -> Callable[[float], str]:
     """How a number is written: areas as they are, accuracies in percent, losses of accuracy in points."""
     if name in COSTS:
         return lambda value: f"{100 * value:.2f}"
-    return "{:.3f}".format if name in _AREAS else "{:.2%}".format
+    return "{:.3f}".format if name in AREAS else "{:.2%}".format
 
 
-def _told(estimate: Estimate | NotAvailable, form: Callable[[float], str]) -> str:
+def _estimate_text(estimate: Estimate | NotAvailable, form: Callable[[float], str]) -> str:
     if isinstance(estimate, NotAvailable):
         return "N/A"
     value, interval = form(estimate.value), estimate.interval

@@ -1,9 +1,8 @@
-"""Pictures of attacks: ROC curves down to few false alarms, leakage with intervals, and leakage client by client."""
+"""Figures of attacks: ROC curves down to few false alarms, leakage with intervals, and leakage client by client."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +21,7 @@ from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
 from app.results.attacks.membership_files import AttackRecord, tpr_at
 from app.results.attacks.membership_report import Result, decimals, records_of
+from app.results.attacks.wording import short_label, write_in_row
 
 CHANCE: dict[str, Any] = {"color": "0.45", "linewidth": 1.0, "linestyle": (0, (4, 3)), "zorder": 1}
 
@@ -37,9 +37,6 @@ STYLES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 SHOWN_FPR = 0.01
 """False positive rate whose TPR stands beside the AUC."""
 
-MOST_LETTERS = 40
-"""Letters of a label in a picture."""
-
 MOST_BARS = 30
 """Clients up to which their intervals are thick."""
 
@@ -49,18 +46,18 @@ def draw_roc(scores_by_label: Mapping[str, MembershipScores], title: str) -> Fig
 
     Args:
         scores_by_label: scores of every result, by label.
-        title: shown above the picture.
+        title: shown above the figure.
     """
     curves = {label: roc_curve(scores) for label, scores in scores_by_label.items()}
     height = max(4.8, 1.1 + 0.2 * len(curves))
-    beside = 1.1 + 0.062 * (7 + max(map(len, map(_short, curves)), default=0))  # inches for the key
+    beside = 1.1 + 0.062 * (7 + max(map(len, map(short_label, curves)), default=0))  # inches for the key
     figure = Figure(figsize=(height + beside, height), layout="constrained")
     axes = figure.subplots()
     looks = _looks(list(curves))
     smallest = [min(1 / curve.true_positives[-1], 1 / curve.false_positives[-1]) for curve in curves.values()]
     limits = (min([0.1, *smallest]), 1.0)
     for label, curve in sorted(curves.items(), key=lambda item: -item[1].auc):
-        axes.plot(*log_log_roc(curve), linewidth=1.6, label=f"{_area(curve)}  {_short(label)}", **looks[label])
+        axes.plot(*log_log_roc(curve), linewidth=1.6, label=f"{_area(curve)}  {short_label(label)}", **looks[label])
     axes.plot(limits, limits, label="0.500  chance", **CHANCE)
     _roc_axes(axes, limits)
     axes.set_title(title)
@@ -74,10 +71,10 @@ def draw_leakage(results: Sequence[Result], title: str) -> Figure:
 
     Args:
         results: findings or records.
-        title: shown above the picture.
+        title: shown above the figure.
     """
     records = sorted(records_of(results), key=lambda record: (-_auc(record), record.label))
-    names = [_short(record.label.removesuffix(f".{record.conditions.read_target}")) for record in records]
+    names = [short_label(record.label.removesuffix(f".{record.conditions.read_target}")) for record in records]
     width = 9.2 + 0.085 * max(map(len, names), default=0)
     figure = Figure(figsize=(width, 1.6 + 0.27 * max(3, len(records))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -132,7 +129,7 @@ def draw_clients(result: Result, rates: Mapping[int, float] | None = None) -> Fi
 
 @dataclass(frozen=True)
 class _Point:
-    """A client in a picture."""
+    """A client in a figure."""
 
     client: int
     size: int
@@ -164,13 +161,13 @@ def _draw_row(left: Axes, right: Axes, place: int, record: AttackRecord, colour:
     """One result: two dots with their intervals, or why there are none."""
     found = record.leakage
     if isinstance(found, NotAvailable):
-        _say(left, place, f"N/A: {found.reason}", 66)
-        _say(right, place, "N/A", 10)
+        write_in_row(left, place, f"N/A: {found.reason}", 66)
+        write_in_row(right, place, "N/A", 10)
         return
     _mark(left, place, found.auc, colour)
     rate = tpr_at(found, SHOWN_FPR)
     if rate is None:
-        _say(right, place, f"N/A: {found.nonmembers} non-members are too few", 60)
+        write_in_row(right, place, f"N/A: {found.nonmembers} non-members are too few", 60)
     else:
         _mark(right, place, Estimate(rate.decision.tpr, rate.tpr_at_target), colour)
 
@@ -183,13 +180,6 @@ def _mark(axes: Axes, place: float, found: Estimate, colour: Any, upright: bool 
         axes.plot(*line, color=colour, linewidth=0.7 if thin else 1.5, alpha=0.45 if thin else 0.65)
     dot = ([found.value], [place])[turned]
     axes.plot(*dot, "o", color=colour, markersize=4.5 if thin else 5.5, zorder=3)
-
-
-def _say(axes: Axes, place: int, text: str, most: int) -> None:
-    shown = textwrap.shorten(text, most, placeholder=" ...")
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    beside = axes.get_yaxis_transform()
-    axes.text(0.01, place, shown, transform=beside, va="center", fontsize=8, color="0.35", bbox=box)
 
 
 def _rate_axis(axes: Axes) -> None:
@@ -280,8 +270,3 @@ def _area(curve: RocCurve) -> str:
 
 def _percent(rate: float, _: object = None) -> str:
     return f"{100 * rate:g} %"
-
-
-def _short(label: str) -> str:
-    """A label without its middle where it is long: the attack is in front, the target at the end."""
-    return label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 18]}...{label[-15:]}"

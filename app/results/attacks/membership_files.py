@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
-from zipfile import BadZipFile
-
-import numpy as np
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber
-from app.errors import UserError
-from app.files import json_text, npz_bytes, replace_all
 from app.metrics.intervals import Interval
 from app.metrics.leakage import KnownThreshold, Leakage, TprAtFpr
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.vulnerability import ClientRow
-from app.results.run.files import restored, result_path, unreadable
-
-OTHER_RESULTS = ("factors.json",)
-"""Files in the folder of attacks that hold no membership inference."""
+from app.results.run.files import ResultFiles
 
 ARRAYS = ("scores", "members", "samples", "clients")
 
@@ -95,71 +85,39 @@ class AttackRecord:
         return {name: number for name, number in found.items() if math.isfinite(number)}
 
 
-class AttackFiles:
-    """Results of the attacks on one run; a later result of the same label takes the place of the earlier one."""
+class AttackFiles(ResultFiles[AttackRecord]):
+    """Results of membership inference: the folder `attacks` of a run, scores as arrays."""
 
-    def __init__(self, folder: Path) -> None:
-        """Keep results in a folder, which is made when the first one comes.
-
-        Args:
-            folder: `attacks` in the run folder.
-        """
-        self.folder = folder
+    kind = AttackRecord
+    prefix = "attacks"
+    arrays_name = "scores"
+    others = ("factors.json",)
 
     def write(self, finding: Finding) -> None:
         """Keep a finding: scores in `<label>.npz` where there are any, the rest in `<label>.json`."""
-        record = AttackRecord.of(finding)
-        arrays, text = self._path(record.label, "npz"), self._path(record.label, "json")
-        contents = {} if isinstance(finding.scores, NotAvailable) else {arrays: _packed(finding.scores)}
-        plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
-        contents[text] = json_text(plain).encode()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_all(contents)
-            if arrays not in contents:
-                arrays.unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError.of(
-                f"cannot write {text}: {error.strerror or error}",
-                "this result is lost; those that were written before are kept",
-                "free some space, then repeat the attack",
-            ) from error
+        scores = finding.scores
+        arrays = None if isinstance(scores, NotAvailable) else {name: getattr(scores, name) for name in ARRAYS}
+        self.save(AttackRecord.of(finding), arrays)
 
     def scores(self, label: str) -> MembershipScores:
-        """Scores of one result."""
-        path = self._path(label, "npz")
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return MembershipScores(*(arrays[name] for name in ARRAYS))
-        except FileNotFoundError as error:
-            cause = f"{self.folder} holds no scores of {label}"
-            remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
-            raise UserError.of(cause, "there is nothing to draw or to compare", remedy) from error
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise unreadable(path, error) from error
+        """Scores of one result.
+
+        Raises:
+            UserError: where there are none, or they cannot be read.
+        """
+        return MembershipScores(**self.arrays(label, ARRAYS))
 
     def scores_by_label(self) -> dict[str, MembershipScores]:
         """Scores of all results that have some, by label."""
         return {record.label: self.scores(record.label) for record in self.records() if record.no_scores is None}
 
-    def records(self) -> list[AttackRecord]:
-        """All results, by label."""
-        return sorted(map(read_attack, self.paths()), key=lambda record: record.label)
-
-    def paths(self) -> list[Path]:
-        """Files of all results, scores left out, by name."""
-        return sorted(path for path in self.folder.glob("*.json") if path.name not in OTHER_RESULTS)
-
-    def summary(self) -> dict[str, float]:
-        """All available numbers of all results under `attacks/<label>/<name>`."""
-        return {
-            f"attacks/{record.label}/{name}": number
-            for record in self.records()
-            for name, number in record.numbers.items()
-        }
-
-    def _path(self, label: str, kind: str) -> Path:
-        return result_path(self.folder, label, kind)
+    @staticmethod
+    def mend(value: Any) -> Any:
+        """Infinite thresholds, which JSON cannot hold, follow from who is called a member: nobody or everybody."""
+        if not isinstance(value, Decision) or not math.isnan(value.threshold):
+            return value
+        nobody = value.true_positives + value.false_positives == 0
+        return replace(value, threshold=math.inf if nobody else -math.inf)
 
 
 def tpr_at(leakage: Leakage, target: float) -> TprAtFpr | None:
@@ -190,28 +148,3 @@ def _with_bounds(name: str, value: float, interval: Interval | NotAvailable) -> 
     yield name, value
     if isinstance(interval, Interval):
         yield from ((f"{name}_low", interval.low), (f"{name}_high", interval.high))
-
-
-def _packed(scores: MembershipScores) -> bytes:
-    return npz_bytes({name: getattr(scores, name) for name in ARRAYS})
-
-
-def read_attack(path: Path) -> AttackRecord:
-    """One result from its file.
-
-    Raises:
-        UserError: where it cannot be read.
-    """
-    try:
-        record: AttackRecord = restored(AttackRecord, json.loads(path.read_text()), _mended)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
-    return record
-
-
-def _mended(value: Any) -> Any:
-    """Infinite thresholds, which JSON cannot hold, follow from who is called a member: nobody or everybody."""
-    if not isinstance(value, Decision) or not math.isnan(value.threshold):
-        return value
-    nobody = value.true_positives + value.false_positives == 0
-    return replace(value, threshold=math.inf if nobody else -math.inf)

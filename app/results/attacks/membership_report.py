@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.attacks.findings import Finding, ReportedNumber
@@ -15,18 +14,13 @@ from app.metrics.roc import FPR_TARGETS
 from app.metrics.vulnerability import ClientRow, sample_table
 from app.results.attacks.headline import Headline, headlines
 from app.results.attacks.membership_files import AttackRecord, rate_name, tpr_at
+from app.results.attacks.wording import Cell, grouped
+from app.results.text_table import bullet, counted, text_table
 
 Result = Finding | AttackRecord
-Cell = str | int | float | None
-
-LINE = 110
-"""Longest line of remarks."""
 
 MOST_EXPOSED = 100
 """Samples that are listed of each result."""
-
-WORDS = 3
-"""Columns of the table that hold words; the others hold numbers."""
 
 CONDITION_COLUMNS = ("label", "attack", "target", "adaptation", "protocol", "adversary", "shadows")
 NUMBER_COLUMNS = (
@@ -45,11 +39,13 @@ def table(results: Iterable[Result]) -> str:
     if not records:
         return "no attack was run"
     blocks = {
-        "N/A:": _grouped(_reasons(records), records, labels_first=True),
-        "as the paper reports it:": [f"{record.label}: {_figures(record)}" for record in records if record.figures],
-        "remarks:": _grouped(_remarks(records), records),
+        "N/A:": grouped(_reasons(records), len(records), labels_first=True),
+        "as the paper reports it:": [
+            f"{record.label}: {'; '.join(map(_reported, record.figures))}" for record in records if record.figures
+        ],
+        "remarks:": grouped(_remarks(records), len(records)),
     }
-    parts = ["\n".join([title, *map(_item, texts)]) for title, texts in blocks.items() if texts]
+    parts = ["\n".join([title, *map(bullet, texts)]) for title, texts in blocks.items() if texts]
     strongest = "\n".join(map(_headline, headlines(records)))
     return "\n\n".join([_grid(records), *([strongest] if strongest else []), *_width_grid(records), *parts])
 
@@ -82,8 +78,8 @@ def samples_csv(scores_by_label: Mapping[str, MembershipScores], most: int = MOS
     """
     lines: list[list[Cell]] = [["label", "client", "sample", "score", "exposure"]]
     for label, scores in scores_by_label.items():
-        found = sample_table(scores)
-        columns = (found.clients, found.samples, found.scores, found.exposure)
+        exposed = sample_table(scores)
+        columns = (exposed.clients, exposed.samples, exposed.scores, exposed.exposure)
         lines += [[label, *row] for row in zip(*(column[:most].tolist() for column in columns), strict=True)]
     return csv_text([[None if cell != cell else cell for cell in line] for line in lines])  # NaN as an empty cell
 
@@ -128,33 +124,25 @@ def _bounds(interval: Interval | NotAvailable, digits: int, scale: float = 1.0) 
 
 
 def _grid(records: Sequence[AttackRecord]) -> str:
-    """Header, ruler, one line per result, and how to read them."""
-    sure = _confidence(records)
-    rates = [f"@{100 * target:g}%" for target in FPR_TARGETS]
-    head = [
-        ["attack", "target", "adversary", "members /", "AUC", *["TPR %"] * len(rates), "bal. acc. %", "worst AUC"],
-        ["", "", "", "non-m.", f"[{sure}]", *rates, f"[{sure}]", "(client)"],
-    ]
-    cells = [*head, *map(_cells, records)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [str.ljust] * WORDS + [str.rjust] * (len(widths) - WORDS)
-    lines = [
-        "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)) for row in cells
-    ]
+    """One row per result, and how to read it."""
+    level = _confidence(records)
+    rates = [f"TPR %\n@{100 * target:g}%" for target in FPR_TARGETS]
+    numbers = ["members /\nnon-m.", f"AUC\n[{level}]", *rates, f"bal. acc. %\n[{level}]", "worst AUC\n(client)"]
     reading = (
         "chance: AUC 0.5, TPR = FPR (@ is the FPR), balanced accuracy 50 %; it is taken at the attacker's own threshold"
     )
-    return "\n".join(line.rstrip() for line in (*lines[:2], "-" * len(lines[0]), *lines[2:], reading))
+    table = text_table(["attack", "target", "adversary", *numbers], list(map(_cells, records)), left=range(3))
+    return f"{table}\n{reading}"
 
 
 def _headline(headline: Headline) -> str:
     """The strongest result on one kind of target."""
     record, target = headline.record, headline.record.conditions.read_target
     attack = record.label.removesuffix(f".{target}")
-    told = f"strongest: {attack} on {target}, AUC {auc_text(headline.leakage.auc)}"
+    line = f"strongest: {attack} on {target}, AUC {auc_text(headline.leakage.auc)}"
     if not headline.rivals:
-        return told
-    return f"{told}, an attacker who {'knows' if headline.informed else 'does not know'} the defense"
+        return line
+    return f"{line}, an attacker who {'knows' if headline.informed else 'does not know'} the defense"
 
 
 def _confidence(records: Sequence[AttackRecord]) -> str:
@@ -165,17 +153,17 @@ def _confidence(records: Sequence[AttackRecord]) -> str:
 
 def _cells(record: AttackRecord) -> list[str]:
     """One line of the table."""
-    conditions, found, worst = record.conditions, record.leakage, record.worst_client
+    conditions, leakage, worst = record.conditions, record.leakage, record.worst_client
     attack = record.label.removesuffix(f".{conditions.read_target}")
     words = [attack, conditions.read_target, conditions.adversary]
     last = "–" if worst is None else f"{auc_text(worst[1].auc, bounds=False)} ({worst[0]})"
-    if isinstance(found, NotAvailable):
+    if isinstance(leakage, NotAvailable):
         return [*words, *["N/A"] * (3 + len(FPR_TARGETS)), last]
     known = "–"
-    if isinstance(found.known, KnownThreshold):
-        known = percent_text(found.known.decision.balanced_accuracy, found.known.balanced_accuracy)
-    rates = [_rate(found, target) for target in FPR_TARGETS]
-    return [*words, f"{found.members}/{found.nonmembers}", auc_text(found.auc), *rates, known, last]
+    if isinstance(leakage.known, KnownThreshold):
+        known = percent_text(leakage.known.decision.balanced_accuracy, leakage.known.balanced_accuracy)
+    rates = [_rate(leakage, target) for target in FPR_TARGETS]
+    return [*words, f"{leakage.members}/{leakage.nonmembers}", auc_text(leakage.auc), *rates, known, last]
 
 
 def _rate(leakage: Leakage, target: float) -> str:
@@ -190,27 +178,13 @@ def _reasons(records: Sequence[AttackRecord]) -> list[tuple[str, str]]:
 
 def _remarks(records: Sequence[AttackRecord]) -> list[tuple[str, str]]:
     """Text and label of every note, and of every number that is missing beside others."""
-    found = [(note, record.label) for record in records for note in record.notes]
+    remarks = [(note, record.label) for record in records for note in record.notes]
     for record in records:
         if isinstance(leakage := record.leakage, Leakage):
             parts = (leakage.auc.interval, *leakage.tpr, leakage.known)
-            found += [(part.reason, record.label) for part in parts if isinstance(part, NotAvailable)]
-            found += [(INVERTED, record.label)] if leakage.inverted else []
-    return found
-
-
-def _grouped(
-    texts: Sequence[tuple[str, str]], records: Sequence[AttackRecord], labels_first: bool = False
-) -> list[str]:
-    """Every distinct text once, with the labels it concerns."""
-    concerned: dict[str, list[str]] = {}
-    for text, label in texts:
-        concerned.setdefault(text, []).append(label)
-    lines = []
-    for text, labels in concerned.items():
-        names = "all results" if 1 < len(records) == len(labels) else ", ".join(labels)
-        lines.append(f"{names}: {text}" if labels_first else f"{text} ({names})")
-    return lines
+            remarks += [(part.reason, record.label) for part in parts if isinstance(part, NotAvailable)]
+            remarks += [(INVERTED, record.label)] if leakage.inverted else []
+    return remarks
 
 
 def _width_grid(records: Sequence[AttackRecord]) -> list[str]:
@@ -220,56 +194,40 @@ def _width_grid(records: Sequence[AttackRecord]) -> list[str]:
     if not having:
         return []
     rates = sorted(widths, reverse=True)
-    head = ["AUC by width:", *(f"{rate:g} ({_number(widths[rate], 'client')})" for rate in rates)]
-    lines = [head, *([record.label, *_width_cells(record, rates)] for record in having)]
-    sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() for line in lines]
+    head = ["AUC by width:", *(f"{rate:g} ({counted(widths[rate], 'client')})" for rate in rates)]
+    cells = [[record.label, *_width_cells(record, rates)] for record in having]
+    text = text_table(head, cells, left=range(len(head)), rule=False)
     reasons = [
-        _item(f"{record.label}, width {row.rate:g}: {row.leakage.reason}")
+        bullet(f"{record.label}, width {row.rate:g}: {row.leakage.reason}")
         for record in having
         for row in record.capacities
         if isinstance(row.leakage, NotAvailable)
     ]
-    return ["\n".join([*text, *reasons])]
+    return ["\n".join([text, *reasons])]
 
 
 def _width_cells(record: AttackRecord, rates: Sequence[float]) -> list[str]:
-    found = {row.rate: row.leakage for row in record.capacities}
-    known = (found.get(rate) for rate in rates)
-    return [auc_text(leakage.auc) if isinstance(leakage, Leakage) else "N/A" for leakage in known]
+    by_rate = {row.rate: row.leakage for row in record.capacities}
+    leakages = (by_rate.get(rate) for rate in rates)
+    return [auc_text(leakage.auc) if isinstance(leakage, Leakage) else "N/A" for leakage in leakages]
 
 
-def _figures(record: AttackRecord) -> str:
-    return "; ".join(map(_figure, record.figures))
-
-
-def _figure(figure: ReportedNumber) -> str:
-    """A number of a paper: percent with one decimal, others with three, and its spread over clients."""
-    form = ".1f" if "%" in figure.name else ".3f"
-    values = [value for _, value in figure.per_client if not math.isnan(value)]
-    value = "N/A" if math.isnan(figure.value) else format(figure.value, form)
+def _reported(number: ReportedNumber) -> str:
+    """A number as a paper reports it: percent with one decimal, others with three, and its range over clients."""
+    form = ".1f" if "%" in number.name else ".3f"
+    values = [value for _, value in number.per_client if not math.isnan(value)]
+    value = "N/A" if math.isnan(number.value) else format(number.value, form)
     if not values:
-        return f"{figure.name} = {value}"
+        return f"{number.name} = {value}"
     spread = f"{format(min(values), form)} to {format(max(values), form)}"
-    return f"{figure.name} = {value} (mean over {_number(len(values), 'client')}, {spread})"
+    return f"{number.name} = {value} (mean over {counted(len(values), 'client')}, {spread})"
 
 
 def _client_cells(row: ClientRow) -> list[Cell]:
-    found = row.leakage
-    if isinstance(found, NotAvailable):
-        return [row.client, row.size, *[None] * (5 + len(FPR_TARGETS)), found.reason]
-    ends = (
-        (found.auc.interval.low, found.auc.interval.high) if isinstance(found.auc.interval, Interval) else (None, None)
-    )
-    rates = [entry and entry.decision.tpr for entry in (tpr_at(found, target) for target in FPR_TARGETS)]
-    return [row.client, row.size, found.members, found.nonmembers, found.auc.value, *ends, *rates, None]
-
-
-def _item(text: str) -> str:
-    return textwrap.fill(
-        text, LINE, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    leakage = row.leakage
+    if isinstance(leakage, NotAvailable):
+        return [row.client, row.size, *[None] * (5 + len(FPR_TARGETS)), leakage.reason]
+    interval = leakage.auc.interval
+    ends = (interval.low, interval.high) if isinstance(interval, Interval) else (None, None)
+    rates = [entry and entry.decision.tpr for entry in (tpr_at(leakage, target) for target in FPR_TARGETS)]
+    return [row.client, row.size, leakage.members, leakage.nonmembers, leakage.auc.value, *ends, *rates, None]

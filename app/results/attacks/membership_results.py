@@ -1,4 +1,4 @@
-"""Keeps what attacks on a run found: files as they come, tables, pictures and trackers at the end."""
+"""Keeps what attacks on a run found: files as they come, tables, figures and trackers at the end."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class AttackResults:
         self._files.write(finding)
 
     def conclude(self, found: Sequence[Finding], rates: Sequence[float], when: str = "") -> None:
-        """Show the results just found, and bring tables, pictures and summary of all results up to date.
+        """Show the results just found, and bring tables, figures and summary of all results up to date.
 
         Args:
             found: what was found now.
-            rates: width that each client trains, for the pictures.
+            rates: width that each client trains, for the figures.
             when: time of the attack in words; empty for the end of the run.
         """
         title = f"membership inference{', ' + when if when else ''}: {self._folder.name}"
@@ -55,7 +55,7 @@ class AttackResults:
         except OSError as error:
             raise UserError.of(
                 f"cannot write {self._folder.path / 'attacks'}: {error.strerror or error}",
-                "tables and pictures are not up to date; the scores are kept",
+                "tables and figures are not up to date; the scores are kept",
                 "free some space, then repeat the attack with `rampart attack`",
             ) from error
         if self.tracker is not None:

@@ -1,4 +1,4 @@
-"""Pictures of reconstructions: true images above what was made of them, and the scores of all results."""
+"""Figures of reconstructions: true images above what was made of them, and the scores of all results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, ImageScore, Reconstruction
 from app.results.attacks.reconstruction_files import ReconstructionRecord
-from app.results.attacks.reconstruction_report import Result, records_of, short
+from app.results.attacks.reconstruction_report import Result, records_of
+from app.results.attacks.wording import short_label, write_in_row
 
 ACROSS = 10
 """Images side by side."""
 
 MOST_IMAGES = 20
-"""Images in a picture."""
+"""Images in a figure."""
 
 IMAGE, CELL, LINE_HEIGHT = 1.0, 1.12, 2.72
 """Inches: side of an image, from one to the next, and from one line of pairs to the next."""
@@ -45,7 +46,7 @@ def draw_reconstructions(finding: ReconstructionFinding, title: str) -> Figure:
 
     Args:
         finding: one with scores and images.
-        title: shown above the picture.
+        title: shown above the figure.
     """
     assert finding.pairs is not None
     assert isinstance(finding.result, Reconstruction)
@@ -66,10 +67,10 @@ def draw_summary(results: Iterable[Result], title: str = "") -> Figure:
 
     Args:
         results: findings or records; the largest mean correlation is drawn on top, what is not available below.
-        title: shown above the picture.
+        title: shown above the figure.
     """
     records = sorted(records_of(results), key=lambda record: (-_mean(record), record.label))
-    names = [short(record.label) for record in records]
+    names = [short_label(record.label) for record in records]
     width = 8.6 + 0.085 * max(map(len, names), default=0)
     figure = Figure(figsize=(width, 1.9 + 0.3 * max(3, len(records))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
@@ -164,8 +165,8 @@ def _draw_row(left: Axes, right: Axes, place: int, record: ReconstructionRecord)
     """One result: its dots, or why there are none."""
     result = record.result
     if isinstance(result, NotAvailable):
-        _say(left, place, f"N/A: {result.reason}", 58)
-        _say(right, place, "N/A", 10)
+        write_in_row(left, place, f"N/A: {result.reason}", 58)
+        write_in_row(right, place, "N/A", 10)
         return
     if strongest := result.strongest_null:
         left.plot([strongest.similarity.pearson_mean], [place], "|", color=GUESS, markersize=15, markeredgewidth=2.0)
@@ -176,12 +177,6 @@ def _draw_row(left: Axes, right: Axes, place: int, record: ReconstructionRecord)
         ends = [100 * share.interval.low, 100 * share.interval.high]
         right.plot(ends, [place, place], color=SHOWN, linewidth=1.5, alpha=0.65)
     right.plot([100 * share.value], [place], "o", color=SHOWN, markersize=5.0, zorder=3, clip_on=False)
-
-
-def _say(axes: Axes, place: int, text: str, most: int) -> None:
-    shown = textwrap.shorten(text, most, placeholder=" ...")
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    axes.text(0.01, place, shown, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color="0.35", bbox=box)
 
 
 def _mean(record: ReconstructionRecord) -> float:

@@ -1,25 +1,22 @@
-"""Files of reconstructions: images as arrays, everything else as JSON, and a picture, all by the result's label."""
+"""Files of reconstructions: images as arrays, everything else as JSON, and a figure, all by the result's label."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from app.attacks.reconstruction.base import ImagePairs, ReconstructionConditions, ReconstructionFinding
-from app.errors import UserError
-from app.files import json_text, npz_bytes, replace_all, write_figure
+from app.files import write_figure
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
-from app.results.run.files import restored, result_path, unreadable
+from app.results.run.files import ResultFiles
 
 PREFIX = "attacks/reconstruction"
 """Folder within the run's, and first part of every name in summaries."""
@@ -75,40 +72,30 @@ class KeptImages:
     reconstructions: NDArray[np.float32]
     keys: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, pairs: ImagePairs) -> KeptImages:
+        """Images of a finding."""
+        truth = pairs.truth
+        keys = np.stack([part.cpu().numpy() for part in (truth.clients, truth.samples, truth.labels)], axis=1)
+        originals, reconstructions = (tensor.float().cpu().numpy() for tensor in (truth.images, pairs.reconstructions))
+        return cls(originals, reconstructions, keys.astype(np.int64))
 
-class ReconstructionFiles:
-    """Reconstructions from one run; a later result of the same label takes the place of the earlier one."""
 
-    def __init__(self, folder: Path) -> None:
-        """Keep results in a folder, which is made when the first one comes.
+class ReconstructionFiles(ResultFiles[ReconstructionRecord]):
+    """Results of reconstructions: the folder `attacks/reconstruction` of a run, images as arrays."""
 
-        Args:
-            folder: `attacks/reconstruction` in the run folder.
-        """
-        self.folder = folder
+    kind = ReconstructionRecord
+    prefix = PREFIX
+    arrays_name = "images"
 
     def write(self, finding: ReconstructionFinding) -> None:
         """Keep a finding: images in `<label>.npz` where there are any, the rest in `<label>.json`."""
-        record = ReconstructionRecord.of(finding)
-        text, images, picture = (self._path(record.label, kind) for kind in ("json", "npz", "png"))
-        contents = {} if finding.pairs is None else {images: _packed(finding.pairs)}
-        plain = {"label": record.label, "numbers": record.numbers, **asdict(record)}
-        contents[text] = json_text(plain).encode()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_all(contents)
-            for path in {images, picture} - set(contents):  # of an earlier result
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError.of(
-                f"cannot write {text}: {error.strerror or error}",
-                "this result is lost; those that were written before are kept",
-                "free some space, then repeat the attack",
-            ) from error
+        arrays = None if finding.pairs is None else vars(KeptImages.of(finding.pairs))
+        self.save(ReconstructionRecord.of(finding), arrays)
 
-    def write_picture(self, label: str, figure: Figure) -> Path:
-        """Keep the picture of a result in `<label>.png`; returns its path."""
-        path = self._path(label, "png")
+    def write_figure(self, label: str, figure: Figure) -> Path:
+        """Keep the figure of a result in `<label>.png`; returns its path."""
+        path = self.path(label, "png")
         write_figure(path, figure)
         return path
 
@@ -118,35 +105,7 @@ class ReconstructionFiles:
         Raises:
             UserError: where there are none, or they cannot be read.
         """
-        path = self._path(label, "npz")
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return KeptImages(arrays["originals"], arrays["reconstructions"], arrays["keys"])
-        except FileNotFoundError as error:
-            cause = f"{self.folder} holds no images of {label}"
-            remedy = f"run that attack on this run first; {label}.json says why, if it gave none"
-            raise UserError.of(cause, "there is nothing to show", remedy) from error
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise unreadable(path, error) from error
-
-    def records(self) -> list[ReconstructionRecord]:
-        """All results, by label."""
-        return sorted(map(read_reconstruction, self.paths()), key=lambda record: record.label)
-
-    def paths(self) -> list[Path]:
-        """Files of all results, images left out, by name."""
-        return sorted(self.folder.glob("*.json"))
-
-    def summary(self) -> dict[str, float]:
-        """All available numbers of all results under `attacks/reconstruction/<label>/<name>`."""
-        return {
-            f"{PREFIX}/{record.label}/{name}": number
-            for record in self.records()
-            for name, number in record.numbers.items()
-        }
-
-    def _path(self, label: str, kind: str) -> Path:
-        return result_path(self.folder, label, kind)
+        return KeptImages(**self.arrays(label, [part.name for part in fields(KeptImages)]))
 
 
 def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
@@ -164,24 +123,3 @@ def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
     if strongest := found.strongest_null:
         yield "strongest_null", strongest.similarity.pearson_mean
     yield from ((f"null/{null.name}", null.similarity.pearson_mean) for null in found.nulls)
-
-
-def _packed(pairs: ImagePairs) -> bytes:
-    """The images and their keys as the content of an npz file."""
-    truth = pairs.truth
-    keys = np.stack([part.cpu().numpy() for part in (truth.clients, truth.samples, truth.labels)], axis=1)
-    originals, found = (images.float().cpu().numpy() for images in (truth.images, pairs.reconstructions))
-    return npz_bytes({"originals": originals, "reconstructions": found, "keys": keys.astype(np.int64)})
-
-
-def read_reconstruction(path: Path) -> ReconstructionRecord:
-    """One result from its file.
-
-    Raises:
-        UserError: where it cannot be read.
-    """
-    try:
-        record: ReconstructionRecord = restored(ReconstructionRecord, json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(path, error) from error
-    return record

@@ -10,22 +10,17 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, Reconstruction, Similarity
 from app.results.attacks.reconstruction_files import ReconstructionRecord
+from app.results.attacks.wording import Cell, grouped
+from app.results.text_table import bullet, table_lines
 
 Result = ReconstructionFinding | ReconstructionRecord
-Cell = str | int | float | None
 
 LINE = 118
 """Longest line of the table."""
 
-MOST_LETTERS = 40
-"""Letters of a label in a picture."""
-
-WORDS = (0, 1, 9)
-"""Columns of the table that hold words; the others hold numbers."""
-
 HEAD = (
-    *("result", "clients", "images", "recovered", "Pearson", "", "blind", "PSNR dB", "", "strongest guess"),
-    *("", "", "", "% [95 %]", "mean", "best", "mean", "mean", "best", "(mean Pearson)"),
+    *("result", "clients", "images", "recovered\n% [95 %]", "Pearson\nmean", "\nbest", "blind\nmean"),
+    *("PSNR dB\nmean", "\nbest", "strongest guess\n(mean Pearson)"),
 )
 
 EXPLAINED = (
@@ -49,7 +44,7 @@ def table(results: Iterable[Result]) -> str:
     records = records_of(results)
     if not records:
         return "no reconstruction was tried"
-    remarks = [*map(_item, _remarks(records))]
+    remarks = [bullet(text, LINE) for text in grouped(_remarks(records), len(records))]
     explained = textwrap.fill(EXPLAINED, LINE)
     return "\n\n".join([_grid(records), explained, *(["\n".join(["remarks:", *remarks])] if remarks else [])])
 
@@ -73,47 +68,25 @@ def records_of(results: Iterable[Result]) -> list[ReconstructionRecord]:
     return [one if isinstance(one, ReconstructionRecord) else ReconstructionRecord.of(one) for one in results]
 
 
-def short(label: str) -> str:
-    """A label without its middle where it is long."""
-    return label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 18]}...{label[-15:]}"
-
-
 def _grid(records: Sequence[ReconstructionRecord]) -> str:
-    """Two lines of header, a ruler, and the results; a label that is too long for the line stands above its row."""
-    half = len(HEAD) // 2
-    cells = [[*HEAD[:half]], [*HEAD[half:]], *map(_cells, records)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    room = LINE - sum(widths[1:]) - 2 * (half - 1)
-    labels = [len(line[0]) for line in cells if len(line[0]) <= room]
-    widths[0] = max(labels)
-    lines = [_line(line, widths) for line in cells[:2]]
-    lines.append("-" * (sum(widths) + 2 * (half - 1)))
-    for line, record in zip(cells[2:], records, strict=True):
-        fits = len(line[0]) <= widths[0]
-        lines += [] if fits else [line[0]]
-        lines.append(_line(line if fits else ["", *line[1:]], widths))
-        lines += [_reason(record)] if isinstance(record.result, NotAvailable) else []
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = [
-        cell.ljust(width) if place in WORDS else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(aligned).rstrip()
+    """One row per result; below it the reason where it is not available."""
+    lines = table_lines(HEAD, list(map(_cells, records)), left=(0, 1, len(HEAD) - 1), limit=LINE)
+    reasons = [[_reason(record)] if isinstance(record.result, NotAvailable) else [] for record in records]
+    start = len(lines) - len(records)
+    rows = [text for line, reason in zip(lines[start:], reasons, strict=True) for text in (line, *reason)]
+    return "\n".join([*lines[:start], *rows])
 
 
 def _cells(record: ReconstructionRecord) -> list[str]:
     """One line of the table."""
-    front, found = [record.label, _clients(record.conditions.clients)], record.result
-    if isinstance(found, NotAvailable):
+    front, result = [record.label, _clients(record.conditions.clients)], record.result
+    if isinstance(result, NotAvailable):
         return [*front, *["N/A"] * 8]
-    oracle, guess = found.oracle, found.strongest_null
-    pearson = (f"{value:.3f}" for value in (oracle.pearson_mean, oracle.pearson_best, found.blind.pearson_mean))
-    decibels = (f"{value:.1f}" for value in (oracle.psnr_mean, oracle.psnr_best))
+    best, guess = result.oracle, result.strongest_null
+    pearson = (f"{value:.3f}" for value in (best.pearson_mean, best.pearson_best, result.blind.pearson_mean))
+    decibels = (f"{value:.1f}" for value in (best.psnr_mean, best.psnr_best))
     guessed = "–" if guess is None else f"{guess.name} {guess.similarity.pearson_mean:.3f}"
-    return [*front, str(oracle.of), _recovered(oracle), *pearson, *decibels, guessed]
+    return [*front, str(best.of), _recovered(best), *pearson, *decibels, guessed]
 
 
 def _clients(clients: Sequence[int]) -> str:
@@ -122,9 +95,9 @@ def _clients(clients: Sequence[int]) -> str:
     return named if len(named) <= 8 else f"{len(clients)} of them"
 
 
-def _recovered(found: Similarity) -> str:
+def _recovered(similarity: Similarity) -> str:
     """Percent with interval: `85 [64, 95]`."""
-    share = found.recovered_share
+    share = similarity.recovered_share
     assert isinstance(share.interval, Interval)
     return f"{100 * share.value:.0f} [{100 * share.interval.low:.0f}, {100 * share.interval.high:.0f}]"
 
@@ -136,25 +109,15 @@ def _null_name(record: ReconstructionRecord) -> str | None:
 
 def _reason(record: ReconstructionRecord) -> str:
     assert isinstance(record.result, NotAvailable)
-    told = f"failed: {record.result.reason}" if record.failed else record.result.reason
-    return textwrap.fill(told, LINE, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    reason = f"failed: {record.result.reason}" if record.failed else record.result.reason
+    return textwrap.fill(reason, LINE, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
 
 
-def _remarks(records: Sequence[ReconstructionRecord]) -> list[str]:
-    """Every distinct remark once, with the labels it concerns."""
-    concerned: dict[str, list[str]] = {}
+def _remarks(records: Sequence[ReconstructionRecord]) -> list[tuple[str, str]]:
+    """Text and label of every remark."""
+    remarks = []
     for record in records:
         weak = isinstance(record.result, Reconstruction) and record.result.beats_guessing is False
-        for text in (*([NO_BETTER] if weak else []), *record.conditions.notes):
-            concerned.setdefault(text, []).append(record.label)
-    every = len(records)
-    return [
-        f"{text} ({'all results' if 1 < every == len(labels) else ', '.join(labels)})"
-        for text, labels in concerned.items()
-    ]
-
-
-def _item(text: str) -> str:
-    return textwrap.fill(
-        text, LINE, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+        texts = (*([NO_BETTER] if weak else []), *record.conditions.notes)
+        remarks += [(text, record.label) for text in texts]
+    return remarks

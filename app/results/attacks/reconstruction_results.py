@@ -1,4 +1,4 @@
-"""Keeps what reconstructions from a run found: files as they come, table, pictures and trackers at the end."""
+"""Keeps what reconstructions from a run found: files as they come, table, figures and trackers at the end."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ class ReconstructionResults:
         self._files.write(finding)
 
     def conclude(self, found: Sequence[ReconstructionFinding]) -> None:
-        """Show the results just found, and bring pictures and summary of all results up to date.
+        """Show the results just found, and bring figures and summary of all results up to date.
 
         Args:
             found: what was found now, and added before.
         """
         tqdm.write(f"\nreconstruction: {self._folder.name}\n{table(found)}\n")
         try:
-            pictures = self._write(found)
+            figures = self._write(found)
         except OSError as error:
             raise UserError.of(
                 f"cannot write {self._folder.path / PREFIX}: {error.strerror or error}",
-                "pictures and summary are not up to date; the images and their scores are kept",
+                "figures and summary are not up to date; the images and their scores are kept",
                 "free some space, then repeat the attack",
             ) from error
         if self.tracker is not None:
-            self.tracker.log_reconstructions(list(COLUMNS), rows(found), self._files.summary(), pictures)
+            self.tracker.log_reconstructions(list(COLUMNS), rows(found), self._files.summary(), figures)
 
     def _write(self, found: Sequence[ReconstructionFinding]) -> dict[str, Path]:
-        """Draw everything; returns the new pictures by label, `summary` for that of all results."""
-        pictures = {}
+        """Draw everything; returns the new figures by label, `summary` for that of all results."""
+        figures = {}
         for finding in found:
             if finding.pairs is not None and isinstance(finding.result, Reconstruction):
                 label = finding.conditions.label
                 figure = draw_reconstructions(finding, f"{label}: {self._folder.name}")
-                pictures[label] = self._files.write_picture(label, figure)
+                figures[label] = self._files.write_figure(label, figure)
         if records := self._files.records():
             path = self._folder.path / f"{PREFIX}.png"
             write_figure(path, draw_summary(records, f"reconstruction: {self._folder.name}"))
-            pictures["summary"] = path
+            figures["summary"] = path
         self._folder.update_summary("reconstruction", reconstruction_summary(self._folder))
-        return pictures
+        return figures
 
 
 def reconstruction_summary(folder: RunFolder) -> dict[str, float]:

@@ -44,8 +44,8 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Everybody:
-    """All clients that have a test set of their own, after one round; one entry per client, by client id.
+class ClientAccuracies:
+    """Accuracy of every client that has a test set of its own, after one round; one entry per client, by client id.
 
     Attributes:
         round: rounds completed.
@@ -83,16 +83,17 @@ class Everybody:
         return swap_estimate(own, another)
 
     def metrics(self) -> dict[str, float]:
-        """What joins the metrics of the round."""
-        found = {"accuracy" if name == "mean" else name: value for name, value in _numbers(self.fairness()).items()}
-        found |= {name: self.fairness(whose).mean for whose, name in CONTROLS.items() if whose in self.accuracies}
+        """Metrics of the round, by name."""
+        metrics = {"accuracy" if name == "mean" else name: value for name, value in _numbers(self.fairness()).items()}
+        metrics |= {name: self.fairness(whose).mean for whose, name in CONTROLS.items() if whose in self.accuracies}
         if FINE_TUNED in self.accuracies:
             tuned = _numbers(self.fairness(FINE_TUNED))
-            found |= {FINE_TUNED if name == "mean" else f"{FINE_TUNED}_{name}": value for name, value in tuned.items()}
-        return {f"{PREFIX}{name}": value for name, value in found.items()}
+            metrics[FINE_TUNED] = tuned.pop("mean")
+            metrics |= {f"{FINE_TUNED}_{name}": value for name, value in tuned.items()}
+        return {f"{PREFIX}{name}": value for name, value in metrics.items()}
 
 
-def write_fairness(folder: RunFolder, everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> None:
+def write_fairness(folder: RunFolder, measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> None:
     """Write `everyone.csv` and `fairness.json`.
 
     Args:
@@ -100,60 +101,58 @@ def write_fairness(folder: RunFolder, everybody: Everybody, records: Sequence[Ma
         everybody: all clients after the last round.
         records: lines of `metrics.jsonl`.
     """
-    write_text(folder.path / "everyone.csv", _table(everybody))
-    folder.write_json("fairness.json", fairness_record(everybody, records) | {"words": WORDS})
+    write_text(folder.path / "everyone.csv", _table(measured))
+    folder.write_json("fairness.json", fairness_record(measured, records) | {"words": WORDS})
 
 
-def fairness_record(everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All that is known about fairness as plain data; see `WORDS` for what it means."""
+def fairness_record(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Content of `fairness.json` as plain data; `WORDS` explains the entries."""
     record: dict[str, Any] = {
-        "round": everybody.round,
-        "final": _final(everybody, OWN),
-        "settled": settled(everybody, records),
+        "round": measured.round,
+        "final": _final(measured, OWN),
+        "settled": settled(measured, records),
     }
-    if (swap := everybody.swap) is not None:
-        record["controls"] = {whose: _final(everybody, whose) for whose in CONTROLS}
+    if (swap := measured.swap) is not None:
+        record["controls"] = {whose: _final(measured, whose) for whose in CONTROLS}
         record["swap"] = {**asdict(swap), "personal": swap.personal, "verdict": swap.verdict}
-    if FINE_TUNED in everybody.accuracies:
-        record[FINE_TUNED] = _final(everybody, FINE_TUNED)
+    if FINE_TUNED in measured.accuracies:
+        record[FINE_TUNED] = _final(measured, FINE_TUNED)
     return record
 
 
-def settled(everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def settled(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Means over the last measured rounds, the one at hand included."""
-    last = everybody.metrics()
-    names = [f"{PREFIX}{'accuracy' if name == 'mean' else name}" for name in _numbers(everybody.fairness())]
-    before = [record for record in records if names[0] in record and record["round"] < everybody.round]
+    last = measured.metrics()
+    names = [f"{PREFIX}{'accuracy' if name == 'mean' else name}" for name in _numbers(measured.fairness())]
+    before = [record for record in records if names[0] in record and record["round"] < measured.round]
     rounds = [*before[1 - SETTLED :], last]
     means = {name.removeprefix(PREFIX): math.fsum(record[name] for record in rounds) / len(rounds) for name in names}
     return {"rounds": len(rounds), **means}
 
 
 def fairness_summary(folder: RunFolder) -> dict[str, Any]:
-    """What a run has told about fairness, without the explanations; empty where nothing was measured."""
-    path = folder.path / "fairness.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {name: value for name, value in record.items() if name != "words"}
+    """Content of `fairness.json` without the explanations; empty where nothing was measured."""
+    return _without_words(folder, "fairness.json")
 
 
-def fairness_lines(record: Mapping[str, Any]) -> list[str]:
-    """What the summary tells, to be read on a terminal; nothing from an empty one."""
+def fairness_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Label, number and explanation of what the summary holds, for the terminal; nothing from an empty one."""
     if not record:
         return []
     final, rounds = record["final"], record["settled"]["rounds"]
-    spread = f"worst {final['worst']:.2%}, {_spread(final)}"
-    lines = [f"  every client       {final['mean']:7.2%}  on its own test set ({final['clients']} of them), {spread}"]
+    where = f"on its own test set ({final['clients']} of them)"
+    rows = [("every client", f"{final['mean']:.2%}", f"{where}, worst {final['worst']:.2%}, {_spread(final)}")]
     if rounds > 1:
         groups = [{"name": group["name"], "mean": record["settled"][group["name"]]} for group in _groups(final)]
         mean = {**record["settled"], "groups": groups}
-        lines.append(f"  last {f'{rounds} measured':13} {mean['accuracy']:7.2%}  mean of the rounds, {_spread(mean)}")
+        rows.append((f"last {rounds} measured", f"{mean['accuracy']:.2%}", f"mean of the rounds, {_spread(mean)}"))
     if controls := record.get("controls"):
         means = {whose: f"{controls[whose]['mean']:.2%}" for whose in CONTROLS}
-        line = f"mean choice {means[MEAN]}, none {means[NONE]}: {record['swap']['verdict']}"
-        lines.append(f"  another's choice   {means[ANOTHER]:>7}  {line}")
+        text = f"mean choice {means[MEAN]}, none {means[NONE]}: {record['swap']['verdict']}"
+        rows.append(("another's choice", means[ANOTHER], text))
     if tuned := record.get(FINE_TUNED):
-        lines.append(f"  after fine-tuning  {tuned['mean']:7.2%}  worst {tuned['worst']:.2%}, {_spread(tuned)}")
-    return lines
+        rows.append(("after fine-tuning", f"{tuned['mean']:.2%}", f"worst {tuned['worst']:.2%}, {_spread(tuned)}"))
+    return rows
 
 
 def forget_unplanned(folder: RunFolder, planned: Sequence[int]) -> None:
@@ -179,41 +178,42 @@ def _unplanned(name: str, planned: bool) -> bool:
     return name.startswith(PREFIX) and (last_only or not planned)
 
 
-def _numbers(found: Fairness) -> dict[str, float]:
-    """Mean, worst and variance, and with several groups those of each and the gap."""
-    numbers = {"mean": found.mean, "worst": found.worst, "variance": found.variance}
-    if len(found.groups) > 1:
-        numbers |= {group.name: group.mean for group in found.groups} | {"gap": found.gap}
+def _numbers(fairness: Fairness) -> dict[str, float]:
+    """Mean, worst and variance, and with several groups the mean of each and the gap."""
+    numbers = {"mean": fairness.mean, "worst": fairness.worst, "variance": fairness.variance}
+    if len(fairness.groups) > 1:
+        numbers |= {group.name: group.mean for group in fairness.groups} | {"gap": fairness.gap}
     return numbers
 
 
-def _final(everybody: Everybody, whose: str) -> dict[str, Any]:
+def _final(measured: ClientAccuracies, whose: str) -> dict[str, Any]:
     """Fairness with intervals, as plain data."""
-    accuracies, groups = everybody.accuracies[whose], everybody.groups
-    found = {**asdict(everybody.fairness(whose)), "mean_interval": asdict(everybody.estimate(whose).interval)}
+    accuracies, groups = measured.accuracies[whose], measured.groups
+    numbers = {**asdict(measured.fairness(whose)), "mean_interval": asdict(measured.estimate(whose).interval)}
     if len(set(groups)) > 1:
-        return {**found, "gap_interval": asdict(gap_estimate(accuracies, groups).interval)}
-    return {name: value for name, value in found.items() if name != "gap"}
+        return {**numbers, "gap_interval": asdict(gap_estimate(accuracies, groups).interval)}
+    return {name: value for name, value in numbers.items() if name != "gap"}
 
 
-def _groups(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _groups(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The groups where there are several."""
-    groups: list[Mapping[str, Any]] = found["groups"]
+    groups: list[Mapping[str, Any]] = record["groups"]
     return groups if len(groups) > 1 else []
 
 
-def _spread(found: Mapping[str, Any]) -> str:
-    """Variance, groups and gap in words."""
-    parts = [f"variance {found['variance']:.1f}", *(f"{group['name']} {group['mean']:.2%}" for group in _groups(found))]
-    return ", ".join([*parts, f"gap {POINTS * found['gap']:.1f} points"] if _groups(found) else parts)
+def _spread(record: Mapping[str, Any]) -> str:
+    """Variance, mean of every group, and gap."""
+    groups = [f"{group['name']} {group['mean']:.2%}" for group in _groups(record)]
+    gap = [f"gap {POINTS * record['gap']:.1f} points"] if groups else []
+    return ", ".join([f"variance {record['variance']:.1f}", *groups, *gap])
 
 
-def _table(everybody: Everybody) -> str:
+def _table(measured: ClientAccuracies) -> str:
     """One line per client."""
-    columns = {"client": everybody.clients, "group": everybody.groups, "test_samples": everybody.samples}
-    if ANOTHER in everybody.accuracies:
-        columns["holds_own"] = tuple(map(int, everybody.holders))
-    columns |= everybody.accuracies
+    columns = {"client": measured.clients, "group": measured.groups, "test_samples": measured.samples}
+    if ANOTHER in measured.accuracies:
+        columns["holds_own"] = tuple(map(int, measured.holders))
+    columns |= measured.accuracies
     return csv_text([list(columns), *zip(*columns.values(), strict=True)])
 
 
@@ -261,25 +261,29 @@ def write_newcomers(folder: RunFolder, joined: JoinedClients) -> None:
 
 
 def newcomer_summary(folder: RunFolder) -> dict[str, Any]:
-    """What a run has told about newcomers, without the explanations; empty where there were none."""
-    path = folder.path / "newcomers.json"
+    """Content of `newcomers.json` without the explanations; empty where there were none."""
+    return _without_words(folder, "newcomers.json")
+
+
+def _without_words(folder: RunFolder, name: str) -> dict[str, Any]:
+    path = folder.path / name
     record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {name: value for name, value in record.items() if name != "words"}
+    return {key: value for key, value in record.items() if key != "words"}
 
 
-def newcomer_lines(record: Mapping[str, Any]) -> list[str]:
-    """What the summary tells, to be read on a terminal; nothing from an empty one."""
+def newcomer_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Label, number and accuracies of the newcomers, for the terminal; nothing from an empty summary."""
     if not record:
         return []
-    told = {
+    stages = {
         "server": "with the released model",
         "mean": "with the mean private part",
         "fitted": f"private part fitted in {record['visits']} visits, all else frozen",
         "fine_tuned": "everything fine-tuned once",
     }
     means = [
-        f"{record['accuracy'][stage]['mean']:.2%} {words}"
-        for stage, words in told.items()
+        f"{record['accuracy'][stage]['mean']:.2%} {text}"
+        for stage, text in stages.items()
         if stage in record["accuracy"]
     ]
-    return [f"  {record['clients']:3} newcomers      {'; '.join(means)}"]
+    return [("newcomers", str(record["clients"]), "; ".join(means))]

@@ -17,7 +17,7 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import Array
 from app.privacy.statements import MEANINGLESS
 from app.results.attacks.membership_figures import PALETTE
-from app.results.run.fairness import ANOTHER, FINE_TUNED, MEAN, NONE, OWN, PREFIX, Everybody
+from app.results.run.fairness import ANOTHER, FINE_TUNED, MEAN, NONE, OWN, PREFIX, ClientAccuracies
 
 
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
@@ -27,8 +27,8 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
 
     Args:
         records: lines of `metrics.jsonl`.
-        path: picture to write.
-        title: shown above the picture.
+        path: figure to write.
+        title: shown above the figure.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -73,8 +73,8 @@ def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bo
 
     Args:
         records: lines of `metrics.jsonl`.
-        path: picture to write.
-        title: shown above the picture.
+        path: figure to write.
+        title: shown above the figure.
     """
     if not any(record.get(name) is not None for record in records for name in BUDGETS):
         return False
@@ -135,30 +135,30 @@ FEWEST_BINS, MOST_BINS = 8, 30
 Panel = Callable[[Axes], None]
 
 
-def draw_fairness(everybody: Everybody, records: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def draw_fairness(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """The clients' accuracies per group; curves where rounds were measured before; bars where there are controls.
 
     Args:
         everybody: all clients after the last round.
         records: lines of `metrics.jsonl`.
-        title: shown above the picture.
+        title: shown above the figure.
     """
-    panels: list[Panel] = [lambda axes: _distribution(axes, everybody)]
+    panels: list[Panel] = [lambda axes: _distribution(axes, measured)]
     curves = [record for record in records if record.get(f"{PREFIX}accuracy") is not None]
     if len(curves) > 1:
-        panels.append(lambda axes: _curves(axes, everybody, curves))
-    if len(everybody.accuracies) > 1:
-        panels.append(lambda axes: _bars(axes, everybody))
+        panels.append(lambda axes: _curves(axes, measured, curves))
+    if len(measured.accuracies) > 1:
+        panels.append(lambda axes: _bars(axes, measured))
     figure = Figure(figsize=(0.6 + 5.4 * len(panels), 4.6), layout="constrained")
     for axes, draw in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
         draw(axes)
-    figure.suptitle(f"{title}\nevery client after round {everybody.round}, on its own test set", fontsize=11)
+    figure.suptitle(f"{title}\nevery client after round {measured.round}, on its own test set", fontsize=11)
     return figure
 
 
-def _distribution(axes: Axes, everybody: Everybody) -> None:
+def _distribution(axes: Axes, measured: ClientAccuracies) -> None:
     """Histogram per group in shares of the group, its mean, and a stroke per client below the axis of the histogram."""
-    parts, edges = _by_group(everybody), _edges(np.array(everybody.accuracies[OWN]))
+    parts, edges = _by_group(measured), _edges(np.array(measured.accuracies[OWN]))
     for number, (name, accuracies) in enumerate(parts.items()):
         colour, weights = _colour(number), np.full(accuracies.size, POINTS / accuracies.size)
         who = f"all ({accuracies.size})" if len(parts) == 1 else f"{name} ({accuracies.size})"
@@ -169,7 +169,7 @@ def _distribution(axes: Axes, everybody: Everybody) -> None:
     _strokes(axes, parts)
     axes.set(xlabel="accuracy of a client (%)", ylabel="share of the group's clients (%)")
     axes.set_xlim(POINTS * edges[0], POINTS * (edges[-1] + 0.02 * (edges[-1] - edges[0])))
-    axes.set_title(f"variance {everybody.fairness().variance:.1f} (squared percentage points)", fontsize=10)
+    axes.set_title(f"variance {measured.fairness().variance:.1f} (squared percentage points)", fontsize=10)
     _key(axes)
 
 
@@ -186,9 +186,9 @@ def _strokes(axes: Axes, parts: Mapping[str, Array]) -> None:
     axes.set_yticks([tick for tick in MaxNLocator(6).tick_values(0, top) if 0 <= tick <= POINTS])
 
 
-def _curves(axes: Axes, everybody: Everybody, records: Sequence[Mapping[str, Any]]) -> None:
+def _curves(axes: Axes, measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> None:
     """Mean, groups and worst client over the measured rounds."""
-    groups = [group.name for group in everybody.fairness().groups]
+    groups = [group.name for group in measured.fairness().groups]
     rounds = [record["round"] for record in records]
     marker = "." if len(rounds) < 30 else ""
 
@@ -208,13 +208,13 @@ def _curves(axes: Axes, everybody: Everybody, records: Sequence[Mapping[str, Any
     axes.grid(alpha=0.3)
 
 
-def _bars(axes: Axes, everybody: Everybody) -> None:
+def _bars(axes: Axes, measured: ClientAccuracies) -> None:
     """Mean accuracy by whose private part is used, with intervals, and the mean of every group."""
-    swap = everybody.swap
+    swap = measured.swap
     names = BARS if swap is not None else UNSHARED
-    shown = [whose for whose in names if whose in everybody.accuracies]
+    shown = [whose for whose in names if whose in measured.accuracies]
     for place, whose in enumerate(shown):
-        found, interval = everybody.fairness(whose), everybody.estimate(whose).interval
+        found, interval = measured.fairness(whose), measured.estimate(whose).interval
         axes.barh(place, POINTS * found.mean, height=0.55, color="0.6" if whose == OWN else "0.82")
         if isinstance(interval, Interval):
             axes.plot([POINTS * interval.low, POINTS * interval.high], [place, place], color="black", linewidth=1.6)
@@ -233,10 +233,10 @@ def _bars(axes: Axes, everybody: Everybody) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=8, frameon=False)
 
 
-def _by_group(everybody: Everybody) -> dict[str, Array]:
+def _by_group(measured: ClientAccuracies) -> dict[str, Array]:
     """Accuracies of every group, in the order in which groups first occur."""
-    accuracies, groups = np.array(everybody.accuracies[OWN]), np.array(everybody.groups)
-    return {name: accuracies[groups == name] for name in dict.fromkeys(everybody.groups)}
+    accuracies, groups = np.array(measured.accuracies[OWN]), np.array(measured.groups)
+    return {name: accuracies[groups == name] for name in dict.fromkeys(measured.groups)}
 
 
 def _edges(accuracies: Array) -> Array:

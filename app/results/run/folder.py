@@ -44,7 +44,7 @@ class RunFolder:
 
     `config.yaml` (complete, replayable), `metrics.jsonl` (one line per round), `clients.csv` (one line per round and
     client), `cost.jsonl` (seconds and bytes per round), `cost.json`, `summary.json` (written last: the run is
-    finished), `plan.json`, `partition.csv`, pictures, `checkpoints/`, `transcript/`, `attacks/`.
+    finished), `plan.json`, `partition.csv`, figures, `checkpoints/`, `transcript/`, `attacks/`.
     """
 
     def __init__(self, path: Path) -> None:

@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from app.federation.parameters import Block, ParameterSpace
 from app.federation.plan_audit.audit import layer_of
 from app.federation.private_coordinates import UploadedRound
+from app.results.text_table import counted
 
 ABSENT = -1.0
 """In place of a width: the client is not in the round."""
@@ -127,7 +128,7 @@ def draw_layer(layer: LayerMap, title: str) -> Figure:
 
     Args:
         layer: the maps of the layer; at least one shown round.
-        title: what is planned, shown above the picture.
+        title: what is planned, shown above the figure.
     """
     rounds = sorted(layer.counts)
     figure, grid = _panels(len(rounds), max(len(_shown_clients(layer, round_)) for round_ in rounds), _reading(layer))
@@ -144,7 +145,7 @@ def draw_layer(layer: LayerMap, title: str) -> Figure:
     bar.set_ticks(_integer_ticks(norm.N - 2))
     bar.ax.minorticks_off()
     grid[1, -1].legend(handles=_width_legend(layer), title="client's width", loc="upper left", borderaxespad=0)
-    size = f"{_number(layer.outputs, 'output')} x {_number(layer.inputs, 'input')}"
+    size = f"{counted(layer.outputs, 'output')} x {counted(layer.inputs, 'input')}"
     figure.suptitle(f"{layer.name}: {size}\n{title}", fontsize=11)
     return figure
 
@@ -154,7 +155,7 @@ def draw_overview(layers: Sequence[LayerMap], title: str) -> Figure:
 
     Args:
         layers: the maps; at least one.
-        title: what is planned, shown above the picture.
+        title: what is planned, shown above the figure.
     """
     columns = min(len(layers), max(3, math.ceil(math.sqrt(1.4 * len(layers)))))
     rows = math.ceil(len(layers) / columns)
@@ -165,15 +166,15 @@ def draw_overview(layers: Sequence[LayerMap], title: str) -> Figure:
     for axes, layer in zip(panels, layers, strict=False):
         image = _show(axes, _averaged(layer.mean, MOST_POINTS), layer, cmap=colours, vmin=1e-9, vmax=most)
         axes.set_title(layer.name, fontsize=8.5)
-        axes.set_xlabel(_number(layer.inputs, "input"), fontsize=8)
-        axes.set_ylabel(_number(layer.outputs, "output"), fontsize=8)
+        axes.set_xlabel(counted(layer.inputs, "input"), fontsize=8)
+        axes.set_ylabel(counted(layer.outputs, "output"), fontsize=8)
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(layers) :]:
         axes.set_axis_off()
     figure.colorbar(
         image, ax=list(panels), label="clients per round that train the weight, on average", pad=0.02, aspect=35
     )
-    figure.suptitle(f"{title}: mean of {_number(layers[0].rounds, 'round')}", fontsize=11)
+    figure.suptitle(f"{title}: mean of {counted(layers[0].rounds, 'round')}", fontsize=11)
     reading = (
         "How to read it: one panel per weight matrix, a row per output and a column per input. The darker a weight, "
         "the more clients train it; grey is never trained. A panel of one colour is trained evenly. Points of matrices "
@@ -228,12 +229,12 @@ def _show_channels(axes: Axes, layer: LayerMap, round_: int) -> None:
     shown = _shown_clients(layer, round_)
     channels = layer.channels[round_][shown, ::step]
     widths = _widths(layer)
-    picture = np.ones((*channels.shape, 4))
-    picture[channels == ABSENT] = to_rgba("0.9")
+    image = np.ones((*channels.shape, 4))
+    image[channels == ABSENT] = to_rgba("0.9")
     for width, colour in zip(widths, _width_colours(len(widths)), strict=True):
-        picture[channels == width] = colour
+        image[channels == width] = colour
     extent = (-0.5, channels.shape[1] * step - 0.5, len(shown) - 0.5, -0.5)
-    axes.imshow(picture, aspect="auto", interpolation="nearest", extent=extent)
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     axes.set_xlim(-0.5, layer.outputs - 0.5)
     axes.xaxis.set_major_locator(_ticks(5))
     named = range(0, len(shown), _step(len(shown), MOST_CLIENTS_IN_WORDS))
@@ -335,7 +336,3 @@ def _caption(figure: Figure, text: str) -> None:
 def _wrapped(text: str, width: float) -> list[str]:
     """Lines of small print in a figure that is `width` inches wide."""
     return textwrap.wrap(text, int(13.5 * width))
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

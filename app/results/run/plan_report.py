@@ -10,6 +10,7 @@ from typing import Any
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
 from app.files import csv_text
+from app.results.text_table import counted, table_lines, text_table
 
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5
@@ -63,28 +64,25 @@ COLUMNS = (
 def header(federation: FederatedModule, audit: PlanAudit) -> str:
     """Method, clients, widths and rounds in one line."""
     client_pool, rounds = federation.client_pool, len(audit.rounds)
-    counted = sorted(Counter(client_pool.capacities).items(), reverse=True)
-    widths = ", ".join(f"{clients} of width {rate:g}" for rate, clients in counted)
+    clients_by_width = sorted(Counter(client_pool.capacities).items(), reverse=True)
+    widths = ", ".join(f"{clients} of width {rate:g}" for rate, clients in clients_by_width)
     if client_pool.redraw:
         widths += ", dealt anew in every round"
     if further := sorted(set(federation.widths) - set(client_pool.capacities), reverse=True):
         widths += f", who also train widths {', '.join(f'{rate:g}' for rate in further)}"
     taking_part = len(client_pool.participants(audit.rounds[0]))
     return (
-        f"{federation.method.title}: {_number(len(client_pool.sizes), 'client')} ({widths}), "
-        f"{_number(rounds, 'round')} with {_number(taking_part, 'client')} each"
+        f"{federation.method.title}: {counted(len(client_pool.sizes), 'client')} ({widths}), "
+        f"{counted(rounds, 'round')} with {counted(taking_part, 'client')} each"
     )
 
 
 def table(audit: PlanAudit) -> str:
     """One row per layer and one for all, columns aligned, and what the columns mean."""
-    rows = [["layer", *(column.head for column in COLUMNS)]]
-    rows += [[layer.name, *(column.text(layer) for column in COLUMNS)] for layer in (*audit.layers, audit.total)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    ruler = "-" * len(lines[0])
-    legend = [f"  {column.head:<8} {column.meaning}" for column in COLUMNS]
-    return "\n".join([lines[0], ruler, *lines[1:-1], ruler, lines[-1], "", *legend])
+    rows = [[layer.name, *(column.text(layer) for column in COLUMNS)] for layer in (*audit.layers, audit.total)]
+    head, rule, *layers, total = table_lines(["layer", *(column.head for column in COLUMNS)], rows)
+    legend = text_table((), [(column.head, column.meaning) for column in COLUMNS], left=(0, 1), indent="  ")
+    return "\n".join([head, rule, *layers, rule, total, "", legend])
 
 
 def findings(audit: PlanAudit, uncovered: str) -> list[str]:
@@ -200,7 +198,3 @@ def _clients(ids: Sequence[int]) -> str:
     if len(ids) > MOST_CLIENTS_IN_WORDS:
         return f"{len(ids)} clients (plan.json names them)"
     return f"clients {', '.join(map(str, ids[:-1]))} and {ids[-1]}"
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -21,21 +21,15 @@ from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.renamed import current
-from app.results.attacks.membership_files import AttackFiles, AttackRecord, read_attack
-from app.results.attacks.reconstruction_files import (
-    PREFIX,
-    ReconstructionFiles,
-    ReconstructionRecord,
-    read_reconstruction,
-)
-from app.results.run.files import restored
+from app.results.attacks.membership_files import AttackFiles, AttackRecord
+from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
+from app.results.run.files import Record, ResultFiles, restored
 from app.results.run.labels import RunLabels, labels_of
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
 """What reading a damaged file may end in."""
 
 Part = TypeVar("Part")
-Labelled = TypeVar("Labelled", AttackRecord, ReconstructionRecord)
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,7 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
         budgets=_of(notes, "the privacy budgets", lambda: _all(_budget, summary.get("privacy")), ()),
         channels=_of(notes, "the channels", lambda: _all(_channel, summary.get("channels")), ()),
         attacks=_attacks(folder / "attacks", notes),
-        reconstructions=_records(ReconstructionFiles(folder / PREFIX).paths, read_reconstruction, notes),
+        reconstructions=_records(ReconstructionFiles(folder / PREFIX), notes),
         notes=tuple(notes),
     )
 
@@ -242,8 +236,8 @@ def _channel(plain: Mapping[str, Any]) -> ChannelStatement:
 
 
 def _attacks(folder: Path, notes: list[str]) -> tuple[AttackRecord, ...]:
-    """Results of membership inference; scores that are lost are noted, since only pictures and pairs need them."""
-    records = _records(AttackFiles(folder).paths, read_attack, notes)
+    """Results of membership inference; scores that are lost are noted, since only figures and pairs need them."""
+    records = _records(AttackFiles(folder), notes)
     for record in records:
         path = folder / f"{record.label}.npz"
         if record.no_scores is None and not is_zipfile(path):
@@ -251,20 +245,18 @@ def _attacks(folder: Path, notes: list[str]) -> tuple[AttackRecord, ...]:
     return records
 
 
-def _records(
-    paths: Callable[[], Sequence[Path]], read: Callable[[Path], Labelled], notes: list[str]
-) -> tuple[Labelled, ...]:
+def _records(files: ResultFiles[Record], notes: list[str]) -> tuple[Record, ...]:
     """All results that can be read, by label; one note per file that cannot."""
-    found = []
+    records = []
     try:
-        for path in paths():
+        for path in files.paths():
             try:
-                found.append(read(path))
+                records.append(files.read(path))
             except UserError as error:
                 notes.append(f"{path.parent.name}/{path.name} cannot be read ({_cause(error.__cause__ or error)})")
     except OSError as error:
         notes.append(f"results of attacks cannot be read ({_cause(error)})")
-    return tuple(sorted(found, key=lambda record: record.label))
+    return tuple(sorted(records, key=lambda record: record.label))
 
 
 def _cause(error: BaseException) -> str:

@@ -77,15 +77,15 @@ class RoundLogger(WandbLogger):
         columns: Sequence[str],
         rows: Sequence[Sequence[Any]],
         summary: Mapping[str, float],
-        pictures: Mapping[str, Path],
+        figures: Mapping[str, Path],
     ) -> None:
-        """Log what reconstructions found: a table of results, entries of the summary, and pictures.
+        """Log what reconstructions found: a table of results, entries of the summary, and figures.
 
         Args:
             columns: names of the table's columns.
             rows: one per result, with None where there is no value.
             summary: numbers by name.
-            pictures: image files by label.
+            figures: image files by label.
         """
         import wandb
 
@@ -93,7 +93,7 @@ class RoundLogger(WandbLogger):
         logged: dict[str, Any] = {
             "attacks/reconstructions": wandb.Table(columns=list(columns), data=[list(row) for row in rows])
         }
-        logged |= {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in pictures.items()}
+        logged |= {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in figures.items()}
         self.experiment.log(logged)
 
     @rank_zero_only

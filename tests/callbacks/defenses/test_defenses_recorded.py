@@ -16,7 +16,7 @@ def load(folder, name):
     return json.loads((folder / name).read_text())
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_measurements_join_the_metrics_and_the_time_is_told(tmp_path):
     """One number per round and defense; seconds of defenses beside those of training."""
     folder = train(tmp_path, "a", *MEMDEFENSE, rounds=2)
@@ -27,7 +27,7 @@ def test_measurements_join_the_metrics_and_the_time_is_told(tmp_path):
     assert not (folder / "privacy.json").exists()
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_budget_is_recorded_with_everything_it_needs_to_mean_something(tmp_path, capsys):
     """Unit, delta, adjacency, sampling, accountant and version, in the run's folder and on the terminal."""
     options = ("--defenses.dp", "DPFedAvg", "--defenses.dp.target_epsilon", "8")
@@ -43,7 +43,7 @@ def test_budget_is_recorded_with_everything_it_needs_to_mean_something(tmp_path,
     assert records(folder)[-1]["dp_fedavg/epsilon"] == said["epsilon"]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_worth_knowing_of_a_combination_stands_beside_the_budget(tmp_path):
     """Zeroing what is already private is sound, and the record says so."""
     options = ("--defenses.dp", "DPSGD", "--defenses.dp.noise", "1", *MEMDEFENSE)
@@ -51,7 +51,7 @@ def test_what_is_worth_knowing_of_a_combination_stands_beside_the_budget(tmp_pat
     assert note.startswith("MemDefense after DPSGD: zeroing is post-processing")
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_huge_budget_is_called_meaningless(tmp_path, capsys):
     """Above ten there is no meaningful guarantee; without noise there is none at all."""
     train(tmp_path, "a", "--defenses.dp", "DPFedAvg", "--defenses.dp.noise", "0.1", rounds=1)

@@ -146,7 +146,7 @@ def test_an_interrupted_run_stops_in_the_same_round(tmp_path, monkeypatch):
     assert torch.equal(again.space.read(again.net), whole)
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_of_the_command_line(tmp_path, capsys):
     """Metrics hold the loss, the folder is that of a finished run, and the window of the transcript is its end."""
     folder = train(tmp_path, "a", "--config", "stop-early", "--defenses.stop_early.min_gain", "5", rounds=9)

@@ -112,7 +112,7 @@ def test_two_processes_tell_the_same(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:round")
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_in_which_all_refuse_is_recorded(tmp_path):
     """The recipe against a server that fills everybody's model: numbers that are missing break no file."""
     folder = train(tmp_path, "a", "--config", "tripwire", "--attacks.server", "tripwire_kit.FillingAll")

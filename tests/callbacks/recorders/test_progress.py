@@ -9,7 +9,7 @@ from run_kit import UNEQUAL, command, records, train
 from app.commands.fit import FitCommand
 from callbacks.recorders.progress import FederationProgress
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 LINE = re.compile(
     r"round (?P<round>\d)/3  (?P<clients>\d) clients  server (?P<server>[\d.]+)%  clients (?P<mean>[\d.]+)% "

@@ -128,7 +128,7 @@ def test_summary_holds_the_end(run):
         assert client["trained_own"] == last[client["client"]]["trained_own"]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_subpopulations_are_reported(tmp_path):
     """With a multimodal partition, majority and minority have metrics of their own that match their clients."""
     arguments = command(tmp_path, "a", rounds=1)
@@ -144,7 +144,7 @@ def test_subpopulations_are_reported(tmp_path):
     assert not [name for name in record if name.startswith("capacity")]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_not_evaluated_is_left_out(tmp_path):
     """Evaluation every second round without clients: no accuracy is made up for the rounds between."""
     options = ("--model.evaluation.every", "2", "--model.evaluation.clients", "false")

@@ -9,7 +9,7 @@ from app.errors import UserError
 from app.federation.transcript import Transcript, TranscriptSettings
 from callbacks.recorders.transcript_recorder import TranscriptRecorder
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 WATCHED = (*UNEQUAL, "--config", "fedavg", "--attacks.witness", "run_kit.Witness")
 

@@ -96,7 +96,7 @@ def test_a_later_result_takes_the_place_of_the_earlier(files):
     """With its images and its picture, which would show something else."""
     found = finding()
     files.write(found)
-    files.write_picture("rolling.2", draw_reconstructions(found, ""))
+    files.write_figure("rolling.2", draw_reconstructions(found, ""))
     files.write(missing("rolling.2"))
     assert [path.name for path in files.folder.iterdir()] == ["rolling.2.json"]
     assert files.records()[0].result == NotAvailable(REASON)

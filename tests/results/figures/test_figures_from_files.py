@@ -94,7 +94,7 @@ def test_contributors_are_counted_cell_by_cell(tmp_path):
     assert clashes(figure) == []
 
 
-def test_contributors_of_a_real_run(tmp_path, no_pictures):
+def test_contributors_of_a_real_run(tmp_path, no_figures):
     """Two wide and two half-width clients under HeteroFL: all four train the first half, two the rest."""
     options = ("--model.net.hidden", "[8, 6]", "--model.capacities", "[1.0, 0.5, 0.5, 1.0]")
     found = contributors_of("heterofl", train(tmp_path, "x", *options, rounds=1))

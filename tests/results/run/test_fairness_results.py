@@ -11,9 +11,9 @@ import pytest
 
 from app.metrics.fairness import Fairness
 from app.results.run.fairness import (
-    Everybody,
-    fairness_lines,
+    ClientAccuracies,
     fairness_record,
+    fairness_rows,
     fairness_summary,
     forget_unplanned,
     write_fairness,
@@ -22,7 +22,7 @@ from app.results.run.figures import draw_fairness
 from app.results.run.folder import RunFolder
 
 GROUPS = ("majority", "majority", "minority", "minority")
-PLAIN = Everybody(
+PLAIN = ClientAccuracies(
     round=7,
     clients=(0, 1, 3, 4),
     groups=GROUPS,
@@ -55,7 +55,7 @@ def several(clients, minority=0, private=False, tests=40, seed=0):
     groups = ["majority"] * (clients - minority) + ["minority"] * minority if minority else ["all"] * clients
     names = ("own", "another", "mean", "none", "fine_tuned") if private else ("own",)
     drawn = {name: tuple((generator.binomial(tests, 0.8, clients) / tests).tolist()) for name in names}
-    return Everybody(3, tuple(range(clients)), tuple(groups), (tests,) * clients, (private,) * clients, drawn)
+    return ClientAccuracies(3, tuple(range(clients)), tuple(groups), (tests,) * clients, (private,) * clients, drawn)
 
 
 def test_metrics_of_a_round_without_private_parts():
@@ -147,22 +147,32 @@ def test_files_without_private_parts(tmp_path):
     assert not [name for name in fairness_summary(RunFolder(tmp_path))["final"] if "gap" in name]
 
 
-def test_lines():
+def test_rows_of_the_terminal():
     """The terminal shows mean, worst, variance, groups and gap, the settled means, the controls and the verdict."""
     before = {name: value / 2 for name, value in PRIVATE.metrics().items()}
-    told = fairness_lines(fairness_record(PRIVATE, [{"round": 6.0, **before}]))
-    assert told == [
-        "  every client        62.50%  on its own test set (4 of them), worst 25.00%, variance 781.2, "
-        "majority 87.50%, minority 37.50%, gap 50.0 points",
-        "  last 2 measured     46.88%  mean of the rounds, variance 585.9, majority 65.62%, minority 28.12%, "
-        "gap 37.5 points",
-        f"  another's choice    25.00%  mean choice 43.75%, none 43.75%: {PRIVATE.swap.verdict}",
-        "  after fine-tuning   87.50%  worst 75.00%, variance 156.2, majority 100.00%, minority 75.00%, "
-        "gap 25.0 points",
+    rows = fairness_rows(fairness_record(PRIVATE, [{"round": 6.0, **before}]))
+    assert rows == [
+        (
+            "every client",
+            "62.50%",
+            "on its own test set (4 of them), worst 25.00%, variance 781.2, "
+            "majority 87.50%, minority 37.50%, gap 50.0 points",
+        ),
+        (
+            "last 2 measured",
+            "46.88%",
+            "mean of the rounds, variance 585.9, majority 65.62%, minority 28.12%, gap 37.5 points",
+        ),
+        ("another's choice", "25.00%", f"mean choice 43.75%, none 43.75%: {PRIVATE.swap.verdict}"),
+        (
+            "after fine-tuning",
+            "87.50%",
+            "worst 75.00%, variance 156.2, majority 100.00%, minority 75.00%, gap 25.0 points",
+        ),
     ]
-    alike = fairness_lines(fairness_record(replace(PLAIN, groups=("all",) * 4), []))
-    assert alike == ["  every client        62.50%  on its own test set (4 of them), worst 25.00%, variance 781.2"]
-    assert fairness_lines({}) == []
+    alike = fairness_rows(fairness_record(replace(PLAIN, groups=("all",) * 4), []))
+    assert alike == [("every client", "62.50%", "on its own test set (4 of them), worst 25.00%, variance 781.2")]
+    assert fairness_rows({}) == []
 
 
 def test_former_end_becomes_a_round_like_others(tmp_path):

@@ -193,7 +193,7 @@ def test_write_text_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def stopped(tmp_path, monkeypatch, no_pictures):
+def stopped(tmp_path, monkeypatch, no_figures):
     """An unfinished run of three rounds that died in its second."""
     monkeypatch.setattr(Interrupter, "when", (2, 1))
     monkeypatch.setattr(Interrupter, "act", lambda: 1 / 0)
@@ -232,7 +232,7 @@ def test_overwrite_starts_afresh(stopped, capsys):
     assert [record["round"] for record in records(stopped)] == [1]
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_default_folder(tmp_path, monkeypatch):
     """Without a name or root: runs/digits-TIME, twice in one process."""
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ def experiment(tmp_path, monkeypatch):
     return experiment
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_tells_all(experiment, tmp_path):
     """Every round once with its number, the configuration, the final numbers, and a row per client."""
     train(tmp_path, "a", "--tracking", "offline", "--group", "mine")
@@ -74,7 +74,7 @@ def test_disabled_tracking_leaves_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_two_offline_runs_in_one_process(tmp_path, monkeypatch):
     """Each leaves its own offline run with metrics and configuration in its own folder."""
     for variable in ("WANDB_DIR", "WANDB_MODE", "WANDB_RUN_ID"):
