@@ -17,7 +17,7 @@ FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md",
 @pytest.fixture(autouse=True)
 def one_picture(monkeypatch):
     """Pictures have their own tests, and take long."""
-    monkeypatch.setattr("app.commands.report.pictures_of", lambda store, table: iter([picture()]))
+    monkeypatch.setattr("app.commands.report.figures_of", lambda store, table: iter([picture()]))
 
 
 @pytest.fixture
