@@ -1,4 +1,4 @@
-"""Bootstrap resamples as weights of rows, and the area and the TPR of weighted rows, many resamples at a time.
+"""Nonparametric bootstrap of rows or whole clients (cluster bootstrap); a resample is a vector of row weights.
 
 The same weights applied to two runs give paired resamples.
 """
@@ -18,33 +18,33 @@ from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvaila
 from app.seeding import numpy_generator
 
 Unit = Literal["row", "client"]
-"""What is drawn again: single rows, members and non-members apart, or clients with all their rows."""
+"""What is resampled: rows, members and non-members separately (stratified), or clients with all their rows."""
 
 Weights = NDArray[np.int64]
 """How often each row was drawn, resamples x rows."""
 
 CHUNK = 1_000_000
-"""Weights held at a time: more would fall out of the cache and gain nothing."""
+"""Weights held in memory at a time; more would not fit the CPU cache."""
 
 SEVERAL = 5
-"""Clients from which on they are drawn: fewer say next to nothing about how clients differ."""
+"""Smallest number of clients that are resampled as clients; fewer hardly show how clients differ."""
 
 LOST = 0.05
-"""Largest share of resamples that may lack members or non-members; more would tilt the rest."""
+"""Largest share of resamples that may lack members or non-members; more would bias the rest."""
 
 
 def confidence_problems(confidence: float) -> Iterator[Problem]:
-    """What is wrong with a confidence."""
+    """A confidence level outside (0, 1)."""
     if not 0 < confidence < 1:
         yield Problem(f"the confidence is {confidence:g}", "no interval has it", "give a fraction such as 0.95")
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Rows from the most to the least member-like.
+    """Rows by falling score.
 
     Attributes:
-        order: row numbers in that order.
+        order: row numbers by falling score.
         members: bool, in that order.
         ends: positions at which a block of equal scores ends.
     """
@@ -55,7 +55,6 @@ class Ranking:
 
     @classmethod
     def of(cls, scores: MembershipScores) -> Ranking:
-        """Ranking of these rows."""
         order = np.argsort(-scores.scores, kind="stable")
         ranked = scores.scores[order]
         ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
@@ -63,22 +62,23 @@ class Ranking:
 
     def auc(self, weights: Weights) -> Array:
         """Area under the ROC curve of every resample, 0 to 1; NaN where members or non-members are missing."""
-        found, alarms = self._counts(weights)
-        doubled = np.sum(np.diff(alarms, axis=1) * (found[:, 1:] + found[:, :-1]), axis=1)
-        return _divide(doubled, 2 * found[:, -1] * alarms[:, -1])
+        true, false = self._counts(weights)
+        doubled = np.sum(np.diff(false, axis=1) * (true[:, 1:] + true[:, :-1]), axis=1)
+        total = 2 * true[:, -1] * false[:, -1]
+        return np.where(total > 0, doubled / np.maximum(total, 1), math.nan)
 
     def _counts(self, weights: Weights) -> tuple[Weights, Weights]:
-        """True and false positives of every resample at every point of its curve, from 0 on."""
+        """True and false positives of every resample at every point of its ROC curve, starting with 0."""
         ranked = weights[:, self.order]
-        called = np.cumsum(ranked, axis=1)[:, self.ends]
-        found = np.cumsum(ranked * self.members, axis=1)[:, self.ends]
+        positives = np.cumsum(ranked, axis=1)[:, self.ends]
+        true = np.cumsum(ranked * self.members, axis=1)[:, self.ends]
         padding = ((0, 0), (1, 0))
-        return np.pad(found, padding), np.pad(called - found, padding)
+        return np.pad(true, padding), np.pad(positives - true, padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """A statistic over bootstrap resamples.
+    """Bootstrap distribution of a statistic.
 
     Attributes:
         values: one per resample, in the unit of the statistic.
@@ -90,25 +90,25 @@ class Replicates:
 
     @property
     def constant(self) -> bool:
-        """Whether no resample differs from another."""
+        """Whether all resamples give the same value."""
         return bool(np.ptp(self.values) == 0)
 
     @property
     def standard_error(self) -> float:
-        """Standard deviation, corrected for resamples of n units spreading by (n - 1) / n of the variance."""
+        """Bootstrap standard error with the small-sample correction n / (n - 1) of the variance, n the units."""
         return float(np.std(self.values, ddof=1)) * math.sqrt(self.units / (self.units - 1))
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How to resample.
+    """Settings of a bootstrap.
 
     Attributes:
-        unit: what is drawn; None draws clients where there are `SEVERAL` or more, since the rows of one client share a
-            model, and rows otherwise: then intervals speak of these clients only.
-        confidence: of intervals and verdicts, between 0 and 1.
+        unit: what is resampled; None resamples clients where there are `SEVERAL` or more, since the rows of one client
+            share a model, and rows otherwise: then intervals hold for these clients only.
+        confidence: confidence level of intervals, between 0 and 1.
         resamples: number of resamples, 2 or more.
-        seed: of the draws.
+        seed: seed of the random draws.
     """
 
     unit: Unit | None = None
@@ -120,7 +120,6 @@ class Bootstrap:
         raise_all(self.problems())
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with these settings."""
         if self.resamples < 2:
             yield Problem(f"{self.resamples} resamples", "they show no spread", "draw 2 or more, 1000 as a rule")
         yield from confidence_problems(self.confidence)
@@ -129,12 +128,12 @@ class Bootstrap:
         """The statistic of every resample, or why it cannot be resampled.
 
         Args:
-            statistic: one number per resample from its weights; NaN where undefined.
-            scores: rows that are drawn from.
+            statistic: maps weights (resamples x rows) to one number per resample; NaN where undefined.
+            scores: rows to resample.
         """
         unit = self.unit or ("client" if scores.client_ids.size >= SEVERAL else "row")
-        counted = {"client": scores.client_ids.size, "row": min(scores.member_count, scores.nonmember_count)}
-        if counted[unit] < 2:
+        units = {"client": scores.client_ids.size, "row": min(scores.member_count, scores.nonmember_count)}
+        if units[unit] < 2:
             what = "clients" if unit == "client" else "members and 2 non-members"
             return NotAvailable(f"an interval needs at least 2 {what}")
         chunks = draw_weights(scores, unit, self.resamples, numpy_generator(self.seed, "bootstrap"))
@@ -142,7 +141,7 @@ class Bootstrap:
         defined = values[~np.isnan(values)]
         if defined.size < (1 - LOST) * self.resamples:
             return NotAvailable("too many resamples of the clients lack members or non-members")
-        return Replicates(defined, counted[unit])
+        return Replicates(defined, units[unit])
 
 
 BOOTSTRAP = Bootstrap()
@@ -152,9 +151,9 @@ BOOTSTRAP = Bootstrap()
 def draw_weights(
     scores: MembershipScores, unit: Unit, resamples: int, generator: np.random.Generator
 ) -> Iterator[Weights]:
-    """Weights of so many resamples, in chunks; each keeps the number of units.
+    """Weights of the resamples, in chunks; every resample has as many units as the original.
 
-    Rows of NO_CLIENT are drawn as rows also where clients are drawn.
+    Rows of NO_CLIENT are resampled as rows also where clients are resampled.
     """
     size = max(1, CHUNK // scores.scores.size)
     for start in range(0, resamples, size):
@@ -166,7 +165,7 @@ def draw_weights(
 
 
 def _row_weights(strata: list[NDArray[np.bool_]], draws: int, generator: np.random.Generator) -> Weights:
-    """Weights from drawing, in every stratum, as many rows as it has."""
+    """Weights from drawing with replacement, in every stratum, as many rows as it has."""
     total = strata[0].size
     rows = [np.flatnonzero(stratum) for stratum in strata if stratum.any()]
     drawn = [stratum[generator.integers(0, stratum.size, (draws, stratum.size))] for stratum in rows]
@@ -175,7 +174,7 @@ def _row_weights(strata: list[NDArray[np.bool_]], draws: int, generator: np.rand
 
 
 def _client_weights(scores: MembershipScores, draws: int, generator: np.random.Generator) -> Weights:
-    """Weights from drawing as many clients as there are."""
+    """Weights from drawing with replacement as many clients as there are."""
     ids = scores.client_ids
     times = _row_weights([np.ones(ids.size, dtype=np.bool_)], draws, generator)
     nobody = scores.clients == NO_CLIENT
@@ -183,8 +182,3 @@ def _client_weights(scores: MembershipScores, draws: int, generator: np.random.G
     if nobody.any():
         weights[:, nobody] = _row_weights([nobody], draws, generator)[:, nobody]
     return weights
-
-
-def _divide(counts: Weights, totals: Weights) -> Array:
-    """Quotients; NaN where the total is 0."""
-    return np.where(totals > 0, counts / np.maximum(totals, 1), math.nan)

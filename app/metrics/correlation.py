@@ -1,4 +1,4 @@
-"""Whether clients with little data leak more."""
+"""Correlation of a client's data size with its leakage (Pearson, Spearman), with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from app.metrics.membership import Array, NotAvailable
 from app.seeding import numpy_generator
 
 FEWEST_CLIENTS = 5
-"""Clients below which a correlation says nothing."""
+"""Smallest number of clients for which a correlation is reported."""
 
 DIGITS = 12
-"""Decimal places kept of a correlation, so that rounding does not make a perfect one look uncertain."""
+"""Decimal places kept of a correlation, so that a perfect one is exactly 1 in every resample."""
 
 
 @dataclass(frozen=True)
 class SizeCorrelation:
-    """How leakage goes with the size of a client's data; negative where small clients leak more.
+    """Correlation of data size and leakage over clients; negative where small clients leak more.
 
     Attributes:
         pearson: of log10 size and leakage, -1 to 1.
         spearman: of the ranks of size and leakage, -1 to 1.
-        clients: clients it is computed from, 5 or more.
-        dropped: clients left out as too small or without a value.
+        clients: number of clients used, 5 or more.
+        dropped: number of clients left out as too small or without a value.
     """
 
     pearson: Estimate
@@ -42,18 +42,18 @@ class SizeCorrelation:
 def size_correlation(
     sizes: Sequence[int], leakage: Sequence[float], smallest_size: int = 1, bootstrap: Bootstrap = BOOTSTRAP
 ) -> SizeCorrelation | NotAvailable:
-    """Correlation of data size and leakage over clients, with intervals from resampling the clients.
+    """Pearson and Spearman correlation over clients, with intervals from a bootstrap of the clients.
 
     Args:
         sizes: training samples per client, 1 or more.
-        leakage: a metric per client in the same order, in any unit; clients with NaN are left out.
+        leakage: one metric of every client in the same order, in any unit; clients with NaN are left out.
         smallest_size: leave out clients with fewer samples, 1 or more.
-        bootstrap: how to resample; its unit is always the client.
+        bootstrap: settings; the unit is always the client.
     """
     raise_all(_problems(sizes, leakage))
-    every, values = np.asarray(sizes, dtype=np.float64), np.asarray(leakage, dtype=np.float64)
-    used = (every >= smallest_size) & ~np.isnan(values)
-    size, value = np.log10(every[used]), values[used]
+    samples, values = np.asarray(sizes, dtype=np.float64), np.asarray(leakage, dtype=np.float64)
+    used = (samples >= smallest_size) & ~np.isnan(values)
+    size, value = np.log10(samples[used]), values[used]
     if size.size < FEWEST_CLIENTS:
         return NotAvailable(f"a correlation needs at least {FEWEST_CLIENTS} clients, there are {size.size}")
     if np.ptp(size) == 0 or np.ptp(value) == 0:
@@ -61,13 +61,13 @@ def size_correlation(
     rows = numpy_generator(bootstrap.seed, "bootstrap").integers(0, size.size, (bootstrap.resamples, size.size))
     pearson = _estimate(pearson_rows(size, value), pearson_rows(size[rows], value[rows]), size.size, bootstrap)
     ranked = pearson_rows(stats.rankdata(size), stats.rankdata(value))
-    again = pearson_rows(stats.rankdata(size[rows], axis=1), stats.rankdata(value[rows], axis=1))
-    spearman = _estimate(ranked, again, size.size, bootstrap)
+    resampled = pearson_rows(stats.rankdata(size[rows], axis=1), stats.rankdata(value[rows], axis=1))
+    spearman = _estimate(ranked, resampled, size.size, bootstrap)
     return SizeCorrelation(pearson, spearman, size.size, len(sizes) - size.size)
 
 
 def pearson_rows(first: Array, second: Array) -> Array:
-    """Pearson correlation, -1 to 1, along the last axis; NaN where one of the two does not vary."""
+    """Pearson correlation, -1 to 1, along the last axis; NaN where one of the two is constant."""
     one, two = (values - values.mean(axis=-1, keepdims=True) for values in (first, second))
     constant = (np.ptp(first, axis=-1) == 0) | (np.ptp(second, axis=-1) == 0)
     scale = np.sqrt(np.sum(one**2, axis=-1) * np.sum(two**2, axis=-1))
@@ -76,7 +76,6 @@ def pearson_rows(first: Array, second: Array) -> Array:
 
 
 def _estimate(value: Array, resampled: Array, clients: int, bootstrap: Bootstrap) -> Estimate:
-    """A correlation with its interval."""
     defined = resampled[~np.isnan(resampled)]
     if defined.size < (1 - LOST) * resampled.size:
         return Estimate(float(value), NotAvailable("too many resamples of the clients do not vary"))
@@ -85,7 +84,6 @@ def _estimate(value: Array, resampled: Array, clients: int, bootstrap: Bootstrap
 
 
 def _problems(sizes: Sequence[int], leakage: Sequence[float]) -> Iterator[Problem]:
-    """Why sizes and leakage cannot be correlated."""
     if len(sizes) != len(leakage):
         cause = f"{len(sizes)} sizes and {len(leakage)} values of leakage"
         yield Problem(cause, "they cannot be paired", "give one of each per client")

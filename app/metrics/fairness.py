@@ -1,10 +1,11 @@
-"""How accuracy is distributed over clients: mean, worst, variance, and gaps between groups."""
+"""Fairness of accuracy over clients: mean, worst client, variance, and gaps between groups."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -24,20 +25,18 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Spread of the values that are not NaN."""
         present = [value for value in values if not math.isnan(value)]
         if not present:
             return cls(math.nan, math.nan, math.nan)
-        mean = math.fsum(present) / len(present)
-        variance = math.fsum((value - mean) ** 2 for value in present) / len(present)
-        return cls(mean, min(present), math.sqrt(variance))
+        mean = fmean(present)
+        return cls(mean, min(present), math.sqrt(fmean((value - mean) ** 2 for value in present)))
 
 
 POINTS = 100
-"""Percentage points of a fraction; variances are in squared points, as q-FFL and WAFFLe print them."""
+"""Percentage points of 1; variances are in squared points, as in the papers of q-FFL and WAFFLe."""
 
 MAJORITY, MINORITY = "majority", "minority"
-"""Names of the two groups between which the published gap lies."""
+"""Names of the two groups of the published fairness gap."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,18 @@ class GroupMean:
 
 @dataclass(frozen=True)
 class Fairness:
-    """How accuracies spread over clients, each counted once. All are fractions in [0, 1] but the variance.
+    """Distribution of accuracy over clients, unweighted; fractions in [0, 1] except the variance.
 
     Attributes:
-        clients: clients that were measured.
-        mean: mean accuracy.
+        clients: number of clients.
         worst: accuracy of the worst client.
         best: accuracy of the best client.
         worst_tenth: mean of the worst tenth of the clients, rounded up to whole clients.
         best_tenth: mean of the best tenth.
-        variance: population variance of the accuracies in percent, so in squared percentage points.
-        groups: the subpopulations in the order in which they first occur.
-        gap: the majority's mean less the minority's where these are the groups, so negative where the minority is
-            ahead; else the best group's less the worst's; NaN with one group.
+        variance: population variance in squared percentage points.
+        groups: the groups in the order in which they first occur.
+        gap: mean of the majority minus mean of the minority where these are the groups, else that of the best group
+            minus that of the worst; NaN with one group.
     """
 
     clients: int
@@ -78,14 +76,9 @@ class Fairness:
 
     @classmethod
     def of(cls, accuracies: Sequence[float], groups: Sequence[str]) -> Fairness:
-        """Fairness of these accuracies.
-
-        Args:
-            accuracies: fraction correct of every client, in [0, 1]; one or more.
-            groups: name of every client's subpopulation.
-        """
+        """Fairness of one or more clients, from the accuracy, in [0, 1], and the group name of each."""
         ranked = sorted(accuracies)
-        mean, tenth = _mean(ranked), math.ceil(len(ranked) / 10)
+        mean, tenth = fmean(ranked), math.ceil(len(ranked) / 10)
         means = _group_means(accuracies, groups)
         pair = _compared(means)
         return cls(
@@ -93,9 +86,9 @@ class Fairness:
             mean=mean,
             worst=ranked[0],
             best=ranked[-1],
-            worst_tenth=_mean(ranked[:tenth]),
-            best_tenth=_mean(ranked[-tenth:]),
-            variance=_mean([(POINTS * (accuracy - mean)) ** 2 for accuracy in ranked]),
+            worst_tenth=fmean(ranked[:tenth]),
+            best_tenth=fmean(ranked[-tenth:]),
+            variance=fmean((POINTS * (accuracy - mean)) ** 2 for accuracy in ranked),
             groups=means,
             gap=pair[0].mean - pair[1].mean if pair else math.nan,
         )
@@ -103,11 +96,11 @@ class Fairness:
 
 @dataclass(frozen=True)
 class Swap:
-    """Whether a client's model is its own: what it loses with the private part of another client.
+    """Accuracy that clients lose when their private part is replaced by that of another client.
 
     Attributes:
         clients: clients that hold a private part.
-        cost: mean over them of the accuracy with their own part less that with another client's, -1 to 1.
+        cost: mean over them of the accuracy with their own part minus that with another client's, -1 to 1.
     """
 
     clients: int
@@ -115,12 +108,11 @@ class Swap:
 
     @property
     def personal(self) -> bool | None:
-        """Whether swapping costs more than chance explains; None where too few clients were measured."""
+        """Whether swapping costs significantly more than 0; None where there are too few clients."""
         return self.cost.interval.low > 0 if isinstance(self.cost.interval, Interval) else None
 
     @property
     def verdict(self) -> str:
-        """The same in words."""
         if self.personal is None:
             return "too few clients have a choice of their own to tell whether the models are personal"
         if self.personal:
@@ -129,31 +121,19 @@ class Swap:
 
 
 def mean_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
-    """Mean accuracy over clients, 0 to 1, with its interval: clients are drawn anew within their groups.
-
-    Args:
-        accuracies: fraction correct of every client, in [0, 1].
-        groups: name of every client's subpopulation.
-        bootstrap: how often to draw, and the confidence.
-    """
-    value, parts = _mean(accuracies), _by_group(accuracies, groups)
+    """Mean accuracy over clients, 0 to 1, with the interval of a bootstrap of clients stratified by group."""
+    value, parts = fmean(accuracies), _by_group(accuracies, groups)
     if too_few := _too_few(parts.values()):
         return Estimate(value, too_few)
     drawn = [part.size * _drawn_means(part, bootstrap, number) for number, part in enumerate(parts.values())]
     total = len(accuracies)
-    # every group has a mean of its own, so that so many observations tell about the spread
+    # degrees of freedom: one mean is estimated per group
     replicates = Replicates(np.sum(drawn, axis=0) / total, total - len(parts) + 1)
     return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence))
 
 
 def gap_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
-    """Gap between the groups, -1 to 1, with its interval; none where best and worst are picked out of more than two.
-
-    Args:
-        accuracies: fraction correct of every client, in [0, 1].
-        groups: name of every client's subpopulation.
-        bootstrap: how often to draw, and the confidence.
-    """
+    """Gap between two groups, -1 to 1, with its bootstrap interval; no interval of the best and worst of several."""
     pair = _compared(_group_means(accuracies, groups))
     if pair is None:
         return Estimate(math.nan, NotAvailable("a gap needs at least 2 groups of clients"))
@@ -170,28 +150,22 @@ def gap_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: 
 
 
 def swap_estimate(own: Sequence[float], another: Sequence[float], bootstrap: Bootstrap = BOOTSTRAP) -> Swap:
-    """What swapping private parts costs, paired by client.
+    """Mean cost of swapping private parts, with the paired bootstrap interval over clients.
 
     Args:
-        own: fraction correct of every client that holds a private part, with that part.
-        another: of the same clients, with the part of another one.
-        bootstrap: how often to draw, and the confidence.
+        own: accuracy of every client that holds a private part, with that part.
+        another: accuracy of the same clients with the private part of another one.
+        bootstrap: number of resamples and confidence level.
     """
     changes = np.asarray(own, dtype=np.float64) - np.asarray(another, dtype=np.float64)
-    value = _mean(changes.tolist()) if changes.size else math.nan
+    value = fmean(changes.tolist()) if changes.size else math.nan
     if too_few := _too_few([changes]):
         return Swap(changes.size, Estimate(value, too_few))
     replicates = Replicates(_drawn_means(changes, bootstrap, 0), changes.size)
     return Swap(changes.size, Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, -1.0, 1.0)))
 
 
-def _mean(values: Sequence[float]) -> float:
-    """Mean without rounding on the way, so that the order of the clients does not matter."""
-    return math.fsum(values) / len(values)
-
-
 def _by_group(accuracies: Sequence[float], groups: Sequence[str]) -> dict[str, Array]:
-    """Accuracies of every group, in the order in which groups first occur."""
     parts: dict[str, list[float]] = {}
     for accuracy, group in zip(accuracies, groups, strict=True):
         parts.setdefault(group, []).append(accuracy)
@@ -200,11 +174,11 @@ def _by_group(accuracies: Sequence[float], groups: Sequence[str]) -> dict[str, A
 
 def _group_means(accuracies: Sequence[float], groups: Sequence[str]) -> tuple[GroupMean, ...]:
     parts = _by_group(accuracies, groups)
-    return tuple(GroupMean(name, part.size, _mean(part.tolist())) for name, part in parts.items())
+    return tuple(GroupMean(name, part.size, fmean(part.tolist())) for name, part in parts.items())
 
 
 def _compared(means: Sequence[GroupMean]) -> tuple[GroupMean, GroupMean] | None:
-    """The two groups between which the gap lies, the one expected ahead first; None with one group."""
+    """The two groups of the gap: majority and minority, or best and worst; None with one group."""
     if len(means) < 2:
         return None
     named = {group.name: group for group in means}
@@ -215,13 +189,12 @@ def _compared(means: Sequence[GroupMean]) -> tuple[GroupMean, GroupMean] | None:
 
 
 def _drawn_means(part: Array, bootstrap: Bootstrap, number: int) -> Array:
-    """Means of resamples of one group, each of as many clients as the group has."""
+    """Means of bootstrap resamples of one group."""
     generator, size = numpy_generator(bootstrap.seed, "fairness", number), part.size
     return np.array([part[generator.integers(0, size, size)].mean() for _ in range(bootstrap.resamples)])
 
 
 def _too_few(parts: Iterable[Array]) -> NotAvailable | None:
-    """Why groups of these sizes show no spread."""
     if min(part.size for part in parts) < 2:
         return NotAvailable("an interval needs at least 2 clients in every group")
     return None

@@ -1,6 +1,6 @@
-"""Confidence intervals: exact for shares, bootstrap for the area under the ROC curve.
+"""Confidence intervals: Clopper-Pearson and Wilson of a proportion, Newcombe of TPR - FPR, bootstrap of the AUC.
 
-Every confidence is a fraction such as 0.95, and every interval is two-sided with equal tails.
+Confidence levels are fractions such as 0.95; intervals are two-sided with equal tails.
 """
 
 from __future__ import annotations
@@ -19,38 +19,30 @@ from app.metrics.roc import Decision, RocCurve, last_point, roc_curve
 
 @dataclass(frozen=True)
 class Interval:
-    """From low to high, both included, in the unit of what is estimated."""
+    """Closed interval, in the unit of the estimated quantity."""
 
     low: float
     high: float
     confidence: float = 0.95
 
     def contains(self, value: float) -> bool:
-        """Whether the value lies inside."""
         return self.low <= value <= self.high
 
     @property
     def half_width(self) -> float:
-        """Half the distance from low to high."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval, or why there is none."""
+    """A point estimate with its confidence interval, or the reason why there is none."""
 
     value: float
     interval: Interval | NotAvailable
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Exact binomial interval of a share, 0 to 1: covers at least as often as it says, whatever the share.
-
-    Args:
-        successes: 0 to trials.
-        trials: 1 or more, independent.
-        confidence: between 0 and 1.
-    """
+    """Clopper-Pearson (exact binomial) interval of a proportion: coverage is never below the confidence level."""
     raise_all(_share_problems(successes, trials, confidence))
     tail = (1 - confidence) / 2
     low = special.betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
@@ -59,13 +51,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Score interval of a share, 0 to 1: covers about as often as it says on average, and is narrower than the exact.
-
-    Args:
-        successes: 0 to trials.
-        trials: 1 or more, independent.
-        confidence: between 0 and 1.
-    """
+    """Wilson score interval of a proportion: narrower than Clopper-Pearson, right coverage on average only."""
     raise_all(_share_problems(successes, trials, confidence))
     share, squared = successes / trials, normal_quantile(confidence) ** 2
     centre = (share + squared / (2 * trials)) / (1 + squared / trials)
@@ -75,12 +61,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
 
 
 def advantage_interval(decision: Decision, confidence: float = 0.95) -> Interval:
-    """Interval of TPR - FPR, -1 to 1, at a threshold that was not chosen on these samples (Newcombe 1998, method 10).
-
-    Args:
-        decision: of independent samples.
-        confidence: between 0 and 1.
-    """
+    """Newcombe's interval (1998, method 10) of TPR - FPR, -1 to 1; the threshold must not depend on these samples."""
     hit = wilson(decision.true_positives, decision.members, confidence)
     alarm = wilson(decision.false_positives, decision.nonmembers, confidence)
     below = math.hypot(decision.tpr - hit.low, alarm.high - decision.fpr)
@@ -89,15 +70,10 @@ def advantage_interval(decision: Decision, confidence: float = 0.95) -> Interval
 
 
 def tpr_interval_at_target(curve: RocCurve, target: float, confidence: float = 0.95) -> Interval:
-    """Interval of the TPR, 0 to 1, at the threshold that truly has the target FPR, which few non-members place badly.
+    """Interval of the TPR, 0 to 1, at the unknown threshold whose population FPR is the target, in (0, 1).
 
-    Exact binomial bounds for where that threshold lies among the non-members, then for the TPR there; each of the four
-    may fail with a quarter of the allowed probability, so the whole covers at least as often as it says.
-
-    Args:
-        curve: of independent samples.
-        target: false positive rate, above 0 and below 1.
-        confidence: between 0 and 1.
+    Binomial bounds of the rank of that threshold among the non-members, then Clopper-Pearson bounds of the TPR at
+    these ranks; Bonferroni over the four bounds, so that coverage is at least the confidence level.
     """
     members, nonmembers = int(curve.true_positives[-1]), int(curve.false_positives[-1])
     raise_all(_target_problems(target, confidence))
@@ -106,23 +82,18 @@ def tpr_interval_at_target(curve: RocCurve, target: float, confidence: float = 0
     most = int(stats.binom.isf(tail, nonmembers, target)) + 1
     low, high = 0.0, 1.0
     if fewest >= 0:
-        found = int(curve.true_positives[last_point(curve, fewest)])
-        low = clopper_pearson(found, members, 1 - 2 * tail).low
+        true = int(curve.true_positives[last_point(curve, fewest)])
+        low = clopper_pearson(true, members, 1 - 2 * tail).low
     if most <= nonmembers:
-        found = int(curve.true_positives[last_point(curve, most - 1) + 1])
-        high = clopper_pearson(found, members, 1 - 2 * tail).high
+        true = int(curve.true_positives[last_point(curve, most - 1) + 1])
+        high = clopper_pearson(true, members, 1 - 2 * tail).high
     return Interval(low, high, confidence)
 
 
 def auc_estimate(scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
-    """Area under the ROC curve, 0 to 1, with a bootstrap interval; none with fewer than 2 units.
+    """Area under the ROC curve, 0 to 1, with its bootstrap interval (`bounded_interval`); none with fewer than 2 units.
 
-    The interval comes from the standard deviation of the resamples and Student's quantile for the number of units; with
-    few units or areas near 1, percentiles of the resamples cover far less than they say.
-
-    Args:
-        scores: evaluated samples.
-        bootstrap: how to resample.
+    With few units or areas near 1, the percentile interval of the bootstrap would have too low a coverage.
     """
     value = roc_curve(scores).auc
     replicates = bootstrap.run(Ranking.of(scores).auc, scores)
@@ -134,18 +105,18 @@ def auc_estimate(scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> 
 def bounded_interval(
     value: float, replicates: Replicates, confidence: float, lowest: float = 0.0, highest: float = 1.0
 ) -> Interval:
-    """Interval of a quantity with bounds, symmetric in the log-odds of its place between them.
+    """Interval of a quantity between two bounds: bootstrap standard error and Student's t on the logit scale.
 
     Args:
-        value: the quantity, lowest to highest.
-        replicates: its resamples.
+        value: the estimate, lowest to highest.
+        replicates: its bootstrap distribution.
         confidence: between 0 and 1.
-        lowest: its lower bound.
-        highest: its upper bound.
+        lowest: smallest possible value.
+        highest: largest possible value.
     """
     below, above = value - lowest, highest - value
     if replicates.constant or below <= 0 or above <= 0:
-        # Perfect separation or constant scores: resamples cannot show what was not seen, so bound it exactly.
+        # Perfect separation or constant scores: the bootstrap shows no spread, so an exact bound takes its place.
         unseen = unseen_share(replicates.units, confidence)
         return Interval(value - unseen * below, value + unseen * above, confidence)
     error = replicates.standard_error * (highest - lowest) / (below * above)
@@ -155,7 +126,7 @@ def bounded_interval(
 
 
 def student_quantile(units: int, confidence: float) -> float:
-    """Two-sided quantile of Student's distribution with units - 1 degrees of freedom."""
+    """Two-sided quantile of Student's t distribution with units - 1 degrees of freedom."""
     return float(stats.t.ppf((1 + confidence) / 2, units - 1))
 
 
@@ -165,12 +136,11 @@ def normal_quantile(confidence: float) -> float:
 
 
 def unseen_share(units: int, confidence: float) -> float:
-    """Upper bound, 0 to 1, of the share of pairs that behave otherwise when all of so many independent pairs agree."""
+    """Exact upper bound, 0 to 1, of a proportion of which no success was seen in so many independent trials."""
     return float(1 - ((1 - confidence) / 2) ** (1 / units))
 
 
 def _share_problems(successes: int, trials: int, confidence: float) -> Iterator[Problem]:
-    """Counts or a confidence that no interval can be formed from."""
     if trials < 1 or not 0 <= successes <= trials:
         cause = f"{successes} successes in {trials} trials"
         yield Problem(cause, "they have no share", "give 1 or more trials and at most as many successes")
@@ -178,7 +148,6 @@ def _share_problems(successes: int, trials: int, confidence: float) -> Iterator[
 
 
 def _target_problems(target: float, confidence: float) -> Iterator[Problem]:
-    """A target rate or a confidence that no interval can be formed for."""
     if not 0 < target < 1:
         yield Problem(f"the target FPR is {target:g}", "no threshold can be placed", "give a fraction between 0 and 1")
     yield from confidence_problems(confidence)

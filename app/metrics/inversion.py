@@ -1,7 +1,7 @@
-"""What a model inversion gives away: likeness to training images beyond likeness to other images of the class.
+"""Leakage of a model inversion: similarity to training images beyond similarity to other images of the class.
 
-Every reconstruction of a class looks a little like every image of that class, trained on or not. Leakage is only what
-it shares more with its nearest training image than with its nearest image from outside the training set.
+A reconstruction of a class resembles every image of that class, trained on or not. Leakage is how much more similar it
+is to its nearest training image than to its nearest image from outside the training set.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -20,12 +21,7 @@ from app.metrics.membership import NotAvailable
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with their classes, all sets on one scale.
-
-    Attributes:
-        images: (n, ...) float, finite.
-        labels: (n,) int64.
-    """
+    """Images (n, ...), finite, with their classes (n,) int64."""
 
     images: Tensor
     labels: Tensor
@@ -34,20 +30,19 @@ class LabelledImages:
         assert len(self.images) == len(self.labels)
 
     def of_class(self, label: int) -> Tensor:
-        """The images of one class."""
         return self.images[self.labels == label]
 
 
 @dataclass(frozen=True)
 class ClassInversion:
-    """How alike the reconstructions of a class and its images are; a mean where the class has several reconstructions.
+    """Pearson correlations, -1 to 1, of the reconstructions of one class; means where there are several.
 
     Attributes:
         label: the class.
-        to_mean: Pearson correlation, -1 to 1, with the mean of the class' training images.
+        to_mean: with the mean of the training images of the class.
         to_member: with the nearest of `compared` training images of the class.
         to_other: with the nearest of `compared` images of the class that were not trained on.
-        compared: images of either kind that are compared, 1 or more.
+        compared: number of images of either kind, 1 or more.
     """
 
     label: int
@@ -58,22 +53,20 @@ class ClassInversion:
 
     @property
     def gap(self) -> float:
-        """How much nearer the nearest training image is, -2 to 2; above 0 where something leaks."""
+        """Member minus other, -2 to 2; above 0 where training images leak."""
         return self.to_member - self.to_other
 
 
 @dataclass(frozen=True)
 class InversionScores:
-    """One model inversion.
+    """Scores of one model inversion; correlations are means over classes.
 
     Attributes:
         classes: classes that have a reconstruction, training images and others, by label.
-        to_mean: mean over classes.
-        to_member: mean over classes.
-        to_other: mean over classes.
-        gap: mean gap over classes with Student's interval over classes: how it would be for other classes like these.
-        accuracy: share of reconstructions that an independent classifier puts into their class, with an exact interval.
-        left_out: classes that have a reconstruction, but lack training images or others.
+        gap: mean gap with Student's interval over classes, which are taken as a sample of classes.
+        accuracy: share of reconstructions that an independent classifier puts into their class, with its
+            Clopper-Pearson interval.
+        left_out: number of classes that have a reconstruction, but lack training images or others.
     """
 
     classes: tuple[ClassInversion, ...]
@@ -86,48 +79,42 @@ class InversionScores:
 
 
 def inversion_scores(
-    found: LabelledImages,
+    reconstructions: LabelledImages,
     members: LabelledImages,
     others: LabelledImages,
     predicted: Tensor | None,
     confidence: float = 0.95,
 ) -> InversionScores | NotAvailable:
-    """Scores of reconstructions.
+    """Scores of the reconstructions.
 
-    The nearest of many images is nearer than the nearest of few, so both kinds must offer equally many. Of the kind
-    with more images in a class, the expected likeness of the nearest over all subsets as large as the other kind is
-    taken: what drawing subsets at random would give on average, without depending on a draw.
+    The nearest of many images is nearer than the nearest of few. Of the kind with more images in a class, the
+    correlation with the nearest is therefore averaged over all subsets as large as the other kind.
 
     Args:
-        found: reconstructions with the classes they were made for.
+        reconstructions: images with the classes they were made for.
         members: training images.
-        others: images that were not trained on, from the same source.
-        predicted: (reconstructions,) classes that an independent classifier gives them, None without one.
-        confidence: of intervals, between 0 and 1.
+        others: images from the same source that were not trained on.
+        predicted: (reconstructions,) predictions of an independent classifier, None without one.
+        confidence: confidence level of intervals, between 0 and 1.
     """
-    wanted = sorted(set(found.labels.tolist()))
-    compared = [_class_scores(label, found, members, others) for label in wanted]
+    labels = sorted(set(reconstructions.labels.tolist()))
+    compared = [_class_scores(label, reconstructions, members, others) for label in labels]
     classes = tuple(row for row in compared if row is not None)
     if not classes:
         return NotAvailable("no class has a reconstruction, training images and images that were not trained on")
     return InversionScores(
         classes=classes,
-        to_mean=_mean([row.to_mean for row in classes]),
-        to_member=_mean([row.to_member for row in classes]),
-        to_other=_mean([row.to_other for row in classes]),
+        to_mean=fmean(row.to_mean for row in classes),
+        to_member=fmean(row.to_member for row in classes),
+        to_other=fmean(row.to_other for row in classes),
         gap=_student([row.gap for row in classes], confidence),
-        accuracy=_accuracy(found.labels, predicted, confidence),
-        left_out=len(wanted) - len(classes),
+        accuracy=_accuracy(reconstructions.labels, predicted, confidence),
+        left_out=len(labels) - len(classes),
     )
 
 
 def expected_largest(values: Tensor, size: int) -> Tensor:
-    """Mean, over all subsets of one size, of the largest value in the subset.
-
-    Args:
-        values: (..., n) float; subsets are of the last axis.
-        size: 1 to n.
-    """
+    """Mean, over all subsets of a size (1 to n) of the last axis of (..., n) values, of the largest value."""
     number = values.shape[-1]
     assert 1 <= size <= number
     # The i-th smallest (counted from 1) is the largest of C(i-1, size-1) of the C(n, size) subsets.
@@ -138,10 +125,10 @@ def expected_largest(values: Tensor, size: int) -> Tensor:
 
 
 def _class_scores(
-    label: int, found: LabelledImages, members: LabelledImages, others: LabelledImages
+    label: int, reconstructions: LabelledImages, members: LabelledImages, others: LabelledImages
 ) -> ClassInversion | None:
     """Scores of one class; None where training images or others are lacking."""
-    images, inside, outside = (kind.of_class(label) for kind in (found, members, others))
+    images, inside, outside = (kind.of_class(label) for kind in (reconstructions, members, others))
     compared = min(len(inside), len(outside))
     if not compared:
         return None
@@ -160,13 +147,9 @@ def _accuracy(labels: Tensor, predicted: Tensor | None, confidence: float) -> Es
 
 def _student(values: Sequence[float], confidence: float) -> Estimate:
     """Mean with Student's interval; none of fewer than 2 values."""
-    mean, count = _mean(values), len(values)
+    mean, count = fmean(values), len(values)
     if count < 2:
         return Estimate(mean, NotAvailable("an interval needs at least 2 classes"))
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
     reach = student_quantile(count, confidence) * deviation / math.sqrt(count)
     return Estimate(mean, Interval(mean - reach, mean + reach, confidence))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -1,4 +1,4 @@
-"""Everything an attack is reported with: area, decisions, and the share of members found at low false alarm rates."""
+"""All metrics of a membership inference attack: AUC, decisions at a threshold, and TPR at low FPR, with intervals."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from app.metrics.thresholds import Rule, decide_optimistically, decide_with_know
 
 @dataclass(frozen=True)
 class TprAtFpr:
-    """Share of the members found at one target FPR; its intervals take the rows of several clients as independent.
+    """TPR at one target FPR; intervals assume independent rows, also of several clients.
 
     Attributes:
         target: FPR that must not be exceeded, 0 to 1.
-        decision: the last point not above it.
-        tpr: exact binomial interval of the TPR at the threshold of that point, as if it had been given.
-        fpr: exact binomial interval of the FPR at that threshold.
-        tpr_at_target: interval of the TPR at the threshold that truly has the target FPR; wider, since few non-members
-            place that threshold badly.
+        decision: the last point of the ROC curve not above it.
+        tpr: Clopper-Pearson interval of the TPR at the threshold of that point, taken as given.
+        fpr: Clopper-Pearson interval of the FPR at that threshold.
+        tpr_at_target: interval of the TPR at the threshold whose population FPR is the target; wider, since that
+            threshold is uncertain.
     """
 
     target: float
@@ -41,13 +41,7 @@ class TprAtFpr:
 
 @dataclass(frozen=True)
 class KnownThreshold:
-    """Decision at a threshold the attacker chose on samples it knows.
-
-    Attributes:
-        decision: on the evaluated samples.
-        advantage: interval of TPR - FPR, -1 to 1.
-        balanced_accuracy: interval of the balanced accuracy, 0 to 1.
-    """
+    """Decision at a threshold chosen on samples the attacker knows, with intervals of its two measures."""
 
     decision: Decision
     advantage: Interval
@@ -56,7 +50,7 @@ class KnownThreshold:
 
 @dataclass(frozen=True)
 class Leakage:
-    """How well members and non-members are told apart.
+    """How well an attack separates members from non-members.
 
     Attributes:
         members: evaluated members, 1 or more.
@@ -64,8 +58,8 @@ class Leakage:
         auc: area under the ROC curve, 0 to 1; 0.5 is chance.
         known: decision at a threshold chosen on other samples, or why there is none.
         optimistic: decision at the best threshold of the evaluated samples: an upper bound, above chance even for
-            scores that know nothing.
-        tpr: one entry per target FPR, or why it cannot be resolved.
+            random scores.
+        tpr: one entry per target FPR, or why there are too few non-members for it.
     """
 
     members: int
@@ -76,13 +70,8 @@ class Leakage:
     tpr: tuple[TprAtFpr | NotAvailable, ...]
 
     @property
-    def smallest_fpr(self) -> float:
-        """Smallest FPR above 0 that these non-members can show."""
-        return 1 / self.nonmembers
-
-    @property
     def inverted(self) -> bool:
-        """Whether the area lies below chance beyond its interval: the score or the labels are probably swapped."""
+        """Whether the AUC is significantly below 0.5: the sign of the score or the labels are probably swapped."""
         return isinstance(self.auc.interval, Interval) and self.auc.interval.high < 0.5
 
 
@@ -103,7 +92,7 @@ def measure_leakage(
         rule: how the threshold follows from them.
         allow_overlap: accept known samples among the evaluated ones.
         targets: false positive rates, above 0 and below 1.
-        bootstrap: how to resample for the interval of the area; its confidence is that of every interval.
+        bootstrap: settings for the interval of the AUC; its confidence level is that of every interval.
     """
     curve = roc_curve(scores)
     known: KnownThreshold | NotAvailable = NotAvailable("the attacker knows no samples to choose a threshold on")
@@ -120,14 +109,14 @@ def measure_leakage(
 
 
 def known_threshold(decision: Decision, confidence: float = 0.95) -> KnownThreshold:
-    """A decision with its intervals (confidence between 0 and 1)."""
+    """A decision with Newcombe's interval of its advantage."""
     advantage = advantage_interval(decision, confidence)
     accuracy = Interval((1 + advantage.low) / 2, (1 + advantage.high) / 2, confidence)
     return KnownThreshold(decision, advantage, accuracy)
 
 
 def tpr_with_intervals(curve: RocCurve, target: float, confidence: float = 0.95) -> TprAtFpr | NotAvailable:
-    """TPR at a target FPR (above 0 and below 1) with its intervals, or why it cannot be resolved."""
+    """TPR at a target FPR, in (0, 1), with its intervals, or why there are too few non-members for it."""
     decision = tpr_at_fpr(curve, target)
     if isinstance(decision, NotAvailable):
         return decision

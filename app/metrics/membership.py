@@ -1,4 +1,4 @@
-"""Scores of a membership inference attack: how member-like every audited sample looks, the higher the more."""
+"""Scores of a membership inference attack: the higher, the more likely a member."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NotAvailable:
-    """In place of a number that the data cannot give; never replaced by a guess."""
+    """Takes the place of a result that cannot be computed, with the reason."""
 
     reason: str
 
@@ -27,14 +27,12 @@ class NotAvailable:
 class MembershipScores:
     """One attack on one run: a row for every audited pair of sample and attacked client.
 
-    Scores are finite; equal scores are ties, which no metric breaks by the order of the rows.
-
     Attributes:
-        scores: float, the higher the more member-like.
-        members: bool, whether the sample was trained on.
-        samples: int, sample ids.
-        clients: int, the client whose model was attacked or whose sample it is, 0 or more; NO_CLIENT for non-members
-            that belong to nobody.
+        scores: finite, the higher the more likely a member; equal scores are ties, whatever the order of the rows.
+        members: whether the sample was trained on.
+        samples: sample ids.
+        clients: client whose model was attacked or whose sample it is, 0 or more; NO_CLIENT for non-members that belong
+            to no client.
     """
 
     scores: Array
@@ -52,7 +50,7 @@ class MembershipScores:
     def of(
         cls, scores: ArrayLike, members: ArrayLike, samples: ArrayLike | None = None, clients: ArrayLike | None = None
     ) -> MembershipScores:
-        """Scores from anything array-like; samples are numbered, and belong to client 0, unless told otherwise."""
+        """Scores from anything array-like; by default, samples are numbered and belong to client 0."""
         values = np.asarray(scores, dtype=np.float64)
         numbers = np.arange(values.size) if samples is None else np.asarray(samples)
         owners = np.zeros(values.size, dtype=np.int64) if clients is None else np.asarray(clients)
@@ -60,54 +58,50 @@ class MembershipScores:
 
     @classmethod
     def joined(cls, parts: Sequence[MembershipScores]) -> MembershipScores:
-        """The rows of all parts, in their order."""
         names = ("scores", "members", "samples", "clients")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     @property
     def member_count(self) -> int:
-        """Rows that are members, at least 1."""
         return int(self.members.sum())
 
     @property
     def nonmember_count(self) -> int:
-        """Rows that are not members, at least 1."""
         return int(self.members.size - self.members.sum())
 
     @property
     def client_ids(self) -> NDArray[np.int64]:
-        """The clients that own rows, ascending, without NO_CLIENT."""
+        """Clients that own rows, ascending, without NO_CLIENT."""
         ids = np.unique(self.clients)
         return ids[ids != NO_CLIENT]
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> MembershipScores:
-        """The chosen rows; refused when they lack members or non-members."""
+        """The rows of a mask or of positions; refused when they lack members or non-members."""
         return MembershipScores(self.scores[rows], self.members[rows], self.samples[rows], self.clients[rows])
 
     def select_clients(self, clients: Sequence[int]) -> MembershipScores | NotAvailable:
-        """Rows of the chosen clients and non-members of nobody, or what they lack."""
+        """Rows of these clients and non-members of no client, or why there is no metric of them."""
         rows = np.isin(self.clients, [*clients, NO_CLIENT])
-        for name, found in (("members", self.members & rows), ("non-members", ~self.members & rows)):
-            if not found.any():
+        for name, part in (("members", self.members & rows), ("non-members", ~self.members & rows)):
+            if not part.any():
                 return NotAvailable(f"the chosen clients have no {name} in the audit set")
         return self.select(rows)
 
 
 def _shape_problems(rows: MembershipScores) -> Iterator[Problem]:
-    """Wrong lengths and types; the values can be looked at only without them."""
+    """Wrong lengths and types; must be excluded before the values are checked."""
     arrays = {"scores": rows.scores, "members": rows.members, "samples": rows.samples, "clients": rows.clients}
     if len({array.shape for array in arrays.values()}) > 1 or rows.scores.ndim != 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         yield Problem(f"the arrays differ in shape: {shapes}", "rows could not be matched", "give one entry per row")
-    wanted = {"scores": ("f", "float"), "members": ("b", "bool"), "samples": ("iu", "int"), "clients": ("iu", "int")}
-    for name, (kinds, meant) in wanted.items():
+    expected = {"scores": ("f", "float"), "members": ("b", "bool"), "samples": ("iu", "int"), "clients": ("iu", "int")}
+    for name, (kinds, meant) in expected.items():
         if arrays[name].dtype.kind not in kinds:
             cause = f"{name} has type {arrays[name].dtype}"
             yield Problem(cause, "its meaning would be guessed", f"convert it to {meant} first")
 
 
 def _value_problems(rows: MembershipScores) -> Iterator[Problem]:
-    """Values that would make the metrics meaningless."""
     bad = np.flatnonzero(~np.isfinite(rows.scores))
     if bad.size:
         example = f"{rows.scores[bad[0]]} for sample {rows.samples[bad[0]]} of client {rows.clients[bad[0]]}"
@@ -116,8 +110,8 @@ def _value_problems(rows: MembershipScores) -> Iterator[Problem]:
             "a model that diverged would look like one that keeps its secrets",
             "compute the score in double precision from logits, or leave out the diverged model",
         )
-    for name, found in (("members", rows.members), ("non-members", ~rows.members)):
-        if not found.any():
+    for name, part in (("members", rows.members), ("non-members", ~rows.members)):
+        if not part.any():
             yield Problem(f"there are no {name}", "nothing can be told apart", f"audit {name} too")
     if np.any(rows.clients < NO_CLIENT) or np.any(rows.clients[rows.members] == NO_CLIENT):
         owner = f"client ids are 0 or more; only non-members may have {NO_CLIENT}"

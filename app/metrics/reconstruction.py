@@ -1,4 +1,4 @@
-"""How alike reconstructed images and true ones are, one reconstruction for one image, beside what a guess would reach.
+"""Scores of reconstructed images: one-to-one matching with the true images, and baselines that read no update.
 
 Images are (number, channels, height, width) on the pixel scale, where 0 is black and 1 is white.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -20,26 +21,26 @@ RECOVERED = 0.98
 """Pearson correlation from which an image counts as recovered."""
 
 UNMATCHED = -1
-"""Position of the candidate of an image that has none."""
+"""In place of a position, for an image without a matched candidate."""
 
 MID_GREY = 0.5
 
 TIE = 1e-9
-"""Weight of PSNR in matching: it decides only between candidates of equal correlation, as scaled copies are."""
+"""Weight of PSNR in matching: breaks ties between candidates of equal correlation, such as scaled copies."""
 
 
 @dataclass(frozen=True)
 class ImageScore:
-    """How alike one true image and its reconstruction are.
+    """Similarity of one true image and its reconstruction.
 
     Attributes:
-        client: who trained on it.
-        sample: its sample id.
-        label: its class.
-        pearson: -1 to 1 on uncut values; 0 without a reconstruction.
-        psnr: dB on values cut to 0 to 1; without a reconstruction, that of a mid-grey image.
-        ssim: -1 to 1 on values cut to 0 to 1; 0 without a reconstruction.
-        candidate: position of its reconstruction among the candidates, UNMATCHED where there is none.
+        client: client that trained on it.
+        sample: sample id.
+        label: class.
+        pearson: -1 to 1, on unclipped values; 0 without a reconstruction.
+        psnr: dB, on values clipped to 0..1; without a reconstruction, that of a mid-grey image.
+        ssim: -1 to 1, on values clipped to 0..1; 0 without a reconstruction.
+        candidate: position of its reconstruction among the candidates, or UNMATCHED.
     """
 
     client: int
@@ -52,22 +53,15 @@ class ImageScore:
 
     @property
     def recovered(self) -> bool:
-        """Whether the reconstruction shows the image."""
         return self.pearson >= RECOVERED
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Likeness of all images and their reconstructions; every mean is over all true images, matched or not.
+    """Similarity of the reconstructions: mean over all true images, matched or not, and that of the best image.
 
     Attributes:
-        pearson_mean: mean Pearson correlation.
-        pearson_best: of the best image.
-        psnr_mean: dB, data range 1.
-        psnr_best: dB, data range 1.
-        ssim_mean: mean structural similarity.
-        ssim_best: of the best image.
-        recovered: images with a Pearson correlation of RECOVERED or more.
+        recovered: number of images with a Pearson correlation of RECOVERED or more.
         of: number of true images, 1 or more.
     """
 
@@ -82,10 +76,9 @@ class Similarity:
 
     @classmethod
     def over(cls, scores: Sequence[ImageScore]) -> Similarity:
-        """Means, best values and the number recovered, of 1 or more images in any order."""
         pearson, psnr_, ssim_ = ([getattr(score, name) for score in scores] for name in ("pearson", "psnr", "ssim"))
         return cls(
-            *(_mean(pearson), max(pearson), _mean(psnr_), max(psnr_), _mean(ssim_), max(ssim_)),
+            *(fmean(pearson), max(pearson), fmean(psnr_), max(psnr_), fmean(ssim_), max(ssim_)),
             *(sum(score.recovered for score in scores), len(scores)),
         )
 
@@ -97,7 +90,7 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Null:
-    """What images reach that were not taken from anything the attack read."""
+    """Similarity that images reach which do not depend on any update."""
 
     name: str
     similarity: Similarity
@@ -108,11 +101,11 @@ class Reconstruction:
     """Scores of one attack.
 
     Attributes:
-        oracle: every image with the candidate that suits best, chosen by somebody who knows the truth.
-        blind: the same, of the candidates alone that the attacker would show.
-        nulls: what guesses reach when they are chosen like `oracle`.
+        oracle: best match: every image with its best candidate, chosen with knowledge of the truth.
+        blind: attacker's choice: the same, but only among the candidates that the attacker would choose.
+        nulls: best match of baselines that read no update.
         candidates: number of candidates.
-        per_image: scores behind `oracle`, in the order of the true images.
+        per_image: scores of the best match, in the order of the true images.
     """
 
     oracle: Similarity
@@ -123,24 +116,24 @@ class Reconstruction:
 
     @property
     def strongest_null(self) -> Null | None:
-        """The guess with the largest mean correlation; None where nothing was guessed."""
+        """The baseline with the largest mean correlation; None without baselines."""
         return max(self.nulls, key=lambda null: null.similarity.pearson_mean, default=None)
 
     @property
     def beats_guessing(self) -> bool | None:
-        """Whether the mean correlation exceeds that of the strongest guess; None where nothing was guessed."""
+        """Whether the mean correlation exceeds that of the strongest baseline; None without baselines."""
         strongest = self.strongest_null
         return None if strongest is None else self.oracle.pearson_mean > strongest.similarity.pearson_mean
 
 
 @dataclass(frozen=True)
 class LegacyScores:
-    """Scores of one trial as published: best values over images, each image with any candidate; NaN without candidates.
+    """Scores as the published code computes them: best over all images and candidates; NaN without candidates.
 
     Attributes:
         pearson: largest correlation of any image and any candidate.
         psnr: dB, largest of any image and any candidate, which need not be those of `pearson`.
-        recovered: images that some candidate shows; one candidate may count for several.
+        recovered: images with a candidate of correlation RECOVERED or more; one candidate may count for several.
     """
 
     pearson: float
@@ -155,17 +148,17 @@ def score_reconstruction(
     chosen: Tensor,
     nulls: Mapping[str, Tensor],
 ) -> Reconstruction:
-    """Score candidates against the true images, one for one.
+    """Score candidates against the true images, matched one to one.
 
-    Candidates are assigned so that the sum of the correlations is largest. An image stays without one rather than being
-    given one with a correlation of 0 or less, so that a further candidate never lowers the sum.
+    The assignment maximises the sum of the correlations (Hungarian method). Candidates with a correlation of 0 or less
+    are not assigned, so that a further candidate never lowers the sum.
 
     Args:
         truth: (n, channels, height, width), n at least 1.
-        keys: client, sample and label of each true image; no two alike in client and sample.
+        keys: client, sample and label of each true image; pairs of client and sample are unique.
         candidates: (m, channels, height, width), finite, m 0 or more.
-        chosen: positions of the candidates that the attacker would show, no two alike; only the first n count.
-        nulls: images that were guessed, by name.
+        chosen: positions of the attacker's choice, unique; only the first n count.
+        nulls: images of the baselines, by name.
     """
     assert len(truth) == len(keys) == len({key[:2] for key in keys}) > 0
     assert len(chosen.unique()) == len(chosen), "one candidate would serve two images"
@@ -181,26 +174,16 @@ def score_reconstruction(
 
 
 def matched_images(candidates: Tensor, scores: Sequence[ImageScore]) -> Tensor:
-    """The reconstruction of every image, cut to 0 to 1; nan where there is none.
-
-    Args:
-        candidates: (m, channels, height, width) that were judged.
-        scores: `per_image` of the result.
-    """
-    found = torch.full((len(scores), *candidates.shape[1:]), torch.nan)
+    """The reconstruction of every image in `per_image` scores, clipped to 0..1; NaN where there is none."""
+    matched = torch.full((len(scores), *candidates.shape[1:]), torch.nan)
     for row, score in enumerate(scores):
         if score.candidate != UNMATCHED:
-            found[row] = candidates[score.candidate].float().clamp(0, 1)
-    return found
+            matched[row] = candidates[score.candidate].float().clamp(0, 1)
+    return matched
 
 
 def legacy_scores(truth: Tensor, candidates: Tensor) -> LegacyScores:
-    """Best values as published: per image the best of all candidates, of the images the best, on uncut values.
-
-    Args:
-        truth: (n, channels, height, width), n at least 1.
-        candidates: (m, channels, height, width), finite, m 0 or more.
-    """
+    """Scores as published, on unclipped values, of (n, ...) true images and (m, ...) candidates."""
     if not len(candidates):
         return LegacyScores(math.nan, math.nan, 0)
     best = pearson_matrix(truth, candidates).max(dim=1).values
@@ -208,24 +191,19 @@ def legacy_scores(truth: Tensor, candidates: Tensor) -> LegacyScores:
 
 
 def _matched_scores(truth: Tensor, keys: Sequence[tuple[int, int, int]], candidates: Tensor) -> tuple[ImageScore, ...]:
-    """Every image with the candidate it is given."""
-    cut, offered = truth.double().clamp(0, 1), candidates.clamp(0, 1)
+    """Scores of every image with the candidate that is assigned to it."""
+    clipped, offered = truth.double().clamp(0, 1), candidates.clamp(0, 1)
     pearson = pearson_matrix(truth, candidates)
-    worth = torch.where(pearson > 0, pearson + TIE * psnr_matrix(cut, offered) / HIGHEST_PSNR, 0.0)
+    worth = torch.where(pearson > 0, pearson + TIE * psnr_matrix(clipped, offered) / HIGHEST_PSNR, 0.0)
     images, places = (torch.from_numpy(part) for part in linear_sum_assignment(worth.cpu().numpy(), maximize=True))
-    given = pearson[images, places] > 0
-    images, places = images[given], places[given]
+    matched = pearson[images, places] > 0
+    images, places = images[matched], places[matched]
     none = torch.zeros(len(truth), dtype=torch.float64)
     columns = (
         none.index_put((images,), pearson[images, places]),
-        psnr(cut, torch.full_like(cut, MID_GREY)).index_put((images,), psnr(cut[images], offered[places])),
-        none.index_put((images,), ssim(cut[images], offered[places])),
+        psnr(clipped, torch.full_like(clipped, MID_GREY)).index_put((images,), psnr(clipped[images], offered[places])),
+        none.index_put((images,), ssim(clipped[images], offered[places])),
         torch.full((len(truth),), UNMATCHED).index_put((images,), places),
     )
     rows = zip(keys, *(column.tolist() for column in columns), strict=True)
     return tuple(ImageScore(client, sample, label, *values) for (client, sample, label), *values in rows)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Exact before it is rounded, so that it does not depend on the order."""
-    return math.fsum(values) / len(values)

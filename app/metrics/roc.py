@@ -1,6 +1,6 @@
-"""ROC curve of an attack, and the share of members found at a low false alarm rate.
+"""ROC curve of an attack and its TPR at low FPR.
 
-Rates and areas are fractions from 0 to 1. Only the order of the scores matters, and equal scores are never told apart.
+Rates and areas are fractions from 0 to 1. Only the order of the scores matters; equal scores are ties.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUND_OFF = 1e-9
 
 @dataclass(frozen=True)
 class Decision:
-    """What calling every score >= threshold a member leads to.
+    """Confusion counts of the rule that calls every score >= threshold a member.
 
     Attributes:
         threshold: in units of the score; infinite where nobody is called a member.
@@ -34,8 +34,8 @@ class Decision:
         members: all members, 1 or more.
         false_positives: non-members called members.
         nonmembers: all non-members, 1 or more.
-        chosen_on: where the threshold comes from: samples the attacker knows, the evaluated samples themselves, which
-            flatters the attack, or elsewhere.
+        chosen_on: where the threshold comes from: samples whose membership the attacker knows, the evaluated samples
+            themselves (optimistic), or elsewhere.
     """
 
     threshold: float
@@ -47,31 +47,29 @@ class Decision:
 
     @property
     def tpr(self) -> float:
-        """True positive rate, 0 to 1."""
         return self.true_positives / self.members
 
     @property
     def fpr(self) -> float:
-        """False positive rate, 0 to 1."""
         return self.false_positives / self.nonmembers
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the shares of members and of non-members told correctly, 0 to 1; 0.5 is a coin."""
+        """Mean of TPR and TNR, 0 to 1; 0.5 is chance."""
         return (1 + self.advantage) / 2
 
     @property
     def advantage(self) -> float:
-        """TPR - FPR, -1 to 1; 0 is a coin. Times 100, the Adv = 2 (accuracy - 50) in percent of balanced sets."""
+        """TPR - FPR, -1 to 1; 0 is chance. Times 100, the Adv = 2 (accuracy - 50) in percent of balanced sets."""
         return self.tpr - self.fpr
 
 
 @dataclass(frozen=True, eq=False)
 class RocCurve:
-    """Every decision the scores allow, one point per distinct score, from calling nobody a member to everybody.
+    """One point per distinct score, from no sample called a member to all of them.
 
     Attributes:
-        thresholds: falling, in units of the score; the first is infinite (nobody).
+        thresholds: falling, in units of the score; the first is infinite.
         true_positives: counts, rising from 0 to all members.
         false_positives: counts, rising from 0 to all non-members.
     """
@@ -82,53 +80,42 @@ class RocCurve:
 
     @property
     def tpr(self) -> Array:
-        """True positive rates, 0 to 1."""
         return self.true_positives / self.true_positives[-1]
 
     @property
     def fpr(self) -> Array:
-        """False positive rates, 0 to 1."""
         return self.false_positives / self.false_positives[-1]
 
     @property
     def auc(self) -> float:
-        """Area under the curve, 0 to 1: the chance that a member outscores a non-member, ties counting one half."""
+        """Area under the curve, 0 to 1: probability that a member outscores a non-member, ties counting one half."""
         heights = self.true_positives[1:] + self.true_positives[:-1]
         doubled = int(np.sum(np.diff(self.false_positives) * heights))
         return doubled / (2 * int(self.true_positives[-1]) * int(self.false_positives[-1]))
 
     def decision(self, point: int) -> Decision:
-        """The decision at one point of the curve, chosen on the samples of the curve."""
         members, nonmembers = int(self.true_positives[-1]), int(self.false_positives[-1])
-        found, alarms = int(self.true_positives[point]), int(self.false_positives[point])
-        return Decision(float(self.thresholds[point]), found, members, alarms, nonmembers, "evaluation")
+        true, false = int(self.true_positives[point]), int(self.false_positives[point])
+        return Decision(float(self.thresholds[point]), true, members, false, nonmembers, "evaluation")
 
 
 def roc_curve(scores: MembershipScores) -> RocCurve:
-    """Exact ROC curve; equal scores enter together, so a tie is one slanted step.
-
-    Args:
-        scores: any scale; only their order matters.
-    """
+    """Exact ROC curve; tied scores form one slanted segment."""
     distinct, rank = np.unique(scores.scores, return_inverse=True)
-    # torchmetrics passes scores outside [0, 1] through a sigmoid, which merges large ones; ranks keep order and ties.
+    # torchmetrics applies a sigmoid to scores outside [0, 1], which merges large ones; ranks keep order and ties.
     scaled = torch.from_numpy((rank + 1) / (distinct.size + 1))
     fpr, tpr, _ = binary_roc(scaled, torch.from_numpy(scores.members).long(), validate_args=False)
     # It divides in single precision; the counts behind the rates are whole numbers.
-    found = np.rint(tpr.double().numpy() * scores.member_count).astype(np.int64)
-    alarms = np.rint(fpr.double().numpy() * scores.nonmember_count).astype(np.int64)
-    return RocCurve(np.concatenate(([math.inf], distinct[::-1])), found, alarms)
+    true = np.rint(tpr.double().numpy() * scores.member_count).astype(np.int64)
+    false = np.rint(fpr.double().numpy() * scores.nonmember_count).astype(np.int64)
+    return RocCurve(np.concatenate(([math.inf], distinct[::-1])), true, false)
 
 
 def tpr_at_fpr(curve: RocCurve, target: float) -> Decision | NotAvailable:
-    """The last point of the curve whose FPR is not above the target.
+    """The last point of the curve whose FPR is not above the target, 0 to 1.
 
-    Refused with fewer than 1 / target non-members: not a single false alarm would be allowed. A target of 0 asks for no
-    false alarm among the non-members there are, whatever their number.
-
-    Args:
-        curve: of the evaluated samples.
-        target: false positive rate, 0 to 1.
+    Not available with fewer than 1 / target non-members, where not a single false positive would be allowed; a target
+    of 0 allows none, whatever the number of non-members.
     """
     if not 0 <= target <= 1:
         raise UserError.of(f"the target FPR is {target:g}", "no point of a curve has it", "give a fraction from 0 to 1")
@@ -140,20 +127,16 @@ def tpr_at_fpr(curve: RocCurve, target: float) -> Decision | NotAvailable:
 
 
 def last_point(curve: RocCurve, false_positives: int) -> int:
-    """Index of the last point with at most so many (0 or more) false positives."""
+    """Index of the last point with at most so many false positives."""
     return int(np.searchsorted(curve.false_positives, false_positives, side="right")) - 1
 
 
 def log_log_roc(curve: RocCurve, points: int = 200) -> tuple[Array, Array]:
-    """FPR and TPR for logarithmic axes.
-
-    Args:
-        curve: of the evaluated samples.
-        points: number of FPR values, 2 or more.
+    """FPR and TPR of a log-log ROC curve.
 
     Returns:
-        FPR, evenly spaced on a logarithmic axis from 1 / non-members (the smallest that can be told from 0) to 1, and
-        the TPR of the last point not above each; NaN where it is 0, which has no place on the axis.
+        `points` FPR values, evenly spaced on a logarithmic axis from 1 / non-members to 1, and the TPR at each; NaN
+        where the TPR is 0, which a logarithmic axis cannot show.
     """
     nonmembers = int(curve.false_positives[-1])
     fpr = np.geomspace(1 / nonmembers, 1, points)
