@@ -156,7 +156,7 @@ class MaliciousServer(FederatedCallback):
             return "the server adds ciphertexts and cannot read the sum; a client that helps the server could"
         if weighs_by_loss(federation):
             return "clients count by their losses, which the server does not know"
-        read = self.reading.reads(federation.space)
+        read = self.reading.used_coordinates(federation.space)
         if not federation.personal.shared(torch.nonzero(read).flatten()).any():
             return "what would be read never leaves the clients (--model.personal)"
         return self.reading.obstacle(federation.local, federation.space, federation.data.shape)
@@ -176,7 +176,9 @@ class MaliciousServer(FederatedCallback):
             theta = federation.theta.detach().cpu().clone()
             last = federation.plan_of(plan.round + self.attack.rounds - 1)
             images = sum(last.client_pool.sizes[client] for client in self.attack.targets(last))
-            self._knowledge = ServerKnowledge(public, federation.space, theta, plan.round, images, self.reading.baited)
+            self._knowledge = ServerKnowledge(
+                public, federation.space, theta, plan.round, images, self.reading.uses_traps
+            )
 
     def _stage(self, round_: int) -> int | None:
         """0 in the first round of the attack, None in honest rounds."""
@@ -236,7 +238,7 @@ class MaliciousServer(FederatedCallback):
             weights, total = self._observations[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
             for client, (index, change) in true.items():
                 total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
-            self._error = self._isolated.relative_error(total, self.reading.reads(federation.space))
+            self._error = self._isolated.relative_error(total, self.reading.used_coordinates(federation.space))
 
     def _why_useless(self, federation: FederatedModule) -> str | None:
         """Why nothing can be made of what was heard; None where something can."""
@@ -334,7 +336,7 @@ class MaliciousServer(FederatedCallback):
         yield from self.remarks
         if "server-noise" in stack_traits(federation):
             yield "noise that the server itself adds is no obstacle to it: sums are read before"
-        if self.reading.baited and self.attack.traps.bias == "calibrated":
+        if self.reading.uses_traps and self.attack.traps.bias == "calibrated":
             fitted = len(federation.data.membership.shadow) > 0
             yield (
                 "traps are fitted to images of the attacker's own"

@@ -1,1 +1,1 @@
-"""Attacks that bring training images back: from gradients, from sums of updates, and from released models."""
+"""Attacks that reconstruct training images from gradients, from sums of updates, and from released models."""

@@ -1,4 +1,4 @@
-"""Interface of reconstruction attacks, the images they return, and the result of one attack."""
+"""Interface of reconstruction attacks, their candidate images, and the result of one attack."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from datamodules.store import ImageStore
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What an attacker takes for training images, in any order. Nothing here may depend on the truth.
+    """Reconstructed images that an attacker offers, in any order; independent of the truth.
 
     Attributes:
-        images: (candidates, channels, height, width) float, finite, on the pixel scale but not cut to it.
-        confidence: (candidates,) float, how sure the attacker is of each, the higher the surer.
+        images: (candidates, channels, height, width) finite, on the pixel scale, not clipped.
+        confidence: (candidates,) the attacker's confidence in each, the higher the surer.
     """
 
     images: Tensor
@@ -42,12 +42,12 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the attacked clients trained on, known to the evaluator alone; every image has its owner and its number.
+    """Training images of the attacked clients, for the evaluation only.
 
     Attributes:
-        images: (n, channels, height, width) float, on the pixel scale, n at least 1.
+        images: (n, channels, height, width) on the pixel scale, n at least 1.
         labels: (n,) int64 classes.
-        clients: (n,) int64, who trained on it.
+        clients: (n,) int64 client ids.
         samples: (n,) int64 sample ids; a pair of client and sample occurs once.
     """
 
@@ -66,19 +66,13 @@ class Truth:
 
 
 def to_pixels(store: ImageStore, images: Tensor) -> Tensor:
-    """Normalised images (..., channels, height, width), as networks see them, on the pixel scale."""
+    """Normalised images (..., channels, height, width) on the pixel scale, 0..1."""
     mean, std = (value.to(images).view(-1, 1, 1) for value in (store.mean, store.std))
     return images * std + mean
 
 
-def to_inputs(store: ImageStore, images: Tensor) -> Tensor:
-    """Images (..., channels, height, width) on the pixel scale as networks see them."""
-    mean, std = (value.to(images).view(-1, 1, 1) for value in (store.mean, store.std))
-    return (images - mean) / std
-
-
 def pixel_bounds(store: ImageStore) -> tuple[Tensor, Tensor]:
-    """(channels,) values of a black and of a white pixel, as networks see them."""
+    """(channels,) normalised values of a black and of a white pixel."""
     return store.black, (1 - store.mean) / store.std
 
 
@@ -90,13 +84,12 @@ class ReconstructionConditions:
     """Who attacked what.
 
     Attributes:
-        attack: name of the attack; `label` is what its files are called.
-        label: unique within a run, fit for a file name.
-        adversary: who attacks.
-        sees: what that adversary reads, in words.
-        round: round in which, or after which, it read it; counted from 1.
-        clients: whose images are attacked, ascending.
-        notes: what must be known to read the numbers: settings that differ from the published attack, warnings.
+        attack: name of the attack.
+        label: name of the result and of its files, unique within a run.
+        sees: what the adversary reads, in words.
+        round: round in which, or after which, it was read; counted from 1.
+        clients: attacked clients, ascending.
+        notes: remarks for readers: deviations from the published attack, warnings.
     """
 
     attack: str
@@ -108,7 +101,7 @@ class ReconstructionConditions:
     notes: tuple[str, ...] = ()
 
     def adapted(self, how: str, note: str) -> ReconstructionConditions:
-        """The same attack by somebody who knows the defense and reads what was sent in another way."""
+        """Conditions of the same attack, adapted to a defense that the adversary knows."""
         return replace(self, label=f"{self.label}-{how}", notes=(*self.notes, note))
 
 
@@ -128,15 +121,15 @@ class ImagePairs:
 
 @dataclass(frozen=True, eq=False)
 class ReconstructionFinding:
-    """One result.
+    """Result of one attack.
 
     Attributes:
         conditions: who attacked what.
-        result: the scores, or why there are none; never a number in place of a result that does not exist.
+        result: the scores, or why there are none.
         pairs: training images and reconstructions; None where there are none.
-        details: further numbers by name, such as how well the update was isolated.
-        seconds: how long the attack took.
-        failed: whether it broke down, which is not the same as finding nothing.
+        details: further numbers by name, such as the error of the isolated update.
+        seconds: duration of the attack.
+        failed: whether the attack raised an unexpected error.
     """
 
     conditions: ReconstructionConditions
@@ -150,22 +143,22 @@ class ReconstructionFinding:
 def attempted(
     conditions: ReconstructionConditions, attempt: Callable[[], ReconstructionFinding]
 ) -> ReconstructionFinding:
-    """What an attempt finds, with the seconds it took; where it breaks down, a result that says so."""
+    """Result of an attempt with its duration; where it raises an error, a result with the reason."""
     started = time.perf_counter()
     try:
-        found = attempt()
+        finding = attempt()
     except Exception as error:  # the results of the other attacks must not be lost
         failed = not isinstance(error, UserError)
-        found = ReconstructionFinding(conditions, NotAvailable(explained(error)), failed=failed)
-    return replace(found, seconds=time.perf_counter() - started)
+        finding = ReconstructionFinding(conditions, NotAvailable(explained(error)), failed=failed)
+    return replace(finding, seconds=time.perf_counter() - started)
 
 
 class ReconstructionAttack(ABC):
-    """An attack that brings training images back: by a server that deviates, or by somebody who only looks."""
+    """An attack that reconstructs training images: active (malicious server) or passive."""
 
     name: ClassVar[str]
-    """What it is called."""
+    """Name in options and reports."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with its settings."""
+        """Invalid settings."""
         yield from ()

@@ -17,35 +17,23 @@ ACTIVE: dict[str, type[ActiveAttack]] = {kind.name: kind for kind in (RollingMod
 PASSIVE: dict[str, type[PassiveAttack]] = {
     kind.name: kind for kind in (DenseInversion, GradientInversion, ModelInversion, DeepInversionAttack)
 }
-"""Attacks that only look, by name."""
+"""Passive attacks, by name."""
 
 
-def make_active(given: str | ActiveAttack) -> ActiveAttack:
-    """A malicious server's attack with its usual settings, by name or class; attacks are returned as they are.
-
-    Raises:
-        UserError: for a name that means nothing.
-    """
-    # a class is abstract by its annotation only: all that can be named are concrete
-    return by_name(given, ACTIVE, ActiveAttack, "attack by a malicious server")  # type: ignore[type-abstract]
+def make_active(attack: str | ActiveAttack) -> ActiveAttack:
+    """A malicious server's attack with default settings, by name or class path; attacks are returned as they are."""
+    # mypy takes the base class for the class to create; all that can be named are concrete
+    return by_name(attack, ACTIVE, ActiveAttack, "attack by a malicious server")  # type: ignore[type-abstract]
 
 
-def make_passive(given: str | PassiveAttack) -> PassiveAttack:
-    """An attack that only looks, with its usual settings, by name or class; attacks are returned as they are.
-
-    Raises:
-        UserError: for a name that means nothing.
-    """
-    return by_name(given, PASSIVE, PassiveAttack, "reconstruction")  # type: ignore[type-abstract]
+def make_passive(attack: str | PassiveAttack) -> PassiveAttack:
+    """A passive attack with default settings, by name or class path; attacks are returned as they are."""
+    return by_name(attack, PASSIVE, PassiveAttack, "reconstruction")  # type: ignore[type-abstract]
 
 
-def make_reconstruction(given: str | ActiveAttack | PassiveAttack) -> ActiveAttack | PassiveAttack:
-    """An attack of either kind with its usual settings, by name or class; attacks are returned as they are.
-
-    Raises:
-        UserError: for a name that means nothing.
-    """
+def make_reconstruction(attack: str | ActiveAttack | PassiveAttack) -> ActiveAttack | PassiveAttack:
+    """An attack of either kind with default settings, by name or class path; attacks are returned as they are."""
     known: dict[str, type[ReconstructionAttack]] = {**ACTIVE, **PASSIVE}
-    attack = by_name(given, known, ReconstructionAttack, "reconstruction")
-    assert isinstance(attack, (ActiveAttack, PassiveAttack))
-    return attack
+    made = by_name(attack, known, ReconstructionAttack, "reconstruction")
+    assert isinstance(made, (ActiveAttack, PassiveAttack))
+    return made

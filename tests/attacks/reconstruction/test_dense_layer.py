@@ -54,7 +54,7 @@ def step(net, images, labels, optimizer, steps=1):
 
 def layer_of(net):
     """Its first layer."""
-    layer = first_dense(ParameterSpace(net), 64)
+    layer = first_dense(ParameterSpace(net), SHAPE)
     assert isinstance(layer, DenseLayer)
     return layer
 
@@ -189,8 +189,8 @@ def test_rows_that_never_fire_tell_nothing(net, images):
 
 def test_networks_without_a_dense_first_layer_are_refused():
     """And those without a bias, in words."""
-    assert "not dense" in first_dense(ParameterSpace(CNN(SHAPE)), 64)
-    assert "no bias" in first_dense(ParameterSpace(MLP(SHAPE, bias=False)), 64)
+    assert "not dense" in first_dense(ParameterSpace(CNN(SHAPE)), SHAPE)
+    assert "no bias" in first_dense(ParameterSpace(MLP(SHAPE, bias=False)), SHAPE)
 
 
 def test_corners_are_the_pure_images(images):

@@ -117,7 +117,7 @@ def test_convergence_error_is_what_richer_clients_still_do():
         changes[client] = full[index]
     off = server._isolated.change - changes[1]
     assert (off - changes[0]).abs().max() <= 1e-9 * changes[1].abs().max()
-    first = server.reading.reads(federation.space)[index]
+    first = server.reading.used_coordinates(federation.space)[index]
     assert float(changes[0][first].norm() / changes[1][first].norm()) == pytest.approx(server._error, rel=1e-6)
     assert only(found).oracle.recovered >= 3
 

@@ -1,1 +1,1 @@
-"""Reconstruction by a malicious server that changes what it sends."""
+"""Reconstruction by a malicious server, which sends manipulated models."""

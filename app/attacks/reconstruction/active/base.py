@@ -1,6 +1,6 @@
-"""What a malicious server's attack is: what it sends to whom, and what it makes of the sums.
+"""Interface of attacks by a malicious server: the models it sends, and the update it isolates from the sums.
 
-An attack never meets a client: it says what to send, and it is given the sums of the rounds with the public plan.
+An attack has no access to single clients: it decides what to send, and gets the sums of the rounds and the public plan.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from app.metrics.membership import NotAvailable
 from app.seeding import torch_generator
 
 DEFAULT_TRAPS = TrapWeights(bias="calibrated", output="loud")
-"""Traps that tell images apart, and whose gradient drowns what other clients still change."""
+"""Traps that separate single images, with gradients much larger than what the other clients still change."""
 
 MOST_OWN = 1000
-"""Most images of its own that an attacker fits biases to."""
+"""Largest number of the attacker's own images that biases are fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
 class ServerKnowledge:
-    """What a malicious server knows when it starts to act.
+    """What a malicious server knows when its attack begins.
 
     Attributes:
-        public: the network, the training recipe and data of its own.
-        space: layout of its vector.
-        theta: its vector when it starts to act, on the CPU.
-        first: 0-based round in which it starts to act.
+        public: the network, the training recipe and the attacker's own data.
+        space: layout of the server's vector.
+        theta: the server's vector at that time, on the CPU.
+        first: 0-based first round of the attack.
         images: number of images that the attacked clients have.
-        baited: whether attacked clients get trap weights; else the honest model, from which images are read otherwise.
-        models: models of the server's size that an attack has made up, by name.
+        uses_traps: whether attacked clients get trap weights; else the honest model.
+        models: manipulated models of the server's size, by name; a cache of the attack.
     """
 
     public: PublicKnowledge
@@ -52,7 +52,7 @@ class ServerKnowledge:
     theta: Tensor
     first: int
     images: int
-    baited: bool = True
+    uses_traps: bool = True
     models: dict[str, Tensor] = field(default_factory=dict)
 
     def plan(self, stage: int) -> Plan:
@@ -62,21 +62,15 @@ class ServerKnowledge:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """Images of the attacker's own that biases can be fitted to; None where it has none."""
+        """The attacker's own images that biases can be fitted to; None where it has none."""
         ids = torch.from_numpy(self.public.auxiliary[:MOST_OWN])
         inputs = self.public.store.batch(ids)[0].flatten(1).cpu()
         return Calibration(inputs, max(1, self.images)) if len(ids) else None
 
-    @property
-    def dense(self) -> DenseLayer | str:
-        """The first layer, or why no image can be read from it."""
-        shape = self.public.store.shape
-        return first_dense(self.space, shape.channels * shape.height * shape.width)
-
     def with_trap_weights(self, traps: TrapWeights, index: Tensor) -> Tensor:
-        """A client's coordinates with trap weights, the same for the same coordinates; the honest ones without bait."""
-        layer = self.dense
-        if not self.baited or not isinstance(layer, DenseLayer):
+        """A client's submodel with trap weights, equal for equal coordinates; the honest one without traps."""
+        layer = first_dense(self.space, self.public.store.shape)
+        if not self.uses_traps or not isinstance(layer, DenseLayer):
             return self.theta[index.cpu()]
         draw = torch_generator(self.public.seed, "traps", self.first)
         calibration = self.calibration if traps.bias == "calibrated" else None
@@ -84,7 +78,7 @@ class ServerKnowledge:
 
 
 class ActiveAttack(ReconstructionAttack):
-    """An attack by a server that deviates from the protocol. One file per attack.
+    """An attack by a server that deviates from the protocol.
 
     Attributes:
         target: width rate of the attacked clients, None for the attack's usual choice.
@@ -92,16 +86,15 @@ class ActiveAttack(ReconstructionAttack):
     """
 
     rounds: ClassVar[int]
-    """Rounds it takes."""
+    """Number of rounds it takes."""
 
     sees: ClassVar[str]
-    """What it reads, in words."""
+    """What it reads, for reports."""
 
     def __init__(self, target: float | None, traps: TrapWeights) -> None:
         self.target, self.traps = target, traps
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with its settings."""
         yield from self.traps.problems()
 
     @abstractmethod
@@ -113,68 +106,69 @@ class ActiveAttack(ReconstructionAttack):
         rates = {client: plan.rate(client) for client in plan.participants}
         if not rates:
             return ()
-        wanted = self.usual_target(sorted(set(rates.values()), reverse=True)) if self.target is None else self.target
-        return tuple(sorted(client for client, rate in rates.items() if abs(rate - wanted) < 1e-9))
+        target = self.usual_target(sorted(set(rates.values()), reverse=True)) if self.target is None else self.target
+        return tuple(sorted(client for client, rate in rates.items() if abs(rate - target) < 1e-9))
 
-    def present(self, seen: Observation) -> tuple[int, ...]:
-        """Those of the attacked clients whose updates are in a sum, ascending."""
-        return tuple(client for client in self.targets(seen.plan) if client in seen.clients)
+    def present(self, observation: Observation) -> tuple[int, ...]:
+        """The attacked clients whose updates are in a sum, ascending."""
+        return tuple(client for client in self.targets(observation.plan) if client in observation.clients)
 
     @property
     def waits(self) -> bool:
-        """Whether it watches honest rounds to choose when to act."""
+        """Whether it observes honest rounds to decide when to begin."""
         return False
 
     def ready(self, honest: Observation, theta: Tensor) -> bool:
-        """Whether to act from the next round on, after an honest round; asked only where it waits."""
+        """Whether to begin in the next round, after an honest round; called only where it waits."""
         return True
 
     def deviation(self, method: SubmodelMethod, before: Plan, after: Plan) -> SubmodelMethod | None:
-        """The method that the server really uses while it acts; None for the announced one.
+        """The submodel method that the server uses during the attack; None for the announced one.
 
         Args:
-            method: what was announced.
-            before: the round before the attack's last one, as announced.
-            after: the attack's last round, as announced.
+            method: the announced method.
+            before: the announced plan of the last but one round of the attack.
+            after: the announced plan of its last round.
         """
         return None
 
     @abstractmethod
     def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """What a client gets in a stage of the attack, 0 for its first round."""
+        """Weights that a client gets, at its coordinates, in a stage of the attack (0 for its first round)."""
 
     def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
-        """The model (server's size) that it claims to send to everybody, and would commit to."""
+        """The model of the server's size that it claims to send to all clients, and would commit to."""
         return knowledge.theta
 
     def believes(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """What the server takes a client's weights for when it works with the sum; what it sent, unless it forgets."""
+        """Weights that the server assumes a client got when it evaluates the sum; by default what it sent."""
         return self.sends(knowledge, stage, client, index)
 
     @abstractmethod
-    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The attacked clients' update, from the sums of the attack's rounds; or why it cannot be told."""
+    def isolate(self, knowledge: ServerKnowledge, observations: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        """The attacked clients' update, from the sums of the attack's rounds, or why it cannot be isolated."""
 
     def isolated(
-        self, knowledge: ServerKnowledge, stage: int, seen: Observation, coordinates: Tensor, change: Tensor
+        self, knowledge: ServerKnowledge, stage: int, observation: Observation, coordinates: Tensor, change: Tensor
     ) -> IsolatedUpdate:
-        """An update at the coordinates of a mask (bool), with what the attacked clients were sent in that stage.
+        """The update of a stage, with the weights that the attacked clients were sent in it.
 
         Args:
-            scene: what the server knows.
-            stage: in which the clients made the change.
-            seen: that round.
-            coordinates: (coordinates) bool, where the change is that of the attacked clients.
+            knowledge: what the server knows.
+            stage: stage in which the clients made the change.
+            observation: the round of that stage.
+            coordinates: (coordinates) bool, where the change is that of the attacked clients alone.
             change: (coordinates) float64.
         """
-        clients, index = self.present(seen), torch.nonzero(coordinates).flatten()
+        clients, plan, weights = self.present(observation), observation.plan, observation.weights
+        index = torch.nonzero(coordinates).flatten()
         weight, sent = torch.zeros_like(change), torch.zeros_like(change)
         for client in clients:
-            held, got = seen.plan.index(client).cpu(), self.sends(knowledge, stage, client, seen.plan.index(client))
-            weight[held] += seen.weights[client]
-            sent[held] += seen.weights[client] * got.double()
-        widest = max(clients, key=seen.plan.rate)
-        own = seen.plan.index(widest).cpu()
+            held, model = plan.index(client).cpu(), self.sends(knowledge, stage, client, plan.index(client))
+            weight[held] += weights[client]
+            sent[held] += weights[client] * model.double()
+        widest = max(clients, key=plan.rate)
+        own = plan.index(widest).cpu()
         model = self.sends(knowledge, stage, widest, own)
         round_ = knowledge.first + stage
         return IsolatedUpdate(clients, round_, index, change[index], weight[index], sent[index], own, model)

@@ -1,7 +1,7 @@
-"""The Convergence-Rate attack: richer clients have converged, so what still moves is the attacked cohort's doing.
+"""Convergence-Rate attack (Haldankar et al. 2024, section 5.1).
 
-Haldankar et al. 2024, section 5.1: on the coordinates that poorer clients do not train, the sum of a round is the
-attacked cohort's change plus the changes of the richer clients, which are next to nothing once these have converged.
+On the coordinates that narrower clients do not train, the sum of a round is the attacked cohort's change plus the
+changes of the wider clients, which are close to 0 once these have converged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from app.metrics.membership import NotAvailable
 
 
 class ConvergenceRate(ActiveAttack):
-    """Reads a cohort's update off the coordinates that poorer clients do not train, once richer clients hardly move.
+    """Isolates a cohort's update on the coordinates that narrower clients do not train, once wider ones have converged.
 
-    Takes one round, after honest ones. The error is what the richer clients still change.
+    Takes one round, after honest ones. The error is what the wider clients still change.
     """
 
     name = "convergence-rate"
@@ -35,57 +35,51 @@ class ConvergenceRate(ActiveAttack):
 
         Args:
             target: width rate of the attacked clients; without one, the second widest cohort.
-            tolerance: act as soon as the mean of a round moves those coordinates by less than this share of their
-                length; without one, act in the round that is asked for, or else in the last one.
+            tolerance: begin as soon as the mean of a round moves those coordinates by less than this share of their
+                norm; without one, begin in the round that is configured, or else in the last one.
             traps: trap weights that the attacked clients get.
         """
         super().__init__(target, traps)
         self.tolerance = tolerance
 
     def problems(self) -> Iterator[Problem]:
-        """Of the traps, and a tolerance that is none."""
         yield from super().problems()
         if self.tolerance is not None and not self.tolerance > 0:
             yield Problem(f"tolerance is {self.tolerance}", "no round would ever be calm enough", "set it above 0")
 
     def usual_target(self, rates: Sequence[float]) -> float:
-        """The second widest cohort, as in the paper; the only one where all are equal."""
+        """The second widest cohort, as in the paper; the only one where all widths are equal."""
         return rates[min(1, len(rates) - 1)]
 
     @property
     def waits(self) -> bool:
-        """With a tolerance, for the richer clients to converge."""
         return self.tolerance is not None
 
     def ready(self, honest: Observation, theta: Tensor) -> bool:
-        """Whether the federation has converged, as far as the sums tell."""
         assert self.tolerance is not None
         coordinates = self._readable(honest)
         if not coordinates.any():
             return False
-        moved, length = (
-            (honest.mean - theta.double().cpu())[coordinates].norm(),
-            theta.double().cpu()[coordinates].norm(),
-        )
-        return bool(moved < self.tolerance * length)
+        before = theta.double().cpu()
+        moved, norm = (honest.mean - before)[coordinates].norm(), before[coordinates].norm()
+        return bool(moved < self.tolerance * norm)
 
     def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """Trap weights for the attacked cohort, the honest model for all others."""
         if client in self.targets(knowledge.plan(stage)):
             return knowledge.with_trap_weights(self.traps, index)
         return knowledge.theta[index.cpu()]
 
-    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The sum of the round on the coordinates that the attacked clients and richer ones train."""
-        coordinates = self._readable(seen[0])
+    def isolate(self, knowledge: ServerKnowledge, observations: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        (observation,) = observations
+        coordinates = self._readable(observation)
         if not coordinates.any():
             return NotAvailable("every weight of the attacked clients is also trained by poorer ones")
-        return self.isolated(knowledge, 0, seen[0], coordinates, seen[0].change)
+        return self.isolated(knowledge, 0, observation, coordinates, observation.change)
 
-    def _readable(self, seen: Observation) -> Tensor:
-        """(coordinates) bool: trained by all attacked clients, and by nobody poorer."""
-        attacked = self.present(seen)
+    def _readable(self, observation: Observation) -> Tensor:
+        """(coordinates) bool: trained by all attacked clients, and by no narrower one."""
+        attacked, rate = self.present(observation), observation.plan.rate
         if not attacked:
-            return torch.zeros(len(seen.change), dtype=torch.bool)
-        poorer = [client for client in seen.clients if seen.plan.rate(client) < seen.plan.rate(attacked[0])]
-        return (seen.holders(attacked) == len(attacked)) & (seen.holders(poorer) == 0)
+            return torch.zeros(len(observation.change), dtype=torch.bool)
+        narrower = [client for client in observation.clients if rate(client) < rate(attacked[0])]
+        return (observation.holders(attacked) == len(attacked)) & (observation.holders(narrower) == 0)

@@ -1,4 +1,4 @@
-"""What the sum of a round reveals to a server that knows what it sent, and the update it isolates from it."""
+"""What a server observes of a round behind secure aggregation, and the update it isolates from the sums."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from app.federation.channels.base import Aggregate, Carries
 from app.federation.plan import Plan
 
 ZEROED = 1e-5
-"""Coordinates whose returned value is smaller than this share of the sent one count as zeroed by a defense."""
+"""Coordinates returned with less than this share of the sent value count as zeroed by a defense."""
 
 
 @dataclass(frozen=True, eq=False)
 class IsolatedUpdate:
-    """What an attacker takes for the change of the attacked clients, added up.
+    """The attacker's estimate of the summed change of the attacked clients.
 
     Attributes:
-        clients: whose change it is, ascending.
-        round: 0-based round in which they made it.
-        index: coordinates of the server's vector that it is known for (int64, ascending).
+        clients: the attacked clients, ascending.
+        round: 0-based round of the change.
+        index: known coordinates of the server's vector (int64, ascending).
         change: (coordinates) float64, sum of weight x (returned - sent) over the clients.
-        weight: (coordinates) float64, weights of those of the clients that train the coordinate, added up.
+        weight: (coordinates) float64, summed weights of the clients that train the coordinate.
         sent: (coordinates) float64, sum of weight x sent over the clients.
         own: coordinates of the submodel of the widest of the clients (int64, ascending).
-        model: what that client was sent, at `own`.
+        model: weights that this client was sent, at `own`.
     """
 
     clients: tuple[int, ...]
@@ -39,26 +39,23 @@ class IsolatedUpdate:
     own: Tensor
     model: Tensor
 
-    def without_pull(self, coordinates: Tensor, pull: float) -> Tensor:
-        """Change of some coordinates, in their shape; `pull` is the share of a value that weight decay removed."""
+    def without_decay(self, coordinates: Tensor, shrinkage: float) -> Tensor:
+        """Change of some coordinates, in their shape; `shrinkage` is the share of a value that weight decay removed."""
         places = torch.searchsorted(self.index, coordinates.reshape(-1))
         change = self.change[places]
-        return (change + pull * self.sent[places] if pull else change).view(coordinates.shape)
+        return (change + shrinkage * self.sent[places] if shrinkage else change).view(coordinates.shape)
 
     def refilled(self) -> IsolatedUpdate:
-        """The same update for an attacker who knows that weights which moved little are zeroed: these did not move."""
+        """The update for an attacker who knows that a defense zeroes small changes: zeroed weights did not move."""
         zeroed = (self.change + self.sent).abs() <= ZEROED * self.sent.abs()
         return replace(self, change=torch.where(zeroed, 0.0, self.change))
 
     def relative_error(self, truth: Tensor, read: Tensor) -> float:
-        """Euclidean distance from the clients' true change where it is read, as a share of its length.
+        """Relative Euclidean error, 0 or more, of the change; NaN where the true change is 0.
 
         Args:
-            truth: (coordinates of the server's vector) float64, what the clients really did.
-            read: (coordinates of the server's vector) bool.
-
-        Returns:
-            0 or more; nan where the clients did nothing at all there.
+            truth: (coordinates of the server's vector) float64, the true change.
+            read: (coordinates of the server's vector) bool, the coordinates that the attack uses.
         """
         coordinates = read[self.index]
         real = truth[self.index][coordinates]
@@ -71,9 +68,9 @@ class SentModel:
 
     Attributes:
         client: client id.
-        index: coordinates of the server's vector that the client sends back (int64, ascending).
-        vector: what it was sent there, or what the server takes it for.
-        weight: its weight in the mean.
+        index: coordinates of the server's vector that the client returns (int64, ascending).
+        vector: weights sent there, or those that the server assumes.
+        weight: weight of the client in the mean.
     """
 
     client: int
@@ -84,15 +81,15 @@ class SentModel:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One round as a server behind secure aggregation sees it: the sum and the public plan, nothing of single clients.
+    """One round as a server behind secure aggregation sees it: the sum and the public plan.
 
     Attributes:
         plan: the round as it was carried out.
         change: (coordinates) float64, sum over the clients of weight x (returned - sent).
-        mean: (coordinates) float64, the mean that came out.
-        clients: whose updates are in the sum, with the coordinates that each of them sends.
+        mean: (coordinates) float64, the aggregated mean.
+        clients: clients whose updates are in the sum, with the coordinates of each upload.
         weights: weight of each of them.
-        adds_up: whether the weights of the sum are those of these clients, so that the change can be trusted.
+        adds_up: whether the weights of the sum are those of these clients, so that the change is right.
     """
 
     plan: Plan
@@ -104,11 +101,10 @@ class Observation:
 
     @property
     def round(self) -> int:
-        """0-based round."""
         return self.plan.round
 
     def holders(self, clients: Iterable[int]) -> Tensor:
-        """(coordinates) int64: how many of the clients contribute to every coordinate."""
+        """(coordinates) int64: number of these clients that contribute to every coordinate."""
         count = torch.zeros(len(self.change), dtype=torch.long)
         for client in clients:
             if client in self.clients:
@@ -123,10 +119,10 @@ def observe(
 
     Args:
         plan: the round as it was carried out.
-        aggregate: what came out of the channel.
+        aggregate: output of the channel.
         theta: the server's vector that the channel was opened with.
-        sent: what was sent to every client whose update is in the mean.
-        carries: whether the mean is one of values, or of changes added to `theta`.
+        sent: one entry for every client whose update is in the mean.
+        carries: whether the channel averages values, or changes that are added to `theta`.
     """
     weight, mean = aggregate.weight.double().cpu(), aggregate.mean.double().cpu()
     change = weight * (mean - theta.double().cpu()) if carries == "changes" else weight * mean

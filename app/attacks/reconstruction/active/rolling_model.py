@@ -1,4 +1,4 @@
-"""Rolling-Model attack: two rounds, one with and one without the attacked cohort, whose difference is its update."""
+"""Rolling-Model attack (Haldankar et al. 2024): the difference of a round with and a round without a cohort."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from app.seeding import torch_generator
 
 
 class MovedWindow(SubmodelMethod):
-    """Another method, but for one round in which some clients get channels that they did not have before."""
+    """The announced method, except for one round in which some clients get channels that they did not have before."""
 
     def __init__(self, method: SubmodelMethod, before: Plan, after: Plan, clients: tuple[int, ...]) -> None:
-        """Move the clients' window.
+        """Move the window of clients.
 
         Args:
-            method: what was announced.
-            before: the round before, as announced.
-            after: the round in which the window is moved, as announced.
-            clients: whose window is moved, all of one width.
+            method: the announced method.
+            before: the announced plan of the round before.
+            after: the announced plan of the round in which the window is moved.
+            clients: clients whose window is moved, all of one width.
         """
         self._method, self._before, self._after, self._clients = method, before, after, clients
 
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
-        """Channels that the clients did not have before, and that the others keep; the announced ones otherwise."""
+        """For moved clients, channels that they did not have before and the others keep; else the announced ones."""
         if not self._moves(client_round):
             return self._method.channels(axis, keep, client_round)
         worse = torch.zeros(axis.width, dtype=torch.long)
@@ -48,33 +48,26 @@ class MovedWindow(SubmodelMethod):
         return worse.sort(stable=True).indices[:keep].sort().values
 
     def inputs(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor | None:
-        """As announced; moved clients read the channels that they write."""
         return None if self._moves(client_round) else self._method.inputs(axis, keep, client_round)
 
     def rate(self, client_round: ClientRound) -> float:
-        """As announced."""
         return self._method.rate(client_round)
 
     def key(self, client_round: ClientRound) -> Hashable:
-        """As announced, but for moved clients, who share a window."""
         return ("moved", self.rate(client_round)) if self._moves(client_round) else self._method.key(client_round)
 
     def rates(self, capacities: Iterable[float]) -> tuple[float, ...]:
-        """As announced."""
         return self._method.rates(capacities)
 
     @property
     def title(self) -> str:
-        """As announced."""
         return self._method.title
 
     @property
     def local_widths(self) -> LocalWidths | None:
-        """As announced."""
         return self._method.local_widths
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
-        """As announced."""
         return self._method.problems(space, capacities, clients)
 
     def _moves(self, client_round: ClientRound) -> bool:
@@ -82,12 +75,11 @@ class MovedWindow(SubmodelMethod):
 
     def _mask(self, plan: Plan, client: int, axis: Axis) -> Tensor:
         mask = torch.zeros(axis.width, dtype=torch.bool)
-        if client in plan.participants:
-            mask[self._held(plan, client, axis)] = True
+        mask[self._held(plan, client, axis)] = True
         return mask
 
     def _held(self, plan: Plan, client: int, axis: Axis) -> Tensor:
-        """Channels that a client was to have in a round."""
+        """Announced channels of a client in a round; none where it does not participate."""
         if client not in plan.participants:
             return torch.empty(0, dtype=torch.long)
         client_round = plan.client_round(client)
@@ -95,9 +87,9 @@ class MovedWindow(SubmodelMethod):
 
 
 class RollingModel(ActiveAttack):
-    """Subtracts the sums of two rounds, of which the attacked cohort contributes to one only.
+    """Subtracts the sums of two rounds, of which the attacked cohort contributes to the second only.
 
-    Takes two rounds. The error is what the other clients do differently in the second one.
+    Takes two rounds. The error is the change of the other clients' updates between them.
     """
 
     name = "rolling-model"
@@ -119,15 +111,15 @@ class RollingModel(ActiveAttack):
 
         Args:
             target: width rate of the attacked clients; without one, the narrowest cohort.
-            scope: `update` moves the attacked clients' window so that the whole of their first layer is new in the
-                second round; `node` keeps to the plan and reads the neurons that happen to enter.
+            scope: `update` moves the attacked clients' window so that their whole first layer is new in the second
+                round; `node` keeps to the plan and uses the neurons that happen to be new.
             others: all other clients get a constant model, in which no gradient reaches the first layer; or the honest
-                one, frozen for both rounds.
+                model, frozen for both rounds.
             fill: value of the constant model.
             noise: uniform noise on the constant model in the second round, as a share of `fill`, so that clients do
                 not see the same model twice; 0 for none.
-            noised: which tensors get noise; noise behind the first layer lets gradients through again.
-            own_noise: the server knows the noise that it sent, and subtracts it; or forgets it, as published.
+            noised: which tensors get noise; noise after the first layer lets gradients through again.
+            own_noise: the server subtracts the noise that it sent; or does not, as published.
             traps: trap weights that the attacked clients get.
         """
         super().__init__(target, traps)
@@ -135,7 +127,6 @@ class RollingModel(ActiveAttack):
         self.noise, self.noised, self.own_noise = noise, noised, own_noise
 
     def problems(self) -> Iterator[Problem]:
-        """Of the traps, and of the noise."""
         yield from super().problems()
         if not 0 <= self.noise < math.inf:
             yield Problem(f"noise is {self.noise}", "it is a share of the weights' size", "set it to 0 or more")
@@ -150,17 +141,14 @@ class RollingModel(ActiveAttack):
         return rates[-1]
 
     def deviation(self, method: SubmodelMethod, before: Plan, after: Plan) -> SubmodelMethod | None:
-        """A moved window in the second round, where the whole update is wanted."""
         return None if self.scope == "node" else MovedWindow(method, before, after, self.targets(after))
 
     def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """Trap weights for the attacked clients in the second round, a model that repeats for all others."""
         if stage == 1 and client in self.targets(knowledge.plan(stage)):
             return knowledge.with_trap_weights(self.traps, index)
         return self.announces(knowledge, stage)[index.cpu()]
 
     def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
-        """What all but the attacked clients get."""
         if self.others == "frozen":
             return knowledge.theta
         noisy = bool(self.noise) and stage == 1
@@ -171,15 +159,14 @@ class RollingModel(ActiveAttack):
         return knowledge.models[name]
 
     def believes(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """What was sent; without the noise where it is forgotten."""
         sent = self.sends(knowledge, stage, client, index)
         attacked = client in self.targets(knowledge.plan(stage))
         forgets = self.noise and self.own_noise == "forgotten" and stage == 1 and not attacked
         return torch.full_like(sent, self.fill) if forgets else sent
 
-    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The difference of the sums on weights that the attacked clients enter and nobody else enters or leaves."""
-        before, after = seen
+    def isolate(self, knowledge: ServerKnowledge, observations: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        """Difference of the sums on the coordinates that only the attacked clients enter, and that nobody leaves."""
+        before, after = observations
         attacked, present = self.targets(after.plan), self.present(after)
         coordinates = (before.holders(attacked) == 0) & (after.holders(present) == len(present))
         for client in {*before.clients, *after.clients} - set(present):
@@ -191,13 +178,11 @@ class RollingModel(ActiveAttack):
         return self.isolated(knowledge, 1, after, coordinates, after.change - before.change)
 
     def _noise(self, knowledge: ServerKnowledge) -> Tensor:
-        """(weights) uniform noise in proportion to the constant, which is every tensor's mean (the paper's Eq. 7)."""
-        draw = torch_generator(knowledge.public.seed, "cover noise", knowledge.first)
-        noise = torch.rand(knowledge.space.size, generator=draw, dtype=torch.float32).to(knowledge.theta) * 2 - 1
-        first = knowledge.space.blocks[0].name.rpartition(".")[0] + "."
-        for block in knowledge.space.blocks:
+        """(coordinates) uniform noise in proportion to the constant, which is the mean of every tensor (Eq. 7)."""
+        draw, space = torch_generator(knowledge.public.seed, "cover noise", knowledge.first), knowledge.space
+        noise = torch.rand(space.size, generator=draw, dtype=torch.float32).to(knowledge.theta) * 2 - 1
+        first = space.blocks[0].name.rpartition(".")[0] + "."
+        for block in space.blocks:
             silent = self.noised == "first-layer" and not block.name.startswith(first)
-            noise[block.coordinates] *= (
-                0.0 if silent or block.start >= knowledge.space.trainable else self.noise * abs(self.fill)
-            )
+            noise[block.coordinates] *= 0.0 if silent or block.start >= space.trainable else self.noise * abs(self.fill)
         return noise

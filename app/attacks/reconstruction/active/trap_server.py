@@ -1,4 +1,4 @@
-"""One manipulated model for everybody: nothing inconsistent that masks or commitments could notice."""
+"""Trap-weights attack: the same manipulated model for all clients, which no consistency check can notice."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from app.metrics.membership import NotAvailable
 
 
 class TrapServer(ActiveAttack):
-    """Sends the same trap weights to all clients, and reads single images out of the sum of all their updates.
+    """Sends the same trap weights to all clients and reads single images from the sum of their updates.
 
-    Takes one round. Neither many contributors nor masks that are bound to the model stop it.
+    Takes one round. Neither many clients in the sum nor masks that are bound to the model prevent it.
     """
 
     name = "trap-weights"
@@ -28,28 +28,25 @@ class TrapServer(ActiveAttack):
         """Set up the attack.
 
         Args:
-            traps: trap weights that everybody gets.
+            traps: trap weights that all clients get.
         """
         super().__init__(None, traps)
 
     def usual_target(self, rates: Sequence[float]) -> float:
-        """Nobody in particular."""
         return rates[0]
 
     def targets(self, plan: Plan) -> tuple[int, ...]:
-        """Everybody."""
         return tuple(sorted(plan.participants))
 
     def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
-        """The manipulated model: what it sends is what it says."""
         if self.name not in knowledge.models:
             knowledge.models[self.name] = knowledge.with_trap_weights(self.traps, torch.arange(knowledge.space.size))
         return knowledge.models[self.name]
 
     def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
-        """The client's coordinates of the manipulated model."""
         return self.announces(knowledge, stage)[index.cpu()]
 
-    def isolate(self, knowledge: ServerKnowledge, seen: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """The sum of the round, as it is."""
-        return self.isolated(knowledge, 0, seen[0], seen[0].holders(seen[0].clients) > 0, seen[0].change)
+    def isolate(self, knowledge: ServerKnowledge, observations: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
+        (observation,) = observations
+        trained = observation.holders(observation.clients) > 0
+        return self.isolated(knowledge, 0, observation, trained, observation.change)

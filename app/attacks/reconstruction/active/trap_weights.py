@@ -1,4 +1,4 @@
-"""Trap weights: nearly every weighted sum is negative, so that a ReLU fires for few images (Boenisch et al. 2023)."""
+"""Trap weights (Boenisch et al. 2023): pre-activations are mostly negative, so that a ReLU fires for few images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from app.errors import Problem
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What an attacker with images of its own can fit biases to.
+    """Images of the attacker that biases are fitted to.
 
     Attributes:
-        inputs: (n, values) its images as the network sees them, n at least 1.
+        inputs: (n, values) normalised images, n at least 1.
         count: number of images that the attacked clients have, at least 1.
     """
 
@@ -26,28 +26,27 @@ class Calibration:
     count: int
 
     def biases(self, weights: Tensor) -> Tensor:
-        """(rows) biases with which a row fires for one in `count` images; every image for a single one."""
-        sums = self.inputs @ weights.to(self.inputs).T
-        place = max(1, math.floor(len(sums) * (1 - 1 / self.count)))
-        return -sums.kthvalue(place, dim=0).values
+        """(rows) biases with which a neuron fires for one in `count` images; for all images where `count` is 1."""
+        activations = self.inputs @ weights.to(self.inputs).T
+        place = max(1, math.floor(len(activations) * (1 - 1 / self.count)))
+        return -activations.kthvalue(place, dim=0).values
 
 
 @dataclass(frozen=True)
 class TrapWeights:
-    """How the weights of a manipulated layer are drawn: half of them negative, the others a little smaller in size.
+    """Distribution of the weights of a manipulated layer: half negative, half positive and a little smaller in size.
 
     Attributes:
-        layout: `row` deals the signs over the inputs of every neuron, as Boenisch et al. do; `column` over the neurons
-            of every input, as the public code of the attacks on unequal models does.
-        sigma: standard deviation of the normal distribution whose magnitudes are taken, above 0.
-        scale: positive weights are so much smaller than the negative ones, in (0, 1].
-        bias: biases are 0; drawn like one more weight (`trap`, the public code); or `calibrated` on images of the
-            attacker's own, so that a neuron fires for one image of the attacked clients on average (0 where the
-            attacker has no images).
-        output: the layers behind stay as they are in the model (`kept`); are drawn like traps, too (`trap`, the public
-            code), which saturates the softmax; or are `loud`: large weights without a pattern behind small traps, so
-            that the gradient drowns what other clients still change and no image is predicted with certainty.
-        loudness: standard deviation of loud weights, above 0; the traps before them are smaller by its square.
+        layout: `row` balances the signs over the inputs of every neuron, as Boenisch et al. do; `column` over the
+            neurons of every input, as the public code of the attacks on unequal models does.
+        sigma: standard deviation of the normal distribution of the magnitudes, above 0.
+        scale: ratio of positive to negative magnitudes, in (0, 1].
+        bias: `zero`; drawn like a weight (`trap`, the public code); or `calibrated` on the attacker's own images, so
+            that a neuron fires for one image of the attacked clients on average (0 where the attacker has no images).
+        output: later layers stay as they are (`kept`); are drawn like traps (`trap`, the public code), which saturates
+            the softmax; or are `loud`: large normal weights after small traps, so that the gradient is much larger than
+            what other clients still change and no image is predicted with certainty.
+        loudness: standard deviation of loud weights, above 0; traps are divided by its square.
     """
 
     layout: Literal["row", "column"] = "row"
@@ -58,7 +57,6 @@ class TrapWeights:
     loudness: float = 30.0
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with these settings."""
         if self.sigma <= 0:
             yield Problem(f"traps.sigma is {self.sigma}", "no weight could be drawn", "set traps.sigma above 0")
         if self.loudness <= 0:
@@ -68,17 +66,17 @@ class TrapWeights:
             yield Problem(f"traps.scale is {self.scale}", consequence, "set traps.scale in (0, 1]")
 
     def matrix(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
-        """(rows, columns) float32 trap weights: row for row, or column for column."""
+        """(rows, columns) float32 trap weights."""
         if self.layout == "row":
             return self._lines(rows, columns, generator)
         return self._lines(columns, rows, generator).T.contiguous()
 
     def vector(self, length: int, generator: torch.Generator) -> Tensor:
-        """(length) float32 biases that are drawn, or 0."""
+        """(length) float32 biases, drawn or 0."""
         return self._lines(1, length, generator)[0] if self.bias == "trap" else torch.zeros(length)
 
     def behind(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor | None:
-        """Parameters of a later layer (float32), a matrix or a vector; None where they stay as they are."""
+        """Parameters of a later layer (float32), a matrix or a vector; None where they are kept."""
         if self.output == "kept":
             return None
         if self.output == "loud":
@@ -86,7 +84,7 @@ class TrapWeights:
         return self.matrix(shape[0], shape[1], generator) if len(shape) == 2 else self.vector(shape[0], generator)
 
     def _lines(self, lines: int, length: int, generator: torch.Generator) -> Tensor:
-        """Every line: negative magnitudes, and as many of the same magnitudes made positive and smaller, shuffled."""
+        """Every line: negative weights, and the same weights made positive and scaled, shuffled."""
         size = self.sigma / self.loudness**2 if self.output == "loud" else self.sigma
         negative = -(_normal(lines, (length + 1) // 2, generator=generator) * size).abs()
         values = torch.cat([negative, -self.scale * negative[:, : length // 2]], dim=1)
@@ -95,5 +93,5 @@ class TrapWeights:
 
 
 def _normal(*shape: int, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers in a stated type: the default type is another one while Lightning trains in double."""
+    """Float32 normal numbers, whatever the default type (Lightning changes it while it trains in double precision)."""
     return torch.randn(*shape, generator=generator, dtype=torch.float32)

@@ -1,9 +1,10 @@
-"""Model inversion that makes the layers see what batch normalisation remembers of the training images."""
+"""Model inversion that also matches the running statistics of batch normalisation (DeepInversion)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -14,44 +15,25 @@ from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.models.norms import uses_batch_statistics
 
 
+@dataclass(frozen=True)
 class DeepInversion(MIFace):
-    """MI-Face with the feature statistics of DeepInversion (Yin et al. 2020): batch norms shall see what they know.
+    """MI-Face with the feature statistics of DeepInversion (Yin et al. 2020).
 
-    For every batch normalisation, the Euclidean distance of the means that the images give its inputs from the running
-    means is added, and that of the variances from the running variances. The images of a batch share the statistics:
-    seek many at a time. Of the published method, the jitter and the competition of two networks are left out.
+    For every batch normalisation, the Euclidean distances of the batch means from the running means and of the batch
+    variances from the running variances are added. The images of a batch share the statistics, so that many should be
+    optimised at a time. Of the published method, the jitter and the competition of two networks are left out.
+
+    Attributes:
+        statistics: weight of the distance of the statistics, per image, 0 or more.
     """
 
     together: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        steps: int = 500,
-        restarts: int = 1,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        l2: float = 1e-2,
-        tv: float = 1e-2,
-        prior: Prior = "noise",
-        statistics: float = 1.0,
-    ) -> None:
-        """Settings of the search.
-
-        Args:
-            steps: descent steps per restart, at least 1.
-            restarts: searches, at least 1, of which the best counts.
-            lr: step of the descent in units of normalised pixels, above 0.
-            momentum: share of the last step that is taken again, at least 0 and below 1.
-            l2: weight of the sum of the squared normalised pixels, 0 or more.
-            tv: weight of the total variation, 0 or more.
-            prior: what a search begins with.
-            statistics: weight of the distance of the statistics, for every image, 0 or more.
-        """
-        super().__init__(steps, restarts, lr, momentum, l2, tv, prior)
-        self.statistics = statistics
+    prior: Prior = "noise"
+    statistics: float = 1.0
 
     def obstacle(self, net: nn.Module) -> str | None:
-        """Why the network remembers no statistics of its training images; None where it does."""
+        """Why the network holds no statistics of its training images; None where it does."""
         if not uses_batch_statistics(net):
             return "the network has no batch normalisation"
         norms = tracked_norms(net)
@@ -63,39 +45,40 @@ class DeepInversion(MIFace):
 
     def penalty(self, net: nn.Module, images: Tensor) -> Tensor:
         """Distance of the statistics, summed over layers, times the number of images."""
-        with _listening(tracked_norms(net)) as distances:
+        with _recorded_distances(tracked_norms(net)) as distances:
             net(images)
         return self.statistics * len(images) * sum(distances, start=images.new_zeros(()))
 
 
 def tracked_norms(net: nn.Module) -> list[_BatchNorm]:
-    """The batch normalisations that keep running statistics."""
+    """Batch normalisations that keep running statistics."""
     return [layer for layer in net.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
 
 
 def _filled(norm: _BatchNorm) -> bool:
-    """Whether statistics differ from the initial ones; the counter of batches does not travel with a model."""
+    """Whether statistics differ from the initial ones; the counter of batches is not part of a released model."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return bool((norm.running_mean != 0).any()) or bool((norm.running_var != 1).any())
 
 
 @contextmanager
-def _listening(norms: list[_BatchNorm]) -> Iterator[list[Tensor]]:
-    """Within it, every run of the network appends how far the inputs of each layer are from its statistics."""
-    heard: list[Tensor] = []
+def _recorded_distances(norms: list[_BatchNorm]) -> Iterator[list[Tensor]]:
+    """Context in which every forward pass appends the distance of each layer's inputs from its statistics."""
+    distances: list[Tensor] = []
     handles = [
-        norm.register_forward_pre_hook(lambda norm, inputs: heard.append(_distance(norm, inputs[0]))) for norm in norms
+        norm.register_forward_pre_hook(lambda norm, inputs: distances.append(_distance(norm, inputs[0])))
+        for norm in norms
     ]
     try:
-        yield heard
+        yield distances
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _distance(norm: nn.Module, inputs: Tensor) -> Tensor:
-    """Distance of means plus distance of variances; unbiased, as the running variances are."""
+    """Distance of the means plus distance of the variances, which are unbiased, as the running ones are."""
     assert isinstance(norm, _BatchNorm)
     assert norm.running_mean is not None
     assert norm.running_var is not None

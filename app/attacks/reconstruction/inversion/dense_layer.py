@@ -1,4 +1,4 @@
-"""Images from the update of a dense layer: a row's weight gradient is its bias gradient times the input."""
+"""Images from the update of a dense first layer: the weight gradient of a neuron is its bias gradient x the input."""
 
 from __future__ import annotations
 
@@ -15,85 +15,86 @@ from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeig
 from app.attacks.reconstruction.base import Candidates, to_pixels
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import Block, ParameterSpace
+from app.models.base import DataShape
 from datamodules.store import ImageStore
 
 OFF_SCALE = 0.02
-"""A pixel further off its scale than that makes an image a mixture with negative shares."""
+"""Largest excess of a pixel over 0..1; beyond it, an image is a mixture with negative weights."""
 
 QUIET = 1e-3
-"""Neurons that moved by less than this share of the loudest ones tell what other clients did."""
+"""Neurons that moved by less than this share of the largest moves are dominated by other clients."""
 
 NOTHING_LEFT = 1e-9
-"""What is left of an image is nothing when its squared length falls below this share."""
+"""Share of an image's squared norm below which its residual counts as 0."""
 
 
 def purity(images: Tensor, moved: Tensor, count: int) -> Tensor:
-    """(n,) how sure an attacker can be of each candidate: corners come first, in the order in which they are found.
+    """(n,) confidence that each candidate is a single image: corners first, in the order in which they are found.
 
     Args:
         images: (n, channels, height, width) on the pixel scale.
-        moved: (n,) size of the move of the neuron behind each.
+        moved: (n,) absolute bias change of the neuron of each.
         count: number of images that the attacked clients have.
     """
     outside = (images.clamp(0, 1) - images).abs().flatten(1)
     confidence = -outside.mean(dim=1)
     if not len(images):
         return confidence
-    loudest = moved.sort(descending=True).values[: max(1, len(moved) // 20)].median()
-    usable = (outside.amax(dim=1) <= OFF_SCALE) & (moved >= QUIET * loudest)
+    largest = moved.sort(descending=True).values[: max(1, len(moved) // 20)].median()
+    usable = (outside.amax(dim=1) <= OFF_SCALE) & (moved >= QUIET * largest)
     for place, corner in enumerate(corners(images.flatten(1)[usable], count).tolist()):
         confidence[torch.nonzero(usable)[corner]] = 1 + 1 / (1 + place)
     return confidence
 
 
 def corners(points: Tensor, count: int) -> Tensor:
-    """Positions of at most so many corners of (n, values) points, by successive projection."""
-    left, lengths = points.double().clone(), points.double().square().sum(dim=1)
+    """Positions of at most `count` vertices of the hull of (n, values) points (successive projection algorithm)."""
+    residuals, lengths = points.double().clone(), points.double().square().sum(dim=1)
     chosen: list[int] = []
     while len(chosen) < min(count, len(points)):
-        remaining = left.square().sum(dim=1)
+        remaining = residuals.square().sum(dim=1)
         longest = int(remaining.argmax())
         if remaining[longest] <= NOTHING_LEFT * lengths[longest]:
             break
         chosen.append(longest)
-        direction = left[longest] / left[longest].norm()
-        left = left - (left @ direction)[:, None] * direction
+        direction = residuals[longest] / residuals[longest].norm()
+        residuals = residuals - (residuals @ direction)[:, None] * direction
     return torch.tensor(chosen, dtype=torch.long)
 
 
 Decay = Literal["corrected", "ignored"]
 
 MOST_STEPS = 10_000
-"""Steps after which no image can be read anyway."""
+"""Largest number of steps that are simulated; after so many, no image can be read."""
 
 LEAST_BIAS = 1e-9
-"""Rows whose bias moved by less than this share of the largest such move hold nothing but rounding."""
+"""Rows whose bias moved by less than this share of the largest move hold rounding errors only."""
 
 
 @dataclass(frozen=True)
 class LinearTraining:
-    """Local training by SGD, as far as everybody knows it.
+    """Public settings of local training by SGD.
 
     Attributes:
         lr: learning rate of the round.
         steps: local steps of the round.
-        pull: share of a value that weight decay takes off in the round, as long as the value hardly moves.
+        pull: share of a weight that weight decay removes in the round, for weights that hardly move.
     """
 
     lr: float
     steps: int
-    pull: float = 0.0
+    shrinkage: float = 0.0
 
     @classmethod
     def of(cls, local: LocalTraining, lr: float, samples: int) -> LinearTraining | str:
-        """How a client of so many samples trains at a learning rate; or why its changes are no gradients."""
+        """Training of a client with so many samples, or why its update is not proportional to gradients."""
         value = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
         optimizer = local.build_optimizer([value], lr)
         if not isinstance(optimizer, SGD):
             name = type(optimizer).__name__
             return f"clients train with {name}, whose steps tell little more than the signs of the gradient"
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
-        for _ in range(min(steps, MOST_STEPS)):  # the optimiser itself knows best what decay and momentum do
+        for _ in range(min(steps, MOST_STEPS)):  # simulated, so that decay and momentum interact as in the optimiser
             value.grad = torch.zeros_like(value)
             optimizer.step()
         return cls(lr, steps, 1 - float(value.detach()))
@@ -101,24 +102,17 @@ class LinearTraining:
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """The first layer, where it is dense and reads the image itself.
-
-    Attributes:
-        weight: its weights, (rows, inputs).
-        bias: its biases, (rows).
-    """
+    """A dense first layer that reads the image: weights (rows, inputs) and biases (rows)."""
 
     weight: Block
     bias: Block
 
     @property
     def rows(self) -> int:
-        """Number of neurons."""
         return self.weight.shape[0]
 
     @property
     def inputs(self) -> int:
-        """Values of an image."""
         return self.weight.shape[1]
 
     def coordinates(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +121,7 @@ class DenseLayer:
         return weights, self.bias.start + rows
 
     def rows_in(self, index: Tensor) -> Tensor:
-        """Rows (int64, ascending) all of whose coordinates are among the given ones (int64, ascending)."""
+        """Rows (int64, ascending) all of whose coordinates are in the index (int64, ascending)."""
         low, high = torch.searchsorted(index, torch.tensor([self.weight.start, self.weight.start + self.weight.size]))
         counts = torch.bincount((index[low:high] - self.weight.start) // self.inputs, minlength=self.rows)
         low, high = torch.searchsorted(index, torch.tensor([self.bias.start, self.bias.start + self.rows]))
@@ -136,10 +130,10 @@ class DenseLayer:
         return torch.nonzero(biased & (counts == self.inputs)).flatten()
 
 
-def first_dense(space: ParameterSpace, inputs: int) -> DenseLayer | str:
-    """The first layer of a network if images of so many values can be read from it, else why not."""
+def first_dense(space: ParameterSpace, shape: DataShape) -> DenseLayer | str:
+    """The first layer of a network if images can be read from it, else why not."""
     first = space.blocks[0]
-    if len(first.shape) != 2 or first.shape[1] != inputs:
+    if len(first.shape) != 2 or first.shape[1] != shape.channels * shape.height * shape.width:
         return "the first layer is not dense: no neuron sees the whole image (gradient matching needs no dense layer)"
     name = first.name.rpartition(".")[0] + ".bias"
     bias = next((block for block in space.blocks if block.name == name), None)
@@ -157,16 +151,16 @@ def with_trap_weights(
     draw: torch.Generator,
     calibration: Calibration | None = None,
 ) -> Tensor:
-    """A client's coordinates with trap weights in the first layer, and behind it what the traps say.
+    """A client's submodel with trap weights in the first layer and the later layers that the traps ask for.
 
     Args:
         layer: the first layer.
         space: layout of the server's vector.
-        traps: how weights are drawn.
+        traps: distribution of the weights.
         index: coordinates of the client (int64, ascending).
-        theta: the server's vector, for coordinates that stay as they are.
-        draw: where weights are drawn from; the same for all clients that are to get the same model.
-        calibration: what biases are fitted to; None where they are not.
+        theta: the server's vector, for coordinates that are kept.
+        draw: generator of the weights; in the same state for all clients that are to get the same model.
+        calibration: images that biases are fitted to; None for drawn biases.
     """
     vector, rows = theta[index].clone(), layer.rows_in(index)
     weights, biases = layer.coordinates(rows)
@@ -181,7 +175,7 @@ def with_trap_weights(
 
 
 def _behind(layer: DenseLayer, space: ParameterSpace, index: Tensor) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Where the parameters of the later layers lie in a client's vector, with their shapes as matrix or vector."""
+    """Slices of a client's vector that hold the parameters of later layers, with their shapes as matrix or vector."""
     for block in space.blocks:
         if block.name in (layer.weight.name, layer.bias.name) or block.start >= space.trainable:
             continue
@@ -194,23 +188,23 @@ def _behind(layer: DenseLayer, space: ParameterSpace, index: Tensor) -> Iterator
 def invert(
     layer: DenseLayer, update: IsolatedUpdate, store: ImageStore, training: LinearTraining, decay: Decay, count: int
 ) -> Candidates:
-    """An image for every row that moved: the change of its weights over the change of its bias.
+    """An image for every neuron that moved: the change of its weights over the change of its bias.
 
     Args:
         layer: the first layer.
-        update: what the attacked clients did.
-        store: for shape and scale of the images; none of its images is looked at.
-        training: how the attacked clients train.
-        decay: subtract what weight decay, which the server knows of, did to the weights; or ignore it.
+        update: update of the attacked clients.
+        store: shape and normalisation of the images; its images are not used.
+        training: local training of the attacked clients.
+        decay: subtract the effect of weight decay, or ignore it.
         count: number of images that the attacked clients have.
     """
     rows = layer.rows_in(update.index)
     weights, biases = layer.coordinates(rows)
-    pull = training.pull if decay == "corrected" else 0.0
-    moved, bias_moved = (update.without_pull(coordinates, pull) for coordinates in (weights, biases))
+    shrinkage = training.shrinkage if decay == "corrected" else 0.0
+    moved, bias_moved = (update.without_decay(coordinates, shrinkage) for coordinates in (weights, biases))
     alive = bias_moved.abs() > LEAST_BIAS * bias_moved.abs().max() if len(rows) else torch.zeros(0, dtype=torch.bool)
     shape = store.shape
-    found = (moved[alive] / bias_moved[alive, None]).view(-1, shape.channels, shape.height, shape.width)
-    finite = torch.isfinite(found).flatten(1).all(dim=1)
-    images = to_pixels(store, found[finite])
+    ratios = (moved[alive] / bias_moved[alive, None]).view(-1, shape.channels, shape.height, shape.width)
+    finite = torch.isfinite(ratios).flatten(1).all(dim=1)
+    images = to_pixels(store, ratios[finite])
     return Candidates(images, purity(images, bias_moved[alive][finite].abs(), count))

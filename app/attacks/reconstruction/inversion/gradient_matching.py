@@ -1,4 +1,4 @@
-"""Gradient inversion by optimisation: images whose gradient points where the observed one does (Geiping et al.)."""
+"""Gradient inversion by optimisation of the cosine distance of gradients (Geiping et al. 2020)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ DECAY = (3 / 8, 5 / 8, 7 / 8)
 
 @dataclass(frozen=True, eq=False)
 class OptimisedImages:
-    """Images that an optimisation ended with.
+    """Result of an optimisation.
 
     Attributes:
-        images: (count, channels, height, width) as the network sees them.
-        labels: (count,) int64, the class each was made for.
-        losses: (count,) what was left of the objective, the smaller the better; images that were sought together share
-            one number.
+        images: (count, channels, height, width) normalised.
+        labels: (count,) int64, the class of each.
+        losses: (count,) final objective; images that were optimised together share one number.
     """
 
     images: Tensor
@@ -44,66 +43,54 @@ class OptimisedImages:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Values that a pixel may take, as the network sees them.
-
-    Attributes:
-        low: (channels, 1, 1) smallest value of each channel.
-        high: (channels, 1, 1) largest value of each channel.
-    """
+    """Smallest and largest normalised value of a pixel, (channels, 1, 1) each."""
 
     low: Tensor
     high: Tensor
 
     @classmethod
     def of(cls, low: Tensor, high: Tensor, like: Tensor) -> Box:
-        """A box from one bound per channel, on the device and in the type of `like`."""
+        """From (channels,) bounds, on the device and in the type of `like`."""
         return cls(*(bound.to(like).view(-1, 1, 1) for bound in (low, high)))
 
     @torch.no_grad()
     def project_(self, images: Tensor) -> None:
-        """Move every pixel, in place, to the nearest value it may take."""
         images.copy_(torch.minimum(torch.maximum(images, self.low), self.high))
 
 
+@dataclass(frozen=True)
 class GradientMatching:
-    """Seeks a batch whose gradient has the direction of the observed one, preferring smooth images.
+    """Optimises a batch of images until its gradient has the direction of the observed one.
 
-    The distance is 1 less the cosine of the two gradients over the coordinates that were read, plus `tv` times the mean
-    absolute difference of neighbouring pixels. Only the direction counts, so that the learning rate need not be known.
+    The objective is 1 - cosine of the two gradients over the known entries, plus `tv` x total variation. Only the
+    direction counts, so that the learning rate need not be known.
 
-    Two things are added for convolutional networks. Every step also moves blocks of pixels together, since the layout
-    of an image is otherwise hardly found. And the derivative by the pixels sees that a ReLU may open or shut and that a
-    max-pool may choose another pixel, which the true second derivative, being 0 almost everywhere, does not; the
-    distance itself stays exact.
+    Two additions for convolutional networks: every step also moves blocks of pixels together (coarse-to-fine), and
+    ReLU and max-pool have smoothed second derivatives. The objective itself stays exact.
+
+    Attributes:
+        steps: optimisation steps per restart, at least 1.
+        restarts: optimisations from different noise, at least 1; the one with the smallest distance wins.
+        lr: learning rate of Adam in units of normalised pixels, above 0; a tenth after 3/8, 5/8 and 7/8 of the steps.
+        tv: weight of the total variation, 0 or more; falls as the learning rate does.
+        labels: whether labels are inferred from the gradient, or known to the attacker.
+        signed: use the signs of the gradient by the pixels instead of its values.
+        scales: number of halvings of the image whose pixels are moved as well, 0 or more.
+        blur: width of the smoothing of second derivatives, as a share of the root mean square of a layer's input, 0 or
+            more; 0 takes the true derivative.
     """
 
-    def __init__(
-        self,
-        steps: int = 1000,
-        restarts: int = 1,
-        lr: float = 0.1,
-        tv: float = 0.02,
-        labels: Literal["inferred", "known"] = "inferred",
-        signed: bool = True,
-        scales: int = 3,
-        blur: float = 0.3,
-    ) -> None:
-        """Settings of the search.
+    steps: int = 1000
+    restarts: int = 1
+    lr: float = 0.1
+    tv: float = 0.02
+    labels: Literal["inferred", "known"] = "inferred"
+    signed: bool = True
+    scales: int = 3
+    blur: float = 0.3
 
-        Args:
-            steps: optimisation steps per restart, at least 1.
-            restarts: searches from different noise, at least 1; the one with the smallest distance wins.
-            lr: step of Adam in units of normalised pixels, above 0; a tenth after 3/8, 5/8 and 7/8 of the steps.
-            tv: weight of the total variation, 0 or more; falls as the learning rate does.
-            labels: whether labels are read from the gradient, or given to the attacker.
-            signed: follow the signs of the derivatives by the pixels instead of their values.
-            scales: halvings of the image whose pixels are moved as well, 0 or more; 0 moves single pixels alone.
-            blur: width of the opening of a ReLU and of the choice of a max-pool in the derivative by the pixels, as a
-                share of the root mean square of what comes in, 0 or more; 0 takes the true derivative.
-        """
-        self.steps, self.restarts, self.lr, self.tv = steps, restarts, lr, tv
-        self.labels, self.signed, self.scales, self.blur = labels, signed, scales, blur
-        raise_all(search_problems(steps, restarts, lr, tv=tv, scales=scales, blur=blur))
+    def __post_init__(self) -> None:
+        raise_all(search_problems(self.steps, self.restarts, self.lr, tv=self.tv, scales=self.scales, blur=self.blur))
 
     def images(
         self,
@@ -118,26 +105,25 @@ class GradientMatching:
         generator: torch.Generator,
         progress: bool = False,
     ) -> OptimisedImages:
-        """The batch that was found; its order means nothing.
+        """The reconstructed batch, in no particular order.
 
         Args:
-            net: network with the values it had when the batch was put through it, on any device. It is run in training
-                mode with the batch statistics of the sought images and without dropout; it is left as it was.
+            net: network with the parameters that the batch was put through, on any device. It is run in training mode,
+                with batch statistics and without dropout, and left as it was.
             gradient: (parameters,) of the mean cross-entropy, flat over `net.parameters()`, up to a positive factor.
-            known: (parameters,) bool, coordinates that the attacker could read, None for all; others are never looked
-                at.
+            known: (parameters,) bool, entries that the attacker knows, None for all; the others are not used.
             shape: size of an image and number of classes.
             count: images in the batch, at least 1.
             labels: (count,) their labels, needed where labels are known.
-            low: (channels,) smallest value of a pixel as the network sees it.
-            high: (channels,) largest value.
-            generator: of the noise that restarts begin with; nothing else is drawn.
-            progress: show a bar.
+            low: (channels,) normalised value of a black pixel.
+            high: (channels,) normalised value of a white pixel.
+            generator: generator of the noise that restarts begin with.
+            progress: show a progress bar.
         """
         like = next(net.parameters())
-        readable = _readable(gradient.to(like), known)
-        sought = self._labels(net, readable, count, labels, shape.classes)
-        target = _Target(net, readable, known, sought)
+        observed = _observed(gradient.to(like), known)
+        classes = self._labels(net, observed, count, labels, shape.classes)
+        target = _Target(net, observed, known, classes)
         box, size = Box.of(low, high, like), (count, shape.channels, shape.height, shape.width)
         best: tuple[float, Tensor] | None = None
         bar = search_bar("gradient matching", self.steps * self.restarts, progress)
@@ -148,7 +134,7 @@ class GradientMatching:
                 if best is None or distance < best[0]:
                     best = (distance, images)
         assert best is not None
-        return OptimisedImages(best[1], sought, torch.full((count,), best[0], dtype=like.dtype, device=like.device))
+        return OptimisedImages(best[1], classes, torch.full((count,), best[0], dtype=like.dtype, device=like.device))
 
     def _labels(self, net: nn.Module, gradient: Tensor, count: int, labels: Tensor | None, classes: int) -> Tensor:
         if self.labels == "inferred":
@@ -159,7 +145,7 @@ class GradientMatching:
         return labels.to(gradient.device)
 
     def _search(self, target: _Target, images: Tensor, box: Box, bar: tqdm) -> float:
-        """Improve the images in place; returns their distance."""
+        """Optimise the images in place; returns their distance."""
         box.project_(images)
         images.requires_grad_()
         moves = _Moves(images, self.scales)
@@ -181,7 +167,7 @@ class GradientMatching:
 
 
 class _Moves:
-    """Images and coarser grids over them, whose values are added to the images after every step."""
+    """Images and coarser grids over them, whose values are interpolated and added to the images after every step."""
 
     def __init__(self, images: Tensor, scales: int) -> None:
         self._images = images
@@ -190,7 +176,7 @@ class _Moves:
         self.parts = [images, *self._grids]
 
     def point(self, slope: Tensor, signed: bool) -> None:
-        """Set the gradient of the images and of every grid, from that of the images."""
+        """Set the gradients of the images and of the grids, from that of the images."""
         slopes = [slope]
         for grid in self._grids:
             slopes += torch.autograd.grad(self._spread(grid), grid, slope)
@@ -199,7 +185,7 @@ class _Moves:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Move what the grids have gathered to the images."""
+        """Add the grids to the images, and reset them."""
         for grid in self._grids:
             self._images += self._spread(grid)
             grid.zero_()
@@ -209,56 +195,63 @@ class _Moves:
 
 
 class _Target:
-    """The observed gradient, and how far that of other images is from it."""
+    """The observed gradient, and the distance of other gradients from it."""
 
     def __init__(self, net: nn.Module, gradient: Tensor, known: Tensor | None, labels: Tensor) -> None:
         self._net, self._labels = net, labels
         self._parameters = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
-        # Running statistics are written in training mode: these copies take the writing.
+        # Training mode overwrites running statistics: these copies keep those of the network as they are.
         self._buffers = {name: value.clone() for name, value in net.named_buffers()}
         self._coordinates = (
             None if known is None or bool(known.all()) else known.to(gradient.device).nonzero().squeeze(1)
         )
-        self._wanted = self._direction(gradient)
+        self._observed = self._direction(gradient)
 
     def distance(self, images: Tensor) -> Tensor:
-        """1 less the cosine, 0 to 2; 1 where one of the gradients vanishes."""
+        """1 - cosine, 0 to 2; 1 where one of the gradients is 0."""
         logits = self._run(images)
         loss = cross_entropy(logits, self._labels)
         parts = torch.autograd.grad(
             loss, list(self._parameters.values()), create_graph=True, allow_unused=True, materialize_grads=True
         )
-        return 1 - self._direction(torch.cat([part.reshape(-1) for part in parts])) @ self._wanted
+        return 1 - self._direction(torch.cat([part.reshape(-1) for part in parts])) @ self._observed
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        seen = gradient if self._coordinates is None else gradient[self._coordinates]
-        return seen / seen.norm().clamp(min=torch.finfo(seen.dtype).tiny)
+        known = gradient if self._coordinates is None else gradient[self._coordinates]
+        return known / known.norm().clamp(min=torch.finfo(known.dtype).tiny)
 
     def _run(self, images: Tensor) -> Tensor:
         try:
             return functional_call(self._net, {**self._parameters, **self._buffers}, (images,))
-        except ValueError as error:  # torch refuses a single value per channel: one image whose map is a single pixel
+        except ValueError as error:  # torch refuses batch statistics of a single value per channel
             cause = f"a batch of {len(images)} images has no batch statistics"
             remedy = "attack batches of 2 or more, or set --model.net.norm group"
             raise UserError.of(cause, "no client can have trained on it", remedy) from error
 
 
-def _readable(gradient: Tensor, known: Tensor | None) -> Tensor:
-    """The gradient with 0 where it could not be read."""
-    seen = gradient if known is None else torch.where(known.to(gradient.device), gradient, 0)
-    if not bool(torch.isfinite(seen).all()):
+def _observed(gradient: Tensor, known: Tensor | None) -> Tensor:
+    """The gradient with 0 in place of unknown entries."""
+    observed = gradient if known is None else torch.where(known.to(gradient.device), gradient, 0)
+    if not bool(torch.isfinite(observed).all()):
         raise UserError.of("the gradient is not finite", "nothing can be matched with it", "attack an earlier round")
-    return seen
+    return observed
 
 
 @contextmanager
 def as_clients_train(net: nn.Module) -> Iterator[None]:
-    """Within it the network is in training mode, apart from dropout; afterwards every layer is as it was."""
+    """Context in which the network is in training mode, except for dropout."""
+    with kept_modes(net):
+        net.train()
+        for layer in net.modules():
+            if isinstance(layer, (SeededDropout, _DropoutNd)):
+                layer.eval()
+        yield
+
+
+@contextmanager
+def kept_modes(net: nn.Module) -> Iterator[None]:
+    """Context after which every layer is in training or evaluation mode again, as it was before."""
     modes = {layer: layer.training for layer in net.modules()}
-    net.train()
-    for layer in modes:
-        if isinstance(layer, (SeededDropout, _DropoutNd)):
-            layer.eval()
     try:
         yield
     finally:
@@ -267,23 +260,23 @@ def as_clients_train(net: nn.Module) -> Iterator[None]:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbouring pixels along rows, plus that along columns, of every image (count,)."""
+    """(count,) mean absolute difference of neighbouring pixels along rows, plus that along columns."""
     pairs = (images.diff(dim=-1).abs().flatten(1), images.diff(dim=-2).abs().flatten(1))
     return sum((pair.sum(dim=1) / max(1, pair.shape[1]) for pair in pairs), start=images.new_zeros(len(images)))
 
 
 def noise(size: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers, drawn where the generator is, so that devices and types agree."""
+    """Normal noise, drawn in float32 on the generator's device, so that it is the same for all devices and types."""
     return torch.randn(size, generator=generator, device=generator.device, dtype=torch.float32).to(like)
 
 
 def search_bar(name: str, steps: int, shown: bool) -> tqdm:
-    """A bar over the steps of a search, on terminals, after a second."""
+    """Progress bar over the steps, on terminals, after a second."""
     return tqdm(total=steps, desc=name, delay=1, leave=False, disable=None if shown else True)
 
 
 def search_problems(steps: int, restarts: int, lr: float, **weights: float) -> Iterator[Problem]:
-    """What is wrong with the settings of a search."""
+    """Invalid settings of an optimisation."""
     for name, value in (("steps", steps), ("restarts", restarts)):
         if value < 1:
             yield Problem(f"{name} is {value}", "nothing would be sought", f"set {name} to 1 or more")

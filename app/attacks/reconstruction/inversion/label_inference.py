@@ -1,4 +1,4 @@
-"""Labels of a batch, read from the gradient of the layer that makes the logits."""
+"""Labels of a batch, inferred from the gradient of the last linear layer (iDLG, Zhao et al. 2020, and extensions)."""
 
 from __future__ import annotations
 
@@ -10,38 +10,31 @@ from torch import Tensor, nn
 from app.attacks.model_query import last_linear
 
 TIED = 1e-4
-"""Relative difference up to which two rows of a gradient count as equally long."""
+"""Relative difference up to which the norms of two rows count as equal."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeadGradient:
-    """The gradient of the mean cross-entropy by the classifier.
-
-    Attributes:
-        weight: (classes, features).
-        bias: (classes,), None where the classifier has no bias.
-    """
+    """Gradient of the last linear layer: weight (classes, features) and bias (classes,), None without a bias."""
 
     weight: Tensor
     bias: Tensor | None
 
 
 def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) -> Tensor:
-    """The labels, ascending, that a batch most probably had, from the gradient of its mean cross-entropy.
+    """The most probable labels of a batch, ascending, from the gradient of its mean cross-entropy.
 
-    The gradient by the logit of a class is its mean predicted probability less its share of the batch. Of one sample
-    only the label's is negative (Zhao et al. 2020, iDLG), so the answer is certain; without a bias it is the longest
-    row of the weights, since all rows are multiples of the same features. In a batch, every class with a negative
-    gradient is taken first; the other places go, one by one, to the class whose gradient the labels so far explain
-    least, as if the network predicted all classes alike. That holds for a fresh network and less the longer it was
-    trained: the larger the batch and the better the network, the closer this comes to guessing. Without a bias, the sum
-    of a class' row stands for its gradient, which needs features that are not negative, as after a ReLU.
+    The gradient by the logit of a class is its mean predicted probability minus its share of the batch. For one sample
+    only that of the label is negative (iDLG), so the answer is exact; without a bias it is the row of the largest norm,
+    since all rows are multiples of the same features. In a batch, every class with a negative gradient is taken first;
+    the remaining labels go, one by one, to the class whose gradient is explained least, assuming uniform predictions.
+    That holds for an untrained network, and less the longer it was trained. Without a bias, the sum of a row takes the
+    place of the gradient by the logit, which needs non-negative features, as after a ReLU.
 
     Args:
         net: network that the batch was put through.
-        gradient: (parameters,) flat over `net.parameters()`; coordinates that nobody could read must be 0, and a class
-            whose bias is among them is missed. Its size matters where labels repeat: a clipped gradient makes the
-            classes look evenly spread.
+        gradient: (parameters,) flat over `net.parameters()`; unknown entries must be 0, and a class whose bias is among
+            them is missed. Its norm matters where labels repeat: a clipped gradient makes the classes look balanced.
         count: samples of the batch, at least 1.
         classes: number of classes.
 
@@ -52,7 +45,7 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
     assert layer.out_features == classes
     assert count >= 1
     head = head_gradient(net, layer, gradient)
-    if head.bias is not None and not head.bias.any():  # nobody could read it
+    if head.bias is not None and not head.bias.any():  # unknown
         head = HeadGradient(head.weight, None)
     if count == 1:
         return _single(head).reshape(1)
@@ -62,14 +55,14 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
 
 def head_gradient(net: nn.Module, layer: nn.Linear, gradient: Tensor) -> HeadGradient:
     """The part of a flat gradient over `net.parameters()` that belongs to one linear layer."""
-    found: dict[int, Tensor] = {}
+    parts: dict[int, Tensor] = {}
     start = 0
     for parameter in net.parameters():
-        found[id(parameter)] = gradient[start : start + parameter.numel()].view(parameter.shape)
+        parts[id(parameter)] = gradient[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
     assert start == len(gradient), f"the network has {start} parameters, the gradient {len(gradient)} weights"
-    bias = None if layer.bias is None else found[id(layer.bias)]
-    return HeadGradient(found[id(layer.weight)], bias)
+    bias = None if layer.bias is None else parts[id(layer.bias)]
+    return HeadGradient(parts[id(layer.weight)], bias)
 
 
 def _single(head: HeadGradient) -> Tensor:
@@ -78,14 +71,14 @@ def _single(head: HeadGradient) -> Tensor:
         return head.bias.argmin()
     lengths = head.weight.norm(dim=1)
     longest = lengths * (1 + TIED) >= lengths.max()
-    # Two classes have rows of the same length: then the features are taken to be positive, as after a ReLU.
+    # Two rows of the same norm: the features are assumed to be positive, as after a ReLU.
     return torch.where(longest, head.weight.sum(dim=1), torch.inf).argmin()
 
 
 def _scaled_sums(weight: Tensor) -> Tensor:
     """Sums of the rows, scaled to gradients by the logits.
 
-    If all classes are predicted alike, the negative gradients sum to the share of the classes that are absent, less 1.
+    With uniform predictions, the negative gradients sum to minus the share of the classes that are absent.
     """
     sums, classes = weight.sum(dim=1), len(weight)
     absent = int((sums >= 0).sum()) / classes
@@ -94,20 +87,15 @@ def _scaled_sums(weight: Tensor) -> Tensor:
 
 
 def _greedy(per_logit: Tensor, count: int) -> Tensor:
-    """So many labels, ascending: first every class with a negative gradient, then whatever is explained least.
-
-    Args:
-        per_logit: (classes,) gradient by each logit.
-        count: number of labels.
-    """
-    # Where all classes are predicted alike, a sample lowers the gradient of its class by 1 / count beside a constant.
+    """Labels, ascending, from the (classes,) gradient by each logit: negative ones, then the least explained."""
+    # With uniform predictions, a sample lowers the gradient of its class by 1 / count.
     values = per_logit.tolist()
     chosen = [label for label in sorted(range(len(values)), key=values.__getitem__) if values[label] < 0][:count]
-    left = [-count * value for value in values]
+    unexplained = [-count * value for value in values]
     for label in chosen:
-        left[label] -= 1
+        unexplained[label] -= 1
     while len(chosen) < count:
-        label = max(range(len(left)), key=left.__getitem__)
+        label = max(range(len(unexplained)), key=unexplained.__getitem__)
         chosen.append(label)
-        left[label] -= 1
+        unexplained[label] -= 1
     return torch.tensor(sorted(chosen), dtype=torch.long, device=per_logit.device)

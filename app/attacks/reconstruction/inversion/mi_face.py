@@ -1,9 +1,10 @@
-"""Model inversion by optimisation: images that a released model takes for its classes (MI-Face)."""
+"""Model inversion by optimisation: images that a released model classifies with confidence (MI-Face)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from app.attacks.reconstruction.inversion.gradient_matching import (
     Box,
     OptimisedImages,
+    kept_modes,
     noise,
     search_bar,
     search_problems,
@@ -24,54 +26,56 @@ from app.errors import Problem, UserError, raise_all
 from app.models.base import DataShape
 
 Prior = Literal["black", "mean", "noise"]
-"""What a search begins with: black images, the mean of the attacker's own images, or noise."""
+"""Starting point: black images, the mean of the attacker's own images, or noise."""
 
 JITTER = 0.1
-"""Standard deviation, in normalised pixels, of what tells the second and further restarts from the first."""
+"""Standard deviation, in normalised pixels, of the noise added to the starting point from the second restart on."""
 
 
+@dataclass(frozen=True)
 class MIFace:
-    """Seeks, for every class, an image that the model is sure of (Fredrikson et al. 2015).
+    """Optimises, for every class, an image that the model classifies with confidence (Fredrikson et al. 2015).
 
-    It minimises the cross-entropy of the class plus `l2` times the squared length of the image plus `tv` times the mean
-    absolute difference of neighbouring pixels. What it finds is typical of the class: only what it shares with training
-    images beyond other images of the class is leakage.
+    It minimises the cross-entropy of the class plus `l2` x squared norm plus `tv` x total variation of the image. The
+    result is typical of the class: leakage is only its similarity to training images beyond other images of the class.
+
+    Attributes:
+        steps: gradient steps per restart, at least 1.
+        restarts: optimisations, at least 1, of which the best counts.
+        lr: step size in units of normalised pixels, above 0.
+        momentum: momentum of SGD, at least 0 and below 1.
+        l2: weight of the sum of the squared normalised pixels, 0 or more.
+        tv: weight of the total variation, 0 or more.
+        prior: starting point; from the second restart on with noise.
     """
 
     together: ClassVar[bool] = False
     """Whether the images of a batch depend on each other, so that one restart must win for all of them."""
 
-    def __init__(
-        self,
-        steps: int = 500,
-        restarts: int = 1,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        l2: float = 1e-2,
-        tv: float = 1e-2,
-        prior: Prior = "black",
-    ) -> None:
-        """Settings of the search.
+    steps: int = 500
+    restarts: int = 1
+    lr: float = 0.1
+    momentum: float = 0.9
+    l2: float = 1e-2
+    tv: float = 1e-2
+    prior: Prior = "black"
 
-        Args:
-            steps: descent steps per restart, at least 1.
-            restarts: searches, at least 1, of which the best counts; from the second on, noise is added to the start.
-            lr: step of the descent in units of normalised pixels, above 0.
-            momentum: share of the last step that is taken again, at least 0 and below 1.
-            l2: weight of the sum of the squared normalised pixels, 0 or more.
-            tv: weight of the total variation, 0 or more.
-            prior: what the first search begins with.
-        """
-        self.steps, self.restarts, self.lr, self.momentum = steps, restarts, lr, momentum
-        self.l2, self.tv, self.prior = l2, tv, prior
-        raise_all([*search_problems(steps, restarts, lr, l2=l2, tv=tv), *_momentum_problems(momentum)])
+    def __post_init__(self) -> None:
+        raise_all(self.problems())
+
+    def problems(self) -> Iterator[Problem]:
+        """Invalid settings."""
+        yield from search_problems(self.steps, self.restarts, self.lr, l2=self.l2, tv=self.tv)
+        if not 0 <= self.momentum < 1:
+            remedy = "set momentum to 0 or more, below 1"
+            yield Problem(f"momentum is {self.momentum:g}", "the search would not settle", remedy)
 
     def obstacle(self, net: nn.Module) -> str | None:
         """Why the attack cannot be run on this network; None where it can."""
         return None
 
     def penalty(self, net: nn.Module, images: Tensor) -> Tensor:
-        """A further term, one number for all images, that subclasses put in place of 0."""
+        """A further term of the objective, one number for all images."""
         return images.new_zeros(())
 
     def images(
@@ -88,25 +92,25 @@ class MIFace:
         """One image for every label.
 
         Args:
-            net: the released model on any device. It is run in evaluation mode and left as it was.
-            labels: (count,) classes to find, which may repeat.
+            net: the attacked model on any device; run in evaluation mode and left as it was.
+            labels: (count,) classes, which may repeat.
             shape: size of an image.
-            low: (channels,) smallest value of a pixel as the network sees it: black.
-            high: (channels,) largest value.
-            start: (channels, height, width) or (count, channels, height, width) mean of the attacker's own images as
-                the network sees them; needed for the prior "mean" alone.
-            generator: of noise; nothing else is drawn.
-            progress: show a bar.
+            low: (channels,) normalised value of a black pixel.
+            high: (channels,) normalised value of a white pixel.
+            start: (channels, height, width) or (count, channels, height, width) normalised mean of the attacker's own
+                images; needed for the prior "mean" only.
+            generator: generator of the noise.
+            progress: show a progress bar.
         """
         like = next(net.parameters())
-        sought, box = labels.to(like.device), Box.of(low, high, like)
+        targets, box = labels.to(like.device), Box.of(low, high, like)
         size = (len(labels), shape.channels, shape.height, shape.width)
         best: OptimisedImages | None = None
         with _frozen(net), search_bar("model inversion", self.steps * self.restarts, progress) as bar:
             for restart in range(self.restarts):
                 images = self._start(size, box, start, restart, like, generator)
-                losses = self._search(net, images, sought, box, bar)
-                best = self._better(best, OptimisedImages(images, sought, losses))
+                losses = self._search(net, images, targets, box, bar)
+                best = self._better(best, OptimisedImages(images, targets, losses))
         assert best is not None
         return best
 
@@ -119,7 +123,6 @@ class MIFace:
         like: Tensor,
         generator: torch.Generator,
     ) -> Tensor:
-        """What a search begins with, within the box."""
         if self.prior == "noise":
             images = noise(size, like, generator)
         elif self.prior == "black":
@@ -135,7 +138,7 @@ class MIFace:
         return images
 
     def _search(self, net: nn.Module, images: Tensor, labels: Tensor, box: Box, bar: tqdm) -> Tensor:
-        """Improve the images in place; returns what is left of the objective of each."""
+        """Optimise the images in place; returns the objective of each."""
         images.requires_grad_()
         optimizer = SGD([images], lr=self.lr, momentum=self.momentum)
         for _ in range(self.steps):
@@ -147,36 +150,29 @@ class MIFace:
         return self._objective(net, images, labels)
 
     def _objective(self, net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        """What is minimised, for every image (count,); the penalty is shared out evenly."""
+        """(count,) objective of every image; the penalty is divided evenly."""
         loss = cross_entropy(net(images), labels, reduction="none")
         loss = loss + self.l2 * images.square().flatten(1).sum(dim=1) + self.tv * total_variation(images)
         return loss + self.penalty(net, images) / len(images)
 
-    def _better(self, best: OptimisedImages | None, found: OptimisedImages) -> OptimisedImages:
+    def _better(self, best: OptimisedImages | None, new: OptimisedImages) -> OptimisedImages:
         if best is None:
-            return found
-        won = found.losses < best.losses
+            return new
+        won = new.losses < best.losses
         if self.together:
-            won = (found.losses.sum() < best.losses.sum()).expand_as(won)
-        images = torch.where(won.view(-1, 1, 1, 1), found.images, best.images)
-        return OptimisedImages(images, best.labels, torch.where(won, found.losses, best.losses))
+            won = (new.losses.sum() < best.losses.sum()).expand_as(won)
+        images = torch.where(won.view(-1, 1, 1, 1), new.images, best.images)
+        return OptimisedImages(images, best.labels, torch.where(won, new.losses, best.losses))
 
 
 @contextmanager
 def _frozen(net: nn.Module) -> Iterator[None]:
-    """Within it the network is in evaluation mode and takes no gradients; afterwards it is as it was."""
-    modes = {layer: layer.training for layer in net.modules()}
-    wanted = {parameter: parameter.requires_grad for parameter in net.parameters()}
-    net.eval().requires_grad_(False)
-    try:
-        yield
-    finally:
-        for layer, training in modes.items():
-            layer.training = training
-        for parameter, gradient in wanted.items():
-            parameter.requires_grad_(gradient)
-
-
-def _momentum_problems(momentum: float) -> Iterator[Problem]:
-    if not 0 <= momentum < 1:
-        yield Problem(f"momentum is {momentum:g}", "the search would not settle", "set momentum to 0 or more, below 1")
+    """Context in which the network is in evaluation mode and takes no gradients."""
+    trainable = {parameter: parameter.requires_grad for parameter in net.parameters()}
+    with kept_modes(net):
+        net.eval().requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter, gradient in trainable.items():
+                parameter.requires_grad_(gradient)

@@ -1,4 +1,4 @@
-"""Model inversion of the released model or of a client's upload: images that the model takes for its classes."""
+"""Model inversion of the released model or of a client's upload: images that the model assigns to its classes."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ TRUTH = (
 
 @dataclass(frozen=True, eq=False)
 class InvertedModel:
-    """One model under inversion.
+    """A model to invert.
 
     Attributes:
         conditions: who attacks what.
         model: the model, or why there is none.
-        members: ids that it was trained on: the truth, for the evaluator.
+        members: ids of its training samples, for the evaluation only.
     """
 
     conditions: ReconstructionConditions
@@ -61,68 +61,67 @@ class InvertedModel:
 
 
 def inverted_models(
-    world: AuditContext, attack: str, target: TargetKind, client: int | None
+    audit: AuditContext, attack: str, target: TargetKind, client: int | None
 ) -> Iterator[InvertedModel]:
-    """What an attack of that name inverts.
+    """The models that an attack inverts; an upload with a hidden choice of factors twice, as sent and recovered.
 
     Args:
-        world: the run under attack.
+        audit: the run under attack.
         attack: name of the attack.
-        target: the released model, or what a client sent.
-        client: the client; None for the one with the most samples of those that were heard in the last kept round.
+        target: the released model, or the upload of a client.
+        client: the client; None for the one with the most samples among those with the latest upload.
     """
     if target == "global":
-        yield _released(world, attack)
+        yield _released(audit, attack)
         return
-    yield _upload(world, attack, client)
-    if "hidden-choice" in world.knowledge.traits:
-        yield _upload(world, attack, client, FactorChoice())
+    yield _upload(audit, attack, client)
+    if "hidden-choice" in audit.knowledge.traits:
+        yield _upload(audit, attack, client, FactorChoice())
 
 
-def _released(world: AuditContext, attack: str) -> InvertedModel:
-    rounds, members = world.knowledge.rounds, np.sort(np.concatenate(world.truth.members))
-    clients = world.clients
+def _released(audit: AuditContext, attack: str) -> InvertedModel:
+    rounds, members = audit.knowledge.rounds, np.sort(np.concatenate(audit.truth.members))
     conditions = ReconstructionConditions(
-        attack, attack, "anybody outside", "the released model", rounds, clients, (TRUTH,)
+        attack, attack, "anybody outside", "the released model", rounds, audit.clients, (TRUTH,)
     )
-    if not world.final:
+    if not audit.final:
         return InvertedModel(conditions, NotAvailable("the model has not been released yet"), members)
-    return InvertedModel(conditions, Snapshot(rounds, 1.0, world.transcript.external_view().released()), members)
+    return InvertedModel(conditions, Snapshot(rounds, 1.0, audit.transcript.external_view().released()), members)
 
 
-def _upload(world: AuditContext, attack: str, client: int | None, *adaptations: Adaptation) -> InvertedModel:
-    models = seen_models(world, TargetSelection("uploads", world.knowledge.rounds, False, adaptations), ())
-    chosen = client if client is not None else _usual(world, models)
+def _upload(audit: AuditContext, attack: str, client: int | None, *adaptations: Adaptation) -> InvertedModel:
+    models = seen_models(audit, TargetSelection("uploads", audit.knowledge.rounds, False, adaptations), ())
+    chosen = client if client is not None else _usual(models)
     model = _model(models, chosen)
-    round_ = world.knowledge.rounds if isinstance(model, NotAvailable) else model.round
+    round_ = audit.knowledge.rounds if isinstance(model, NotAvailable) else model.round
     clients = () if chosen is None else (chosen,)
     label = "-".join([attack, "uploads" if chosen is None else f"client-{chosen}"])
     conditions = ReconstructionConditions(attack, label, "curious server", "one upload", round_, clients, (TRUTH,))
     for one in adaptations:
         conditions = conditions.adapted(one.name, one.what)
-    members = [world.truth.members[one] for one in clients if one in world.clients]
+    members = [audit.truth.members[one] for one in clients if one in audit.clients]
     return InvertedModel(conditions, model, np.sort(np.concatenate([no_samples(), *members])))
 
 
 def _model(models: Models, client: int | None) -> Snapshot | NotAvailable:
     if client is None:
         return NotAvailable("; ".join(few([one.reason for one in models.values() if isinstance(one, NotAvailable)], 2)))
-    found = models.get(client, NotAvailable(f"there is no client {client} in any round"))
-    return found if isinstance(found, NotAvailable) else found.last
+    model = models.get(client, NotAvailable(f"there is no client {client} in any round"))
+    return model if isinstance(model, NotAvailable) else model.last
 
 
-def _usual(world: AuditContext, models: Models) -> int | None:
-    """The client with the most samples of those whose last upload is the most recent; None without any upload."""
-    heard = {client: model for client, model in models.items() if isinstance(model, AttackedModel)}
-    return max(heard, key=lambda client: (heard[client].last.round, heard[client].size, -client), default=None)
+def _usual(models: Models) -> int | None:
+    """The client with the most samples among those with the latest upload; None without any upload."""
+    sent = {client: model for client, model in models.items() if isinstance(model, AttackedModel)}
+    return max(sent, key=lambda client: (sent[client].last.round, sent[client].size, -client), default=None)
 
 
 MOST_PER_SET = 5000
-"""Most training images, and most others, that a reconstruction is compared with."""
+"""Largest number of training images, and of others, that a reconstruction is compared with."""
 
 
 class ModelInversion(PassiveAttack):
-    """MI-Face: for every class an image that the model is sure of, with priors for small and smooth images."""
+    """MI-Face: for every class a small and smooth image that the model classifies with confidence."""
 
     name = "mi-face"
 
@@ -139,14 +138,14 @@ class ModelInversion(PassiveAttack):
         """Set up the attack.
 
         Args:
-            steps: descent steps per restart, at least 1.
-            restarts: searches, at least 1, of which the best counts.
-            l2: weight of the squared length of an image, 0 or more.
+            steps: gradient steps per restart, at least 1.
+            restarts: optimisations, at least 1, of which the best counts.
+            l2: weight of the squared norm of an image, 0 or more.
             tv: weight of the total variation, 0 or more.
-            prior: what the search begins with: a black image, the mean of the attacker's own images, or noise.
-            target: `global` for the released model, or `uploads` for what one client sent last, as the server sees it;
-                where clients hide which factors they use, as it was sent and with a guess of them.
-            client: whose upload; without one, the client with the most samples of those that were heard last.
+            prior: starting point: a black image, the mean of the attacker's own images, or noise.
+            target: `global` for the released model, or `uploads` for the last upload of one client, as the server sees
+                it; where clients hide their choice of factors, as sent and with the recovered choice.
+            client: client whose upload is attacked; without one, that with the most samples and the latest upload.
         """
         self.search = MIFace(steps, restarts, l2=l2, tv=tv, prior=prior)
         self._aim(target, client)
@@ -155,42 +154,42 @@ class ModelInversion(PassiveAttack):
         raise_all(_aim_problems(target, client))
         self.target, self.client = target, client
 
-    def findings(self, world: AuditContext) -> Iterator[ReconstructionFinding]:
-        """An image per class, beside the mean of the class's training images: one result for every reading."""
-        oracle = ModelQuery(world.knowledge)
-        for subject in inverted_models(world, self.name, self.target, self.client):
-            yield self._of(world, oracle, subject)
+    def findings(self, audit: AuditContext) -> Iterator[ReconstructionFinding]:
+        """One image per class, compared with the mean of the training images of the class."""
+        query = ModelQuery(audit.knowledge)
+        for inverted in inverted_models(audit, self.name, self.target, self.client):
+            yield self._finding(audit, query, inverted)
 
-    def _of(self, world: AuditContext, oracle: ModelQuery, subject: InvertedModel) -> ReconstructionFinding:
-        conditions, model = subject.conditions, subject.model
+    def _finding(self, audit: AuditContext, query: ModelQuery, inverted: InvertedModel) -> ReconstructionFinding:
+        conditions, model = inverted.conditions, inverted.model
         if isinstance(model, NotAvailable):
             return ReconstructionFinding(conditions, model)
-        net = oracle.network(model)
+        net = query.network(model)
         if (reason := self.search.obstacle(net)) is not None:
             return ReconstructionFinding(conditions, NotAvailable(reason))
-        return attempted(conditions, lambda: self._inverted(world, conditions, net, subject.members))
+        return attempted(conditions, lambda: self._inverted(audit, conditions, net, inverted.members))
 
     def _inverted(
-        self, world: AuditContext, conditions: ReconstructionConditions, net: torch.nn.Module, members: np.ndarray
+        self, audit: AuditContext, conditions: ReconstructionConditions, net: torch.nn.Module, members: np.ndarray
     ) -> ReconstructionFinding:
-        labels = world.knowledge.store.labels[torch.from_numpy(members)].unique().cpu()
-        found = self._images(world, net, labels)
-        pixels = to_pixels(world.knowledge.store, found.images.double()).cpu()
-        candidates, truth = Candidates(pixels, -found.losses.cpu()), _class_means(world, members, labels)
-        details = _details(world, members, found, pixels, labels)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, world.knowledge), details)
+        labels = audit.knowledge.store.labels[torch.from_numpy(members)].unique().cpu()
+        optimised = self._images(audit, net, labels)
+        pixels = to_pixels(audit.knowledge.store, optimised.images.double()).cpu()
+        candidates, truth = Candidates(pixels, -optimised.losses.cpu()), _class_means(audit, members, labels)
+        details = _details(audit, members, optimised, pixels, labels)
+        return ReconstructionFinding(conditions, *assess(candidates, truth, audit.knowledge), details)
 
-    def _images(self, world: AuditContext, net: torch.nn.Module, labels: Tensor) -> OptimisedImages:
-        public = world.knowledge
-        low, high = pixel_bounds(public.store)
-        own = public.store.batch(torch.from_numpy(public.auxiliary[:MOST_PER_SET]), public.dtype)[0]
+    def _images(self, audit: AuditContext, net: torch.nn.Module, labels: Tensor) -> OptimisedImages:
+        knowledge = audit.knowledge
+        low, high = pixel_bounds(knowledge.store)
+        own = knowledge.store.batch(torch.from_numpy(knowledge.auxiliary[:MOST_PER_SET]), knowledge.dtype)[0]
         start = own.mean(dim=0) if len(own) else None
-        draw = torch_generator(public.seed, self.name)
-        return self.search.images(net, labels, public.store.shape, low, high, start, draw, progress=True)
+        draw = torch_generator(knowledge.seed, self.name)
+        return self.search.images(net, labels, knowledge.store.shape, low, high, start, draw, progress=True)
 
 
 class DeepInversionAttack(ModelInversion):
-    """DeepInversion: also matches the statistics that batch norm has kept of the training images."""
+    """DeepInversion: also matches the running statistics of batch normalisation."""
 
     name = "deep-inversion"
 
@@ -207,13 +206,13 @@ class DeepInversionAttack(ModelInversion):
         """Set up the attack.
 
         Args:
-            steps: descent steps per restart, at least 1.
-            restarts: searches, at least 1, of which the best counts.
-            l2: weight of the squared length of an image, 0 or more.
+            steps: gradient steps per restart, at least 1.
+            restarts: optimisations, at least 1, of which the best counts.
+            l2: weight of the squared norm of an image, 0 or more.
             tv: weight of the total variation, 0 or more.
-            statistics: weight of the distance from batch norm's running statistics, 0 or more.
-            target: `global` for the released model, or `uploads` for what one client sent last.
-            client: whose upload; without one, the client with the most samples of those that were heard last.
+            statistics: weight of the distance from the running statistics, 0 or more.
+            target: `global` for the released model, or `uploads` for the last upload of one client.
+            client: client whose upload is attacked; without one, that with the most samples and the latest upload.
         """
         self.search = DeepInversion(steps, restarts, l2=l2, tv=tv, statistics=statistics)
         self._aim(target, client)
@@ -229,32 +228,32 @@ def _aim_problems(target: TargetKind, client: int | None) -> Iterator[Problem]:
         yield Problem(cause, "the client would be ignored", "set target to uploads, or leave client out")
 
 
-def _class_means(world: AuditContext, members: np.ndarray, labels: Tensor) -> Truth:
-    """The mean training image of each class, keyed by its class instead of a sample."""
-    images, classes = world.knowledge.store.batch(torch.from_numpy(members), torch.float64)
-    pixels, classes = to_pixels(world.knowledge.store, images).cpu(), classes.cpu()
+def _class_means(audit: AuditContext, members: np.ndarray, labels: Tensor) -> Truth:
+    """The mean training image of each class, with the class in place of the sample id."""
+    images, classes = audit.knowledge.store.batch(torch.from_numpy(members), torch.float64)
+    pixels, classes = to_pixels(audit.knowledge.store, images).cpu(), classes.cpu()
     means = torch.stack([pixels[classes == label].mean(dim=0) for label in labels])
     return Truth(means, labels, torch.full_like(labels, NO_CLIENT), labels)
 
 
 def _details(
-    world: AuditContext, members: np.ndarray, found: OptimisedImages, pixels: Tensor, labels: Tensor
+    audit: AuditContext, members: np.ndarray, optimised: OptimisedImages, pixels: Tensor, labels: Tensor
 ) -> dict[str, float]:
-    """How much nearer the reconstructions are to training images than to others, and whether they show their class."""
-    evaluator = train_evaluator(world.knowledge)
-    predicted = evaluator.predict(found.images) if isinstance(evaluator, Evaluator) else None
+    """Similarity to training images compared with other images, and accuracy of an independent classifier."""
+    evaluator = train_evaluator(audit.knowledge)
+    predicted = evaluator.predict(optimised.images) if isinstance(evaluator, Evaluator) else None
     scores = inversion_scores(
         LabelledImages(pixels, labels),
-        _pictured(world, members),
-        _pictured(world, np.concatenate([*world.truth.nonmembers, world.knowledge.auxiliary])),
+        _labelled_images(audit, members),
+        _labelled_images(audit, np.concatenate([*audit.truth.nonmembers, audit.knowledge.auxiliary])),
         predicted,
     )
     return _numbers(scores) if isinstance(scores, InversionScores) else {}
 
 
-def _pictured(world: AuditContext, ids: np.ndarray) -> LabelledImages:
-    images, labels = world.knowledge.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
-    return LabelledImages(to_pixels(world.knowledge.store, images).cpu(), labels.cpu())
+def _labelled_images(audit: AuditContext, ids: np.ndarray) -> LabelledImages:
+    images, labels = audit.knowledge.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
+    return LabelledImages(to_pixels(audit.knowledge.store, images).cpu(), labels.cpu())
 
 
 def _numbers(scores: InversionScores) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Second derivatives where a network has kinks, so that a search by gradients of gradients sees masks change."""
+"""Smoothed second derivatives of ReLU and max-pool, for optimisation through gradients.
+
+The true second derivatives are 0 almost everywhere: gradient matching would not see that a ReLU or a pool can switch.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 
 FLATTEST = 1e-6
-"""Smallest root mean square that a map is taken to have, so that an empty one gives no infinite slopes."""
+"""Smallest root mean square of a map, so that an all-zero map gives no infinite slopes."""
 
 
-class _Opening(torch.autograd.Function):
-    """1 where a value is above 0; its derivative is that of a logistic curve."""
+class _Step(torch.autograd.Function):
+    """1 where a value is above 0; its derivative is that of the logistic function."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
@@ -29,12 +32,12 @@ class _Opening(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
         (values,) = ctx.saved_tensors
         width = _width(values, ctx.blur)
-        open_ = torch.sigmoid(values / width)
-        return slope * open_ * (1 - open_) / width, None
+        smooth = torch.sigmoid(values / width)
+        return slope * smooth * (1 - smooth) / width, None
 
 
-class _Choice(torch.autograd.Function):
-    """1 at the largest value along the last axis, else 0; its derivative is that of a softmax."""
+class _ArgMax(torch.autograd.Function):
+    """One-hot of the largest value along the last axis; its derivative is that of the softmax."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
@@ -52,7 +55,7 @@ class _Choice(torch.autograd.Function):
 
 
 class _Relu(torch.autograd.Function):
-    """ReLU, whose second derivative is that of the opening."""
+    """ReLU, whose second derivative is the derivative of `_Step`."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
@@ -62,11 +65,11 @@ class _Relu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
-        return slope * _Opening.apply(ctx.saved_tensors[0], ctx.blur), None
+        return slope * _Step.apply(ctx.saved_tensors[0], ctx.blur), None
 
 
-class _Largest(torch.autograd.Function):
-    """Largest value along the last axis, whose second derivative is that of the choice."""
+class _Max(torch.autograd.Function):
+    """Largest value along the last axis, whose second derivative is the derivative of `_ArgMax`."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, blur: float) -> Tensor:
@@ -76,14 +79,14 @@ class _Largest(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
-        return slope.unsqueeze(-1) * _Choice.apply(ctx.saved_tensors[0], ctx.blur), None
+        return slope.unsqueeze(-1) * _ArgMax.apply(ctx.saved_tensors[0], ctx.blur), None
 
 
 def _width(values: Tensor, blur: float) -> Tensor:
     return blur * values.square().mean().sqrt().clamp(min=FLATTEST)
 
 
-class _BlurredRelu(nn.Module):
+class _SmoothedRelu(nn.Module):
     def __init__(self, blur: float) -> None:
         super().__init__()
         self._blur = blur
@@ -92,46 +95,46 @@ class _BlurredRelu(nn.Module):
         return _Relu.apply(values, self._blur)
 
 
-class _BlurredPool(nn.Module):
+class _SmoothedPool(nn.Module):
     def __init__(self, pool: nn.MaxPool2d, blur: float) -> None:
         super().__init__()
         self._blur, self._side, self._stride = blur, _pair(pool.kernel_size), _pair(pool.stride)
 
     def forward(self, maps: Tensor) -> Tensor:
         windows = maps.unfold(2, self._side[0], self._stride[0]).unfold(3, self._side[1], self._stride[1])
-        return _Largest.apply(windows.flatten(-2), self._blur)
+        return _Max.apply(windows.flatten(-2), self._blur)
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
-def _blurred(layer: nn.Module, blur: float) -> nn.Module | None:
-    """What stands in for a layer with kinks; None for all others."""
+def _smoothed(layer: nn.Module, blur: float) -> nn.Module | None:
+    """Replacement of a ReLU or a max-pool; None for all other layers."""
     if isinstance(layer, nn.ReLU):
-        return _BlurredRelu(blur)
+        return _SmoothedRelu(blur)
     if isinstance(layer, nn.MaxPool2d):
         plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
-        return _BlurredPool(layer, blur) if plain and not layer.ceil_mode and not layer.return_indices else None
+        return _SmoothedPool(layer, blur) if plain and not layer.ceil_mode and not layer.return_indices else None
     return None
 
 
 @contextmanager
 def smoothed_second_derivatives(net: nn.Module, blur: float) -> Iterator[None]:
-    """Within it ReLU and max-pool have a second derivative; values and first derivatives are what they were.
+    """Context in which ReLU and max-pool have smoothed second derivatives; values and first derivatives are exact.
 
     Args:
-        net: network whose layers are replaced; on leaving, it has its own again. Pools with padding, dilation or
-            rounding up keep the true derivative.
-        blur: width as a share of the root mean square of what comes in, 0 or more; 0 replaces nothing.
+        net: network whose layers are replaced within the context. Pools with padding, dilation or rounding up keep the
+            true derivative.
+        blur: width as a share of the root mean square of the layer's input, 0 or more; 0 replaces nothing.
     """
     swapped = []
     for parent in list(net.modules()):
         for name, layer in list(parent.named_children()):
-            stand_in = _blurred(layer, blur) if blur else None
-            if stand_in is not None:
+            replacement = _smoothed(layer, blur) if blur else None
+            if replacement is not None:
                 swapped.append((parent, name, layer))
-                setattr(parent, name, stand_in)
+                setattr(parent, name, replacement)
     try:
         yield
     finally:
