@@ -8,25 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        cause: what was found, with the offending value.
-        consequence: what would happen if the run went on.
-        remedy: what the user can change, naming the option.
-    """
-
-    cause: str
-    consequence: str = ""
-    remedy: str = ""
+    cause: str  # what was found, with the offending value
+    consequence: str = ""  # what would happen if the run went on
+    remedy: str = ""  # what the user can change, naming the option
 
     def __str__(self) -> str:
-        lines = [self.cause]
-        if self.consequence:
-            lines.append(f"  consequence: {self.consequence}")
-        if self.remedy:
-            lines.append(f"  remedy: {self.remedy}")
-        return "\n".join(lines)
+        further = {"consequence": self.consequence, "remedy": self.remedy}
+        return "\n".join([self.cause, *(f"  {name}: {text}" for name, text in further.items() if text)])
 
 
 class UserError(Exception):

@@ -29,17 +29,11 @@ Choice = Literal["own", "another", "mean", "none"]
 
 @dataclass(frozen=True)
 class LocalScore:
-    """One client's model on the client's own test set.
-
-    Attributes:
-        client: client id.
-        score: counts on its test set.
-        own: whether the client has trained private values; always False for networks without private coordinates.
-    """
+    """One client's model on the client's own test set."""
 
     client: int
-    score: Score
-    own: bool
+    score: Score  # counts on its test set
+    own: bool  # whether the client has trained private values; always False for networks without private coordinates
 
 
 class AllClients:

@@ -32,12 +32,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
     yield from federation.local.problems()
     yield from federation.evaluation.problems()
     yield from federation.newcomers.problems(data.clients)
-    yield from _federation_problems(federation, data.clients)
-    yield from trainer_problems(federation)
-
-
-def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[Problem]:
-    yield from federation.capacities.problems(clients)
+    yield from federation.capacities.problems(data.clients)
     if not 0 < federation.participation <= 1:
         yield Problem(
             f"participation is {federation.participation}",
@@ -50,6 +45,7 @@ def _federation_problems(federation: FederatedModule, clients: int) -> Iterator[
             "no client would ever be trained",
             "set --model.block_size to 1 or more",
         )
+    yield from trainer_problems(federation)
 
 
 def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
@@ -166,12 +162,13 @@ def _callbacks(federation: FederatedModule) -> Iterator[Component]:
 
 def _settings(federation: FederatedModule) -> Iterator[Component]:
     """Traits of the federation's own settings."""
+    fixed = federation.participation < 1 and federation.sampling == "fixed"
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
         ("running statistics", "running-statistics", federation.space.trainable < federation.space.size),
         ("model.local.mask_labels", "label-masks", federation.local.mask_labels),
         ("a server that weighs clients by their loss", "loss-weights", weighs_by_loss(federation)),
-        ("model.sampling fixed", "fixed-participation", _fixed(federation)),
+        ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
@@ -183,7 +180,3 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
 def weighs_by_loss(federation: FederatedModule) -> bool:
     """Whether clients are weighted by their loss, which is private."""
     return federation.make_server(federation.net.parameters()).needs_received_loss
-
-
-def _fixed(federation: FederatedModule) -> bool:
-    return federation.participation < 1 and federation.sampling == "fixed"

@@ -105,7 +105,7 @@ class ClientModule(LightningModule):
         return loss
 
     def penalty(self) -> Tensor | None:
-        """The part of the objective that does not depend on data; None where there is none."""
+        """The part of the objective that does not depend on data."""
         terms = [hook(self) for hook in self.penalty_hooks]
         if self.local.proximal:
             terms.append(self.local.proximal / 2 * self._squared_distance())

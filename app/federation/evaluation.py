@@ -51,7 +51,6 @@ class Evaluation:
                     "nothing could be evaluated",
                     f"set --model.evaluation.{name} to 1 or more",
                 )
-
         if self.everyone < 0:
             yield Problem(
                 f"evaluation.everyone is {self.everyone}",
@@ -70,16 +69,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of one evaluation, which add up over parts.
-
-    Attributes:
-        correct: correctly classified samples.
-        loss: sum of the cross-entropy over the samples.
-        total: number of samples.
-    """
+    """Counts of one evaluation, which add up over parts."""
 
     correct: int = 0
-    loss: float = 0.0
+    loss: float = 0.0  # sum of the cross-entropy over the samples
     total: int = 0
 
     def __add__(self, other: Score) -> Score:
@@ -167,17 +160,11 @@ class ServerEvaluation:
     def start(self) -> None:
         """Reset the score; gather post-hoc statistics over all clients' data where the network needs them."""
         self.score = Score()
-        everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
-        self._statistics.enter_context(statistics_context(self._net, self._data.store, everyone, self._batch_size))
+        context = statistics_context(self._net, self._data.store, self._members(), self._batch_size)
+        self._statistics.enter_context(context)
 
     def add(self, batches: list[Tensor], each: Map, precision: Callable[[], AbstractContextManager[None]]) -> None:
-        """Score batches of sample ids.
-
-        Args:
-            batches: sample ids.
-            each: maps a function over the batches, perhaps in parallel.
-            precision: makes the (autocast) context in which the network runs.
-        """
+        """Score batches of sample ids; `each` maps a function over them, perhaps in parallel."""
 
         def score_one(indices: Tensor) -> Score:
             with precision():
@@ -187,9 +174,12 @@ class ServerEvaluation:
 
     def of_members(self, precision: Callable[[], AbstractContextManager[None]]) -> Score:
         """Score on all training data; its lead over the test score measures overfitting."""
-        everyone = torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
-        with precision(), statistics_context(self._net, self._data.store, everyone, self._batch_size):
-            return score(self._net, self._data.store, everyone, self._batch_size)
+        members = self._members()
+        with precision(), statistics_context(self._net, self._data.store, members, self._batch_size):
+            return score(self._net, self._data.store, members, self._batch_size)
+
+    def _members(self) -> Tensor:
+        return torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
 
     def finish(self) -> Score:
         self._statistics.close()

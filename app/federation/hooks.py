@@ -151,20 +151,12 @@ class RoundHooks:
         for callback in self.callbacks:
             getattr(callback, hook)(self._trainer, self._federation, *arguments)
 
-    def client_hooks(self, hook: str) -> tuple[Callable[[ClientModule], None], ...]:
-        """`on_client_start` or `on_client_end` (in reverse order) of the callbacks that override it, bound."""
+    def client_hooks(self, hook: str) -> tuple[Callable[..., Any], ...]:
+        """A hook of local training of the callbacks that override it, bound; `on_client_end` in reverse order."""
         callbacks = overriding(self.callbacks, hook)
         ordered = callbacks[::-1] if hook == "on_client_end" else callbacks
-        return tuple(partial(getattr(callback, hook), self._trainer, self._federation) for callback in ordered)
-
-    def loss_hooks(self) -> tuple[Callable[[ClientModule, tuple[Tensor, Tensor], Tensor, Tensor], Tensor], ...]:
-        return tuple(
-            partial(callback.client_loss, self._federation) for callback in overriding(self.callbacks, "client_loss")
-        )
-
-    def penalty_hooks(self) -> tuple[Callable[[ClientModule], Tensor], ...]:
-        callbacks = overriding(self.callbacks, "client_penalty")
-        return tuple(partial(callback.client_penalty, self._federation) for callback in callbacks)
+        bound = (self._trainer, self._federation) if hook.startswith("on_") else (self._federation,)
+        return tuple(partial(getattr(callback, hook), *bound) for callback in ordered)
 
     def withdrawn(self, client: int) -> bool:
         return any(callback.withdraws(self._federation, client) for callback in self.callbacks)

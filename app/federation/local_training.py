@@ -71,7 +71,6 @@ class LocalTraining:
         return optimizer
 
     def learning_rates(self, rounds: int) -> list[float]:
-        """Learning rate of every round."""
         optimizer = self.optimizer([torch.nn.Parameter(torch.zeros(1))])
         if self.lr_schedule is None:
             return [float(optimizer.param_groups[0]["lr"])] * rounds
@@ -84,12 +83,9 @@ class LocalTraining:
         return rates
 
     def batches(self, samples: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
-        """Positions (int64) of every batch of one round: each epoch a new permutation, where samples are shuffled.
+        """Positions (int64) of every batch of one round; where samples are shuffled, each epoch is a new permutation.
 
-        Args:
-            samples: size of the client's training set.
-            generator: keyed by round and client.
-            least: smallest batch allowed; a smaller last batch joins the one before (batch norm cannot use one sample).
+        A last batch of fewer than `least` samples joins the one before (batch norm cannot use one sample).
         """
         limit = self.steps if self.steps is not None else self.epochs * self.steps_per_epoch(samples, least)
         done = 0

@@ -142,7 +142,7 @@ class FederatedModule(LightningModule):
         private = [*self.personal_patterns, *self.net.private_names()]
         self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
         self.net.mask_private()
-        raise_all([*network_problems(self), *defense_problems(self)])
+        raise_all(network_problems(self), defense_problems(self))
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
 
@@ -339,8 +339,8 @@ class FederatedModule(LightningModule):
             evaluation=self.evaluation,
             seed=self.seed,
             needs_received_loss=self.server.needs_received_loss,
-            loss_hooks=self.hooks.loss_hooks(),
-            penalty_hooks=self.hooks.penalty_hooks(),
+            loss_hooks=self.hooks.client_hooks("client_loss"),
+            penalty_hooks=self.hooks.client_hooks("client_penalty"),
             start_hooks=self.hooks.client_hooks("on_client_start"),
             end_hooks=self.hooks.client_hooks("on_client_end"),
             widths=self.method.local_widths,

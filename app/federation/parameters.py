@@ -24,20 +24,13 @@ ChannelChoice = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Block:
-    """One parameter or buffer tensor inside the flat vector.
+    """One parameter or buffer tensor inside the flat vector."""
 
-    Attributes:
-        name: dotted name in the network, such as `features.0.weight`.
-        start: its first coordinate.
-        axes: axis name of each of the first dimensions (None: never cut).
-        spread: consecutive inputs per channel along the second dimension.
-    """
-
-    name: str
+    name: str  # dotted name in the network, such as `features.0.weight`
     shape: tuple[int, ...]
-    start: int
-    axes: tuple[str | None, ...]
-    spread: int
+    start: int  # its first coordinate
+    axes: tuple[str | None, ...]  # axis name of each of the first dimensions (None: never cut)
+    spread: int  # consecutive inputs per channel along the second dimension
 
     @property
     def size(self) -> int:
@@ -51,20 +44,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Axis:
-    """One list of channels that layers share.
+    """One list of channels that layers share."""
 
-    Attributes:
-        name: as the network declares it.
-        number: 0-based position in the order of the layers.
-        depth: number of cut layers on the way to it: neighbours along the main path differ by one, also in networks
-            with shortcuts.
-        width: channels in the server's network.
-    """
-
-    name: str
-    number: int
+    name: str  # as the network declares it
+    number: int  # 0-based position in the order of the layers
+    # number of cut layers on the way to it: neighbours along the main path differ by one, also in networks with
+    # shortcuts
     depth: int
-    width: int
+    width: int  # channels in the server's network
 
 
 class ParameterSpace:
@@ -96,9 +83,7 @@ class ParameterSpace:
     def index(self, outputs: ChannelChoice, inputs: ChannelChoice | None = None) -> Tensor:
         """Coordinates (int64, ascending) of the submodel that keeps the chosen channels on every axis.
 
-        Args:
-            outputs: channels that layers write.
-            inputs: channels that layers read; without them, those that the layer before writes.
+        `inputs` are the channels that layers read; by default those that the layer before writes.
         """
         choices = (outputs, outputs if inputs is None else inputs)
         return torch.cat([_block_index(block, choices) for block in self.blocks])
@@ -149,19 +134,13 @@ class FlatNet:
 class WidthNets:
     """One network per width, built from a prototype on first use and then reused: its values are to be overwritten.
 
-    Every thread has its own networks, so that workers can use them at the same time.
+    Every thread has its own networks, so that workers can use them at the same time. `prepare` is called once on every
+    new network; with `fork`, torch's global generator, from which initial values are drawn, stays as it was.
     """
 
     def __init__(
         self, prototype: ScalableNet, prepare: Callable[[ScalableNet], object] | None = None, fork: bool = True
     ) -> None:
-        """Keep no network yet.
-
-        Args:
-            prototype: the server's network; its device and floating type are those of all networks.
-            prepare: called once on every new network, before its tensors are looked up.
-            fork: leave torch's global generator as it was, although a new network draws initial values from it.
-        """
         self._prototype, self._prepare, self._fork = prototype, prepare, fork
         self._nets: dict[tuple[int, float], tuple[ScalableNet, FlatNet]] = {}
 

@@ -23,24 +23,15 @@ ClientSampling = Literal["fixed", "poisson"]
 
 @dataclass(frozen=True)
 class ClientPool:
-    """The clients of a federation, as the server knows them.
+    """The clients of a federation, as the server knows them."""
 
-    Attributes:
-        sizes: training samples of each client.
-        capacities: width rate that each client can afford, in (0, 1].
-        participation: fraction of the clients that take part in a round, in (0, 1].
-        seed: the run's seed.
-        redraw: whether the capacities are assigned to the clients anew in every round.
-        sampling: equally many participants in every round, or each client sampled independently.
-        absent: clients that take part in no round, because they join when the training is over.
-    """
-
-    sizes: tuple[int, ...]
-    capacities: tuple[float, ...]
-    participation: float
+    sizes: tuple[int, ...]  # training samples of each client
+    capacities: tuple[float, ...]  # width rate that each client can afford, in (0, 1]
+    participation: float  # fraction of the clients that take part in a round, in (0, 1]
     seed: int
-    redraw: bool = False
-    sampling: ClientSampling = "fixed"
+    redraw: bool = False  # whether the capacities are assigned to the clients anew in every round
+    sampling: ClientSampling = "fixed"  # equally many participants in every round, or each client sampled independently
+    # clients that take part in no round, because they join when the training is over
     absent: frozenset[int] = frozenset()
 
     def participants(self, round_: int) -> tuple[int, ...]:
@@ -68,7 +59,6 @@ class ClientPool:
         return clients if self.sampling == "poisson" else max(1, round(self.participation * clients))
 
     def capacities_in(self, round_: int) -> tuple[float, ...]:
-        """Capacity of each client in one round."""
         if not self.redraw:
             return self.capacities
         order = torch.randperm(len(self.sizes), generator=torch_generator(self.seed, "capacities", round_))
@@ -103,15 +93,12 @@ class Plan:
         return ClientRound(self.round, client, self.capacities[client], len(self.capacities), self.client_pool.seed)
 
     def key(self, client: int) -> Hashable:
-        """Clients with equal keys hold the same submodel this round."""
         return self._method.key(self.client_round(client))
 
     def rate(self, client: int) -> float:
-        """Width rate of the client's submodel this round, in (0, 1]."""
         return self._method.rate(self.client_round(client))
 
     def index(self, client: int) -> Tensor:
-        """Coordinates of the client's submodel (int64, ascending)."""
         key = self.key(client)
         if key not in self._indices:
             if len(self._indices) >= 64:  # methods with one submodel per client must not fill the memory

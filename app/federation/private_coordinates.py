@@ -45,13 +45,14 @@ class PersonalCoordinates:
 
     Attributes:
         mask: (coordinates of the server's vector) bool, True where a coordinate is private.
+        initial: values that clients start from, in the order of `coordinates`.
     """
 
     def __init__(self, mask: Tensor, initial: Tensor) -> None:
         self.mask = mask.cpu()
         self._any = bool(mask.any())
         self._place = self.mask.cumsum(0) - 1
-        self._initial = initial.detach().cpu()[self.mask]
+        self.initial = initial.detach().cpu()[self.mask]
         self._values: dict[int, Tensor] = {}
         self._fresh: dict[int, Tensor] = {}
 
@@ -73,13 +74,9 @@ class PersonalCoordinates:
         """Clients that have trained private values, ascending."""
         return tuple(sorted(self._values))
 
-    @property
-    def initial(self) -> Tensor:
-        return self._initial
-
     def of(self, client: int) -> Tensor:
         """A client's private values in the order of `coordinates`; the initial ones before its first training."""
-        return self._values.get(client, self._initial)
+        return self._values.get(client, self.initial)
 
     def shared(self, index: Tensor) -> Tensor:
         """Mask over a submodel's coordinates: True where they are not private."""
@@ -100,13 +97,7 @@ class PersonalCoordinates:
             vector[own] = values[self._place[index[own].cpu()]].to(vector)
 
     def keep(self, client: int, index: Tensor, vector: Tensor) -> None:
-        """Store the client's private values after local training.
-
-        Args:
-            client: client id.
-            index: coordinates of its submodel; private coordinates outside it keep their values.
-            vector: their values.
-        """
+        """Store a client's private values after local training; those outside its submodel keep their values."""
         values, own = self.of(client).clone(), ~self.shared(index)
         values[self._place[index[own].cpu()]] = vector[own].to(values)
         self._fresh[client] = values
@@ -125,25 +116,14 @@ class PersonalCoordinates:
 
 
 class UploadedRound:
-    """A round of the plan with the coordinates that clients upload: rows of absent classes may be left out.
+    """A round of the plan with the coordinates that clients upload.
 
-    Args:
-        plan: the round.
-        rows: the class of each row of the classifier; None where all rows are uploaded.
-        owned: (classes) bool for each client, whether it has samples of each class.
+    Where `rows` is set, a client leaves out the rows of classes that it does not have (`owned`, one mask per client).
     """
 
     def __init__(self, plan: Plan, rows: LabelRows | None = None, owned: Sequence[Tensor] = ()) -> None:
-        self.plan = plan
+        self.plan, self.round, self.participants = plan, plan.round, plan.participants
         self._rows, self._owned = rows, owned
-
-    @property
-    def round(self) -> int:
-        return self.plan.round
-
-    @property
-    def participants(self) -> tuple[int, ...]:
-        return self.plan.participants
 
     def rate(self, client: int) -> float:
         return self.plan.rate(client)
@@ -154,7 +134,7 @@ class UploadedRound:
         if self._rows is None:
             return index
         uploaded = self._rows.uploaded(index, self._owned[client])
-        return index if uploaded.all() else index[uploaded]  # clients that send all of a submodel get the same object
+        return index if uploaded.all() else index[uploaded]  # clients that upload all of a submodel share one object
 
 
 def uploaded_rounds(federation: FederatedModule, rounds: Iterable[int]) -> Iterator[UploadedRound]:
@@ -173,15 +153,15 @@ def uploaded_round(federation: FederatedModule, plan: Plan) -> UploadedRound:
 
 def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
     """Coordinates that every participant uploads (int64, ascending); equal submodels share one array."""
-    found, masked = uploaded_round(federation, plan), federation.local.mask_labels
+    uploaded, masked = uploaded_round(federation, plan), federation.local.mask_labels
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
     for client in plan.participants:
-        # clients of one submodel who have the same classes send the same rows
+        # clients with the same submodel and the same classes upload the same rows
         owned = tuple(federation.data.owned_classes(client).tolist()) if masked else ()
         key = (plan.key(client), owned)
         if key not in arrays:
-            index = found.index(client)
+            index = uploaded.index(client)
             arrays[key] = index[federation.personal.shared(index)].cpu().numpy()
         indices[client] = arrays[key]
     return indices

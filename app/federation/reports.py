@@ -13,36 +13,23 @@ from app.federation.execution.tasks import TrainedClient
 
 @dataclass(frozen=True)
 class ClientReport:
-    """One client in one round. Accuracies are fractions in [0, 1], NaN where not evaluated.
-
-    Attributes:
-        capacity: width rate of its submodel, in (0, 1].
-        samples: training samples.
-        loss: mean training loss over the local steps.
-        dropped: whether no update of the client was used: it was not finite, got lost, or the client refused to train.
-        received_common: accuracy of the received model on the common test set.
-        received_own: accuracy of the received model on the client's own test set.
-        trained_common: accuracy after local training on the common test set.
-        trained_own: accuracy after local training on the client's own test set.
-        bytes_down: bytes the server sent to the client.
-        bytes_up: bytes the client uploaded.
-        refusal: why the client refused to train; empty where it did not.
-    """
+    """One client in one round. Accuracies are fractions in [0, 1], NaN where not evaluated."""
 
     client: int
-    capacity: float
+    capacity: float  # width rate of its submodel, in (0, 1]
     samples: int
-    loss: float
+    loss: float  # mean training loss over the local steps
+    # whether no update of the client was used: it was not finite, got lost, or the client refused to train
     dropped: bool
-    received_common: float
-    received_own: float
-    trained_common: float
-    trained_own: float
-    bytes_down: int
-    bytes_up: int
+    received_common: float  # accuracy of the received model on the common test set
+    received_own: float  # accuracy of the received model on the client's own test set
+    trained_common: float  # accuracy after local training on the common test set
+    trained_own: float  # accuracy after local training on the client's own test set
+    bytes_down: int  # bytes the server sent to the client
+    bytes_up: int  # bytes the client uploaded
     train_seconds: float
     evaluate_seconds: float
-    refusal: str = ""
+    refusal: str = ""  # why the client refused to train; empty where it did not
 
     @classmethod
     def of(cls, trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
@@ -76,19 +63,12 @@ def listed(clients: Sequence[int], most: int = 10) -> str:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One round.
+    """One round."""
 
-    Attributes:
-        round: rounds completed, so the first round reports 1.
-        clients: reports of the participants, by client id.
-        server: evaluation of the server's model after aggregation, empty where it was not evaluated.
-        seconds: wall-clock seconds per phase on the first process (`PhaseClock`).
-    """
-
-    round: int
-    clients: tuple[ClientReport, ...]
-    server: Score
-    seconds: dict[str, float]
+    round: int  # rounds completed, so the first round reports 1
+    clients: tuple[ClientReport, ...]  # reports of the participants, by client id
+    server: Score  # evaluation of the server's model after aggregation, empty where it was not evaluated
+    seconds: dict[str, float]  # wall-clock seconds per phase on the first process (`PhaseClock`)
 
 
 @dataclass

@@ -143,7 +143,7 @@ class Round:
         )
 
     def _sent(self, task: ClientTask, index: Tensor) -> Tensor | None:
-        """Mask over the client's coordinates of those that travel; None: all of them."""
+        """Mask over the client's coordinates of those that are uploaded; None: all of them."""
         federation = self._federation
         sent = federation.personal.shared(index) if federation.personal else None
         if task.owned is None:

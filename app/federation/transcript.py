@@ -42,19 +42,12 @@ class TranscriptSettings:
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's upload as the server saw it.
+    """One client's upload as the server saw it."""
 
-    Attributes:
-        client: sender.
-        index: coordinates the upload is about (int64), None for the whole network.
-        payload: the values, None where the server saw only masked values or ciphertext.
-        form: whether values travelled plain, masked or encrypted.
-    """
-
-    client: int
-    index: Tensor | None
-    payload: Tensor | None
-    form: Form
+    client: int  # sender
+    index: Tensor | None  # coordinates the upload is about (int64), None for the whole network
+    payload: Tensor | None  # the values, None where the server saw only masked values or ciphertext
+    form: Form  # whether values travelled plain, masked or encrypted
 
 
 class Transcript:
@@ -69,10 +62,7 @@ class Transcript:
         return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
 
     def coordinates(self, round_: int) -> dict[int, Tensor | None]:
-        """Coordinates (int64) of every upload of a round, by client; None for the whole network.
-
-        Part of the public plan: no uploaded value is read.
-        """
+        """Coordinates of every upload of a round, by client, as in the public plan; None for the whole network."""
         found: dict[int, Tensor | None] = {}
         for path in sorted(self._round(round_).glob("client-*.npz")):
             with np.load(path, allow_pickle=False) as arrays:
@@ -81,10 +71,7 @@ class Transcript:
         return found
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
-        """Record the server's vector at the start of a round (counted from 1).
-
-        With `ciphertext`, only the clients can read it and the aggregate of the round.
-        """
+        """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""
         _save(self._round(round_) / "broadcast.npz", theta=theta)
         if form == "ciphertext":
             (self._round(round_) / SEALED).touch()
@@ -126,55 +113,48 @@ class ExternalView:
     """An adversary outside the federation observes the released model only."""
 
     def __init__(self, folder: Path) -> None:
-        self.__folder = folder
+        self._folder = folder
 
     def released(self) -> Tensor:
         """The flat vector of the final model."""
-        return _load(self.__folder / "released.npz")["theta"]
+        return _load(self._folder / "released.npz")["theta"]
 
 
 class ClientView(ExternalView):
     """A participant also observes the server's model at the start and end of the kept rounds, but no uploads."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.__folder = folder
-
     @property
     def rounds(self) -> list[int]:
-        return Transcript(self.__folder).rounds
+        return Transcript(self._folder).rounds
+
+    def _round(self, round_: int) -> Path:
+        return Transcript(self._folder)._round(round_)
 
     def broadcast(self, round_: int) -> Tensor:
         """The server's flat vector at the start of a round."""
-        return _load(self.__folder / f"round-{round_:05d}" / "broadcast.npz")["theta"]
+        return _load(self._round(round_) / "broadcast.npz")["theta"]
 
     def aggregate(self, round_: int) -> Tensor:
         """The server's flat vector at the end of a round: what the next one starts from."""
-        return _load(self.__folder / f"round-{round_:05d}" / "aggregate.npz")["theta"]
+        return _load(self._round(round_) / "aggregate.npz")["theta"]
 
 
 class ServerView(ClientView):
-    """The honest-but-curious server also observes every upload as it arrived; no model under encryption."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.__folder = folder
+    """The honest-but-curious server also observes every upload as it arrived; models only where they are in clear."""
 
     def readable(self, round_: int) -> bool:
         """Whether the server holds the models of a round in clear."""
-        return not (self.__folder / f"round-{round_:05d}" / SEALED).exists()
+        return not (self._round(round_) / SEALED).exists()
 
     def broadcast(self, round_: int) -> Tensor:
-        """The server's flat vector at the start of a round; a `UserError` where it holds ciphertext."""
-        self.__refuse_ciphertext(round_)
+        self._refuse_ciphertext(round_)
         return super().broadcast(round_)
 
     def aggregate(self, round_: int) -> Tensor:
-        """The server's flat vector at the end of a round; a `UserError` where it holds ciphertext."""
-        self.__refuse_ciphertext(round_)
+        self._refuse_ciphertext(round_)
         return super().aggregate(round_)
 
-    def __refuse_ciphertext(self, round_: int) -> None:
+    def _refuse_ciphertext(self, round_: int) -> None:
         if not self.readable(round_):
             raise UserError.of(
                 f"the server sees ciphertext only in round {round_}",
@@ -184,7 +164,7 @@ class ServerView(ClientView):
 
     def uploads(self, round_: int) -> list[Upload]:
         """Uploads of a round, by client."""
-        folder = self.__folder / f"round-{round_:05d}"
+        folder = self._round(round_)
         if not folder.is_dir():
             raise _missing(folder)
         return [_upload(path) for path in sorted(folder.glob("client-*.npz"))]

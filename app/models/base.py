@@ -29,16 +29,13 @@ class LayerAxes:
 
     Layers that share an axis name share the choice of channels: a convolution and its norm, the input of a layer and
     the output of the one before, all ends of a residual addition.
-
-    Attributes:
-        output: axis of the output channels (first dimension of every parameter), None where it is never cut.
-        input: axis of the input channels (second dimension of the weight), None where it is never cut.
-        spread: consecutive inputs per input channel: height x width of the map that is flattened before a linear
-            layer, 1 elsewhere.
     """
 
+    # axis of the output channels (first dimension of every parameter), None where it is never cut
     output: str | None = None
-    input: str | None = None
+    input: str | None = None  # axis of the input channels (second dimension of the weight), None where it is never cut
+    # consecutive inputs per input channel: height x width of the map that is flattened before a linear layer, 1
+    # elsewhere
     spread: int = 1
 
 

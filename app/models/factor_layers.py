@@ -30,26 +30,18 @@ _SLACK = 1e-3
 
 @dataclass(frozen=True)
 class FactorSettings:
-    """How clients choose factors.
+    """How clients choose factors."""
 
-    Attributes:
-        alpha: concentration of the prior, above 0; None for the number of factors of the layer.
-        temperature: of the relaxed choice in training, above 0.
-        speed: how many times as fast as a weight the logits and logs of the private parameters move, above 0.
-        kl: divergence of the choice from its prior in closed form, or from one sample.
-        init: factors as strong as the layer they replace, or those of IBP-WF.
-        evaluation: what stands for the choice in evaluation: its probability, its probability where that is at least
-            `threshold` and else 0, or a sample.
-        threshold: in [0, 1].
-    """
-
-    alpha: float | None = None
-    temperature: float = 2 / 3
+    alpha: float | None = None  # concentration of the prior, above 0; None for the number of factors of the layer
+    temperature: float = 2 / 3  # of the relaxed choice in training, above 0
+    # how many times as fast as a weight the logits and logs of the private parameters move, above 0
     speed: float = 1000.0
-    kl: DivergenceKind = "closed"
-    init: FactorInit = "balanced"
+    kl: DivergenceKind = "closed"  # divergence of the choice from its prior in closed form, or from one sample
+    init: FactorInit = "balanced"  # factors as strong as the layer they replace, or those of IBP-WF
+    # what stands for the choice in evaluation: its probability, its probability where that is at least `threshold` and
+    # else 0, or a sample
     evaluation: GateRule = "expectation"
-    threshold: float = 0.5
+    threshold: float = 0.5  # in [0, 1]
 
 
 class FactorLayer(nn.Module, ABC):
@@ -133,7 +125,7 @@ class FactorLayer(nn.Module, ABC):
     def choose_prior(self) -> None:
         """Set the private parameters to the mean of the prior."""
         self.pi.copy_(torch.logit(ibp.prior_means(self.alpha, self.factors)) / self._scale)
-        self.c.fill_(_limited(math.log(self.alpha), ibp.LOG_LIMIT) / self._scale)
+        self.c.fill_(min(max(math.log(self.alpha), -ibp.LOG_LIMIT), ibp.LOG_LIMIT) / self._scale)
         self.d.zero_()
 
     @torch.no_grad()
@@ -247,10 +239,7 @@ class FactorConv2d(FactorLayer):
 def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dict[nn.Parameter, Tensor]:
     """Every sample's gradient (samples, ...) of each parameter, with the layer's current noise.
 
-    Args:
-        layer: the layer.
-        x: (samples, ...) its input.
-        gradient: (samples, ...) gradient of the loss with respect to its output.
+    `x` (samples, ...) is the layer's input, `gradient` (samples, ...) that of the loss with respect to its output.
     """
     bare = _Bare(layer)
 
@@ -277,7 +266,3 @@ class _Bare(nn.Module):
 def _slack(dtype: torch.dtype) -> float:
     """Rounding error allowed to a value that was clamped to its limit."""
     return max(_SLACK, ibp.LIMIT * torch.finfo(dtype).eps)
-
-
-def _limited(value: float, limit: float) -> float:
-    return min(max(value, -limit), limit)

@@ -168,13 +168,13 @@ class Factorised(ScalableNet):
         settings = FactorSettings(alpha, temperature, speed, kl, init, evaluation, threshold)
         problems = [*_setting_problems(settings, kl_weight, unqueried), *_rate_problems(rate)]
         inner, wrong = _built(net, shape)
-        raise_all([*problems, *wrong, *(_factor_problems(inner, factors) if inner is not None else [])])
+        raise_all(problems, wrong, _factor_problems(inner, factors) if inner is not None else [])
         assert inner is not None
         self.inner = inner
         self.kl_weight, self.unqueried = kl_weight, unqueried
         self._sizes = {f"inner.{name}": count for name, count in chosen_layers(inner, factors).items()}
         for name, count in self._sizes.items():
-            _put(self, name, _replacement(self.get_submodule(name), count, settings))
+            self.set_submodule(name, _replacement(self.get_submodule(name), count, settings))
 
     def scaled(self, rate: float) -> Self:
         return type(self)(**{**self.hparams, "net": self._make_inner, "rate": rate})
@@ -228,11 +228,6 @@ def _built(net: Callable[[DataShape], ScalableNet], shape: DataShape) -> tuple[S
     except UserError as error:
         wrong = error.problems
         return None, [replace(each, remedy=each.remedy.replace("--model.net", "--model.net.net")) for each in wrong]
-
-
-def _put(net: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, leaf = name.rpartition(".")
-    setattr(net.get_submodule(parent), leaf, layer)
 
 
 def _has_coordinates(layer: nn.Module) -> bool:

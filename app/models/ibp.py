@@ -38,10 +38,7 @@ def expected_factors(alpha: float, factors: int) -> float:
 def relaxed_bernoulli(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     """Choices in (0, 1), each above 1/2 with the probability that its logit stands for.
 
-    Args:
-        logits: (..., factors) logits of the probabilities.
-        uniform: (..., factors) independent uniform numbers in [0, 1].
-        temperature: above 0; the smaller, the closer the choices are to 0 or 1.
+    `uniform` holds independent uniform numbers in [0, 1]; the smaller the temperature (above 0), the closer to 0 or 1.
     """
     return torch.sigmoid((logits + _noise_logit(uniform)) / temperature)
 

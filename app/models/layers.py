@@ -92,11 +92,9 @@ def conv_block(conv: nn.Conv2d, norm: nn.Module, pool: bool, scaler: nn.Module |
 
 
 def conv_chain_axes(depth: int, spread: int = 1) -> dict[str, LayerAxes]:
-    """Axes conv1, conv2, ... of a net made of `blocks` (each a `conv_block`) and a linear `classifier`.
+    """Axes conv1, conv2, ... of a net made of `depth` `blocks` (each a `conv_block`) and a linear `classifier`.
 
-    Args:
-        depth: number of blocks.
-        spread: pixels of the last map that the classifier sees per channel; 1 after global pooling.
+    `spread` is the number of pixels that the classifier sees per channel of the last map; 1 after global pooling.
     """
     axes: dict[str, LayerAxes] = {}
     previous: str | None = None

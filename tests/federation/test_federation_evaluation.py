@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy
 from app.federation.evaluation import Evaluation, Score, evaluation_batches, score, statistics_context
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
-from app.models import CNN, posthoc_statistics
+from app.models import CNN
+from app.models.norms import posthoc_statistics
 
 SIZES = (5, 8, 11)
 

@@ -12,8 +12,9 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from app.errors import UserError
-from app.models import CNN, MLP, ConvNet, DataShape, FactorConv2d, Factorised, FactorLinear, LayerAxes, LeNet5, ibp
+from app.models import CNN, MLP, ConvNet, DataShape, Factorised, LayerAxes, LeNet5, ibp
 from app.models.base import ScalableNet
+from app.models.factor_layers import FactorConv2d, FactorLinear
 
 MNIST = DataShape(1, 28, 28, 10)
 CIFAR10 = DataShape(3, 32, 32, 10)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from app.errors import UserError
-from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, Scaler, SeededDropout, has_dropout, seed_dropout
+from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
+from app.models.layers import Scaler, SeededDropout, has_dropout, seed_dropout
 
 GREY = DataShape(1, 28, 28, 10)
 COLOUR = DataShape(3, 32, 32, 10)

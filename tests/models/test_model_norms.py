@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from app.errors import UserError
-from app.models import CNN, MLP, AlexNet, DataShape, ResNet18, make_norm, posthoc_statistics
-from app.models.norms import uses_batch_statistics
+from app.models import CNN, MLP, AlexNet, DataShape, ResNet18
+from app.models.norms import make_norm, posthoc_statistics, uses_batch_statistics
 
 DIGITS = DataShape(1, 8, 8, 10)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UserError
-from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, scaled_width
+from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
+from app.models.base import scaled_width
 
 DIGITS = DataShape(1, 8, 8, 10)
 MNIST = DataShape(1, 28, 28, 10)

@@ -22,74 +22,45 @@ Reduce = Callable[[Tensor], Tensor]
 
 @dataclass
 class Update:
-    """A client's update before it is uploaded; defenses edit `vector` in place.
-
-    Attributes:
-        client: client id.
-        round: 0-based round.
-        index: coordinates of the server's vector that `vector` holds (int64, ascending), without private coordinates.
-        vector: the client's values after local training, parameters first, then buffers.
-        received: the values the client received, same coordinates.
-        trainable: how many leading coordinates are parameters; the rest are buffers, which noise must not touch.
-        samples: training samples of the client.
-        lr: learning rate of the round.
-        loss: mean training loss over the local steps.
-        received_loss: loss of the received model on the client's training set; NaN unless the server needs it.
-        weight: weight in the mean.
-        curvature: this client's term of q-FFL's normaliser, 0 elsewhere.
-    """
+    """A client's update before it is uploaded; defenses edit `vector` in place."""
 
     client: int
-    round: int
+    round: int  # 0-based
+    # coordinates of the server's vector that `vector` holds (int64, ascending), without private coordinates
     index: Tensor
-    vector: Tensor
-    received: Tensor
-    trainable: int
+    vector: Tensor  # the client's values after local training, parameters first, then buffers
+    received: Tensor  # the values the client received, same coordinates
+    trainable: int  # how many leading coordinates are parameters; the rest are buffers, which noise must not touch
     samples: int
     lr: float
-    loss: float
-    received_loss: float
+    loss: float  # mean training loss over the local steps
+    received_loss: float  # loss of the received model on the client's training set; NaN unless the server needs it
     weight: float = 1.0
-    curvature: float = 0.0
+    curvature: float = 0.0  # this client's term of q-FFL's normaliser, 0 elsewhere
 
 
 @dataclass(frozen=True)
 class Message:
-    """What the server sees of one update.
+    """What the server sees of one update."""
 
-    Attributes:
-        client: sender.
-        round: 0-based round.
-        index: coordinates the message is about (public).
-        payload: the values; None where the server sees only masked values or ciphertext.
-        form: whether values travelled plain, masked or encrypted.
-        size: bytes on the wire.
-    """
-
-    client: int
-    round: int
-    index: Tensor
-    payload: Tensor | None
-    form: Form
-    size: int
+    client: int  # sender
+    round: int  # 0-based
+    index: Tensor  # coordinates the message is about (public)
+    payload: Tensor | None  # the values; None where the server sees only masked values or ciphertext
+    form: Form  # whether values travelled plain, masked or encrypted
+    size: int  # bytes on the wire
 
 
 @dataclass
 class Aggregate:
-    """The result of a round on the server; server-side defenses edit `mean` in place.
+    """The result of a round on the server; server-side defenses edit `mean` in place."""
 
-    Attributes:
-        mean: weighted mean of every coordinate (float64); coordinates that no client uploaded are filled according to
-            `uncovered_cells`.
-        weight: total weight of every coordinate; 0 where no client uploaded it.
-        curvature: sum of the clients' curvature (q-FFL).
-        updates: number of updates in it.
-    """
-
+    # weighted mean of every coordinate (float64); coordinates that no client uploaded are filled according to
+    # `uncovered_cells`
     mean: Tensor
-    weight: Tensor
-    curvature: float
-    updates: int
+    weight: Tensor  # total weight of every coordinate; 0 where no client uploaded it
+    curvature: float  # sum of the clients' curvature (q-FFL)
+    updates: int  # number of updates in it
 
 
 class Channel(ABC):

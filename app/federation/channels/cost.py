@@ -7,7 +7,6 @@ pair of clients of a small round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,25 +33,16 @@ _BLOCKS = 1 << 14
 
 @dataclass(frozen=True)
 class ChannelCost:
-    """Cost of one round over one channel.
-
-    Attributes:
-        up: bytes that all clients upload.
-        down: bytes that all clients receive.
-        client: CPU seconds of one client on average, without decryption.
-        server: CPU seconds of the server.
-        decrypt: CPU seconds to decrypt the sum once; 0 where nothing is encrypted.
-        values: values per ciphertext; 0 where nothing is encrypted.
-    """
+    """Cost of one round over one channel."""
 
     name: str
     clients: int
-    up: int
-    down: int
-    client: float = 0.0
-    server: float = 0.0
-    decrypt: float = 0.0
-    values: int = 0
+    up: int  # bytes that all clients upload
+    down: int  # bytes that all clients receive
+    client: float = 0.0  # CPU seconds of one client on average, without decryption
+    server: float = 0.0  # CPU seconds of the server
+    decrypt: float = 0.0  # CPU seconds to decrypt the sum once; 0 where nothing is encrypted
+    values: int = 0  # values per ciphertext; 0 where nothing is encrypted
 
     @property
     def shared_decrypt(self) -> float:
@@ -61,17 +51,12 @@ class ChannelCost:
 
 
 class RoundCosts:
-    """Costs of one planned round of a prepared federation."""
+    """Costs of one planned round of a prepared federation, over each channel.
+
+    `point` is the precision of a client's change, `max_weight` the largest weight where weights depend on losses.
+    """
 
     def __init__(self, federation: FederatedModule, plan: Plan, point: FixedPoint, max_weight: float) -> None:
-        """Cost a planned round.
-
-        Args:
-            federation: prepared.
-            plan: the round.
-            point: precision of a client's change.
-            max_weight: largest weight where weights depend on losses.
-        """
         theta = federation.space.read(federation.net)
         contributors = Contributors.of(theta.numel(), uploaded_indices(federation, plan))
         self._code = IntegerCode(contributors, point, weight_code(federation, max_weight), theta, "refuse")
@@ -106,7 +91,7 @@ class RoundCosts:
             if submodel not in numbers:
                 numbers[submodel] = slot_layout.ciphertexts(self._code.positions(client))
         sent = [len(numbers[self._code.contributors.submodel_of[client]]) for client in self._clients]
-        summed = len(_union(list(numbers.values())))
+        summed = len(np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *numbers.values()])))
         got = sum(len(slot_layout.ciphertexts(coordinates)) * times for coordinates, times in self._received)
         length = key_length // 4
         return ChannelCost(
@@ -133,7 +118,3 @@ class RoundCosts:
         )
         # a client's masks with the others, and the mask of its own in place of the one with itself
         return round(float(members @ common @ members))
-
-
-def _union(numbers: Sequence[np.ndarray]) -> np.ndarray:
-    return np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, dtype=np.int64)

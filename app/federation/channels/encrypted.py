@@ -31,54 +31,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Encryption:
-    """How updates are encrypted.
+    """How updates are encrypted."""
 
-    Attributes:
-        key_length: bits of the modulus.
-        exponent: how the random factor of a ciphertext is drawn.
-        point: precision of a client's change.
-        outside: what is done with changes outside the range.
-        max_weight: largest weight of a client where weights depend on losses.
-        workers: processes that encrypt for the clients of this process.
-        threads: threads that decrypt, while all other processes wait.
-        attempts: how often a damaged message is requested before the client is left out.
-        progress: whether to show progress bars.
-        name: the user's name of the defense, for messages that name an option.
-    """
-
-    key_length: KeyLength
-    exponent: Exponent
-    point: FixedPoint
-    outside: Outside
-    max_weight: float
-    workers: int
-    threads: int
-    attempts: int
-    progress: bool
-    name: str
+    key_length: KeyLength  # bits of the modulus
+    exponent: Exponent  # how the random factor of a ciphertext is drawn
+    point: FixedPoint  # precision of a client's change
+    outside: Outside  # what is done with changes outside the range
+    max_weight: float  # largest weight of a client where weights depend on losses
+    workers: int  # processes that encrypt for the clients of this process
+    threads: int  # threads that decrypt, while all other processes wait
+    attempts: int  # how often a damaged message is requested before the client is left out
+    progress: bool  # whether to show progress bars
+    name: str  # the user's name of the defense, for messages that name an option
 
 
 @dataclass
 class EncryptionWork:
-    """Cost of encryption in one round, over all clients and processes.
+    """Cost of encryption in one round, over all clients and processes."""
 
-    Attributes:
-        encrypt: CPU seconds of the clients.
-        add: seconds of the server.
-        decrypt: CPU seconds of decrypting the sum once.
-        sent: ciphertexts that clients uploaded.
-        summed: ciphertexts of the sum.
-        values: values that clients uploaded.
-        clipped: values that were clipped to the range.
-    """
-
-    encrypt: float = 0.0
-    add: float = 0.0
-    decrypt: float = 0.0
-    sent: int = 0
-    summed: int = 0
-    values: int = 0
-    clipped: int = 0
+    encrypt: float = 0.0  # CPU seconds of the clients
+    add: float = 0.0  # seconds of the server
+    decrypt: float = 0.0  # CPU seconds of decrypting the sum once
+    sent: int = 0  # ciphertexts that clients uploaded
+    summed: int = 0  # ciphertexts of the sum
+    values: int = 0  # values that clients uploaded
+    clipped: int = 0  # values that were clipped to the range
 
 
 OVERHEAD = HEADER_BYTES + 64 + 8

@@ -28,26 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightCode:
-    """Weights as integers.
+    """Weights as integers."""
 
-    Attributes:
-        unit: weights are rounded to multiples of it; a unit of 1 requires whole numbers.
-        largest: largest weight of every client, in units.
-        secret: whether only sums of weights may be revealed.
-        inward: whether weights and changes are rounded towards 0, so that a bound on a client's influence still holds.
-    """
-
-    unit: float
-    largest: Mapping[int, int]
-    secret: bool = False
+    unit: float  # weights are rounded to multiples of it; a unit of 1 requires whole numbers
+    largest: Mapping[int, int]  # largest weight of every client, in units
+    secret: bool = False  # whether only sums of weights may be revealed
+    # whether weights and changes are rounded towards 0, so that a bound on a client's influence still holds
     inward: bool = False
 
     def integer(self, weight: float) -> int:
-        """A weight in units, at least 1 where there is any, so that sums of weights are not 0.
-
-        Raises:
-            ValueError: where whole numbers are expected and this is none.
-        """
+        """A weight in units, at least 1 unless it is 0; a `ValueError` where a whole number is required."""
         units = weight / self.unit
         if self.unit == 1 and units != round(units):
             raise ValueError(f"weight {weight:g} is no whole number, as weights by samples and equal weights are")
@@ -97,11 +87,7 @@ class IntegerCode:
         return self._positions[submodel]
 
     def weight(self, update: Update) -> int:
-        """A client's weight in units.
-
-        Raises:
-            ValueError: where it is above what the guard bits were made for.
-        """
+        """A client's weight in units; a `ValueError` where it exceeds what the sums have room for."""
         weight, most = self._weights.integer(update.weight), self._weights.largest[update.client]
         if not 0 <= weight <= most:
             raise ValueError(
@@ -112,10 +98,8 @@ class IntegerCode:
     def encode(self, update: Update) -> np.ndarray:
         """A client's integers (int64), one for each of its positions.
 
-        Raises:
-            ValueError: where the update is not about the planned coordinates, or its weight or curvature is out of
-                bounds.
-            OutsideRangeError: where changes are outside the range.
+        Raises `ValueError` where the update has other coordinates than planned, or its weight or curvature is out of
+        bounds, and `OutsideRangeError` where changes are outside the range.
         """
         index = self.contributors.index(update.client)
         if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
@@ -140,13 +124,7 @@ class IntegerCode:
         return curvature
 
     def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
-        """The mean of every coordinate.
-
-        Args:
-            sums: (length) int64.
-            arrived: weights in units of the clients in the sum; where weights are secret, only whose they are counts.
-            uncovered: what becomes of coordinates that nobody sent.
-        """
+        """The mean of every coordinate, from the sums (length) and the weights in units of the clients in them."""
         coordinates, blocks = self.contributors.coordinates, self.contributors.blocks
         per_block = (
             sums[coordinates : coordinates + blocks] if self._weights.secret else self.contributors.sum_over(arrived)

@@ -37,27 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Masking:
-    """How updates are masked.
+    """How updates are masked."""
 
-    Attributes:
-        point: precision of a client's change.
-        outside: what is done with changes outside the range.
-        max_weight: largest weight of a client where weights depend on losses.
-        threshold: share of a round's clients that must stay to the end, in (0.5, 1].
-        model_bound: whether masks cancel only among clients that received the same values.
-        least: fewest clients behind a sum that clients agree to unmask; 1 unmasks any.
-        attempts: how often a damaged message is requested before the client is left out.
-        name: the user's name of the defense, for messages that name an option.
-    """
-
-    point: FixedPoint
-    outside: Outside
-    max_weight: float
-    threshold: float
-    model_bound: bool
-    least: int
-    attempts: int
-    name: str
+    point: FixedPoint  # precision of a client's change
+    outside: Outside  # what is done with changes outside the range
+    max_weight: float  # largest weight of a client where weights depend on losses
+    threshold: float  # share of a round's clients that must stay to the end, in (0.5, 1]
+    model_bound: bool  # whether masks cancel only among clients that received the same values
+    least: int  # fewest clients behind a sum that clients agree to unmask; 1 unmasks any
+    attempts: int  # how often a damaged message is requested before the client is left out
+    name: str  # the user's name of the defense, for messages that name an option
 
     def needed(self, clients: int) -> int:
         """How many of a round's clients must stay to the end, at least 2."""
@@ -201,7 +190,7 @@ class MaskedChannel(Channel):
     def _join(self) -> None:
         """Add up what has arrived on all processes."""
         for rank, (part, clients) in enumerate(gather((self._server.sum, list(self._arrived)))):
-            if rank != self._rank:
+            if rank != self._federation.global_rank:
                 self._server.merge(part, clients)
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
 
@@ -230,16 +219,12 @@ class MaskedChannel(Channel):
 
     def _give_up(self, reason: str) -> None:
         self.given_up = True
-        if self._rank == 0:
+        if self._federation.global_rank == 0:
             warnings.warn(
                 f"round {self._round}: secure aggregation is given up: {reason}. Nothing is unmasked and no client's "
                 "update is used.",
                 stacklevel=2,
             )
-
-    @property
-    def _rank(self) -> int:
-        return self._federation.global_rank
 
 
 def _plain(values: Tensor) -> np.ndarray:

@@ -53,40 +53,25 @@ class SharedScores:
 
 @dataclass(frozen=True)
 class LocalContext:
-    """Everything that local training depends on, shared by the workers.
+    """Everything that local training depends on, shared by the workers."""
 
-    Attributes:
-        prototype: the server's network; local networks are built from it at each width.
-        store: all samples, on the device.
-        common_test: sample ids of the common test set for clients.
-        augment: augmentation of training batches, None for none.
-        seed: the run's seed.
-        needs_received_loss: whether to compute the loss of the received model on the training set.
-        loss_hooks: callbacks' `client_loss`, bound.
-        penalty_hooks: callbacks' `client_penalty`, bound.
-        start_hooks: callbacks' `on_client_start`, bound.
-        end_hooks: callbacks' `on_client_end`, bound.
-        widths: widths a client samples from during its local steps, None for one width.
-        precision: makes the context in which networks run (autocast for mixed precision).
-        trained: names of the parameters that local training moves; None for all of them.
-        shared_scores: scores of received models, one per distinct submodel and round.
-    """
-
-    prototype: ScalableNet
-    store: ImageStore
-    common_test: Tensor
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None
+    prototype: ScalableNet  # the server's network; local networks are built from it at each width
+    store: ImageStore  # all samples, on the device
+    common_test: Tensor  # sample ids of the common test set for clients
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None  # augmentation of training batches, None for none
     local: LocalTraining
     evaluation: Evaluation
     seed: int
-    needs_received_loss: bool
-    loss_hooks: tuple[LossHook, ...]
-    penalty_hooks: tuple[PenaltyHook, ...]
-    start_hooks: tuple[Callable[[ClientModule], None], ...]
-    end_hooks: tuple[Callable[[ClientModule], None], ...]
-    widths: LocalWidths | None
+    needs_received_loss: bool  # whether to compute the loss of the received model on the training set
+    loss_hooks: tuple[LossHook, ...]  # callbacks' `client_loss`, bound
+    penalty_hooks: tuple[PenaltyHook, ...]  # callbacks' `client_penalty`, bound
+    start_hooks: tuple[Callable[[ClientModule], None], ...]  # callbacks' `on_client_start`, bound
+    end_hooks: tuple[Callable[[ClientModule], None], ...]  # callbacks' `on_client_end`, bound
+    widths: LocalWidths | None  # widths a client samples from during its local steps, None for one width
+    # makes the context in which networks run (autocast for mixed precision)
     precision: Callable[[], AbstractContextManager[None]]
-    trained: frozenset[str] | None = None
+    trained: frozenset[str] | None = None  # names of the parameters that local training moves; None for all of them
+    # scores of received models, one per distinct submodel and round
     shared_scores: SharedScores = field(default_factory=SharedScores)
 
     @cached_property
@@ -131,7 +116,7 @@ class ClientTrainer:
         return TrainedClient(task, vector, loss, received_loss, scores, *seconds, client.refusal)
 
     def client_for(self, task: ClientTask) -> ClientModule:
-        """The module of the task's width, holding the received model."""
+        """The module of the task's width, with the received model."""
         client = self.module(task.capacity)
         client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
         client.received, client.index, client.refusal = task.received, task.index, ""
@@ -168,7 +153,7 @@ class ClientTrainer:
         return client.to(context.device)
 
     def batch_ids(self, task: ClientTask) -> tuple[Tensor, ...]:
-        """Sample ids of every local step of the task, on the device."""
+        """Sample ids of every local step of the task."""
         order = torch_generator(self.context.seed, "batches", task.round, task.client)
         batches = list(self.context.local.batches(len(task.train), order, self.context.least_batch))
         ids = task.train[torch.cat(batches)].to(self.context.device)  # one transfer for the whole round

@@ -110,14 +110,7 @@ class WorkerThreads(Executor):
 
 
 def make_executor(kind: ExecutorKind, context: LocalContext, workers: int, obstacles: Sequence[str]) -> Executor:
-    """The executor of the given kind, or the fastest one that fits.
-
-    Args:
-        kind: `auto`, or one by name.
-        context: what training depends on.
-        workers: worker threads.
-        obstacles: why callbacks forbid vectorised execution; empty where they do not.
-    """
+    """The executor of the given kind; `auto` chooses the fastest one without `obstacles` to vectorised execution."""
     from app.federation.execution.vectorised import Vectorised
 
     reasons = [*obstacles, *_local_obstacles(context)]

@@ -94,13 +94,10 @@ class RecordedStep:
     def __call__(
         self, values: Mapping[str, Tensor], constants: Mapping[str, Tensor], images: Tensor, labels: Tensor
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """Loss of every client, and its gradient with respect to the client's own values (None for those not used).
+        """Loss of every client, and its gradient with respect to the client's own values (None for unused ones).
 
-        Args:
-            values: (clients, ...) parameters by name.
-            constants: (clients, ...) what else the objective reads, by name.
-            images: (clients, batch, ...).
-            labels: (clients, batch).
+        All arguments have the clients along the first axis: parameters and other inputs of the objective by name,
+        images and labels (clients, batch, ...).
         """
         given = (list(values.values()), list(constants.values()), images, labels)
         step = self._step(tuple(values), tuple(constants))

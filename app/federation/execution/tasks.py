@@ -12,31 +12,20 @@ from app.federation.evaluation import Score
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's work in one round.
-
-    Attributes:
-        round: 0-based round.
-        capacity: width rate of the submodel, in (0, 1].
-        received: the flat vector of the client's submodel, as received.
-        key: clients with equal keys received the same vector (None: unlike any other).
-        lr: learning rate of the round.
-        train: sample ids of the training set.
-        test: sample ids of the client's own test set.
-        evaluate: whether to evaluate the received and the trained model.
-        owned: whether the client has samples of each class (bool, classes), where logits are masked; else None.
-        index: coordinates of the server's vector that `received` holds; None for a model that belongs to no server.
-    """
+    """One client's work in one round."""
 
     client: int
-    round: int
-    capacity: float
-    received: Tensor
-    key: Hashable | None
+    round: int  # 0-based
+    capacity: float  # width rate of the submodel, in (0, 1]
+    received: Tensor  # the flat vector of the client's submodel, as received
+    key: Hashable | None  # clients with equal keys received the same vector (None: unlike any other)
     lr: float
-    train: Tensor
-    test: Tensor
-    evaluate: bool
+    train: Tensor  # sample ids of the training set
+    test: Tensor  # sample ids of the client's own test set
+    evaluate: bool  # whether to evaluate the received and the trained model
+    # whether the client has samples of each class (bool, classes), where logits are masked; else None
     owned: Tensor | None = None
+    # coordinates of the server's vector that `received` holds; None for a model that belongs to no server
     index: Tensor | None = None
 
 
@@ -52,23 +41,13 @@ class ClientScores:
 
 @dataclass(frozen=True)
 class TrainedClient:
-    """The result of a task.
-
-    Attributes:
-        vector: flat vector after local training.
-        loss: mean training loss over the local steps.
-        received_loss: loss of the received model on the training set, NaN unless needed.
-        scores: evaluation, empty unless requested.
-        train_seconds: seconds spent in local training by this worker.
-        evaluate_seconds: seconds spent in evaluation by this worker.
-        refusal: why the client did not train; empty where it did.
-    """
+    """The result of a task."""
 
     task: ClientTask
-    vector: Tensor
-    loss: float
-    received_loss: float
-    scores: ClientScores
-    train_seconds: float
-    evaluate_seconds: float
-    refusal: str = ""
+    vector: Tensor  # flat vector after local training
+    loss: float  # mean training loss over the local steps
+    received_loss: float  # loss of the received model on the training set, NaN unless needed
+    scores: ClientScores  # evaluation, empty unless requested
+    train_seconds: float  # seconds spent in local training by this worker
+    evaluate_seconds: float  # seconds spent in evaluation by this worker
+    refusal: str = ""  # why the client did not train; empty where it did

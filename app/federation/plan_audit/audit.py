@@ -22,27 +22,19 @@ class LayerAudit:
     """Contributors of one layer's coordinates: weights, biases and buffers together.
 
     A pair is one coordinate in one round. The contributors of a pair are the clients that train the coordinate in that
-    round.
-
-    Attributes:
-        name: dotted name of the layer; "total" for all layers together.
-        coordinates: coordinates that are sent to the server at all.
-        rounds: number of rounds, at least 1.
-        contributors: entry n is the number of pairs with n contributors; up to the largest n that occurs.
-        differences: entry n is the number of pairs, from the second round on, whose contributors differ by n clients
-            (joining plus leaving) from those of the round before; up to the largest n that occurs.
-        covered: coordinates that at least one client trains in at least one round.
-        alone: clients that are the only contributor of some pair, or one of fewer than `k`, ascending.
-        exposed: clients whose joining or leaving is the only change of some pair, or one of fewer than `k`, ascending.
+    round. Numbers of contributors are 0 for a layer without coordinates.
     """
 
-    name: str
-    coordinates: int
+    name: str  # dotted name of the layer; "total" for all layers together
+    coordinates: int  # coordinates that are sent to the server at all
     rounds: int
-    contributors: tuple[int, ...]
+    contributors: tuple[int, ...]  # entry n is the number of pairs with n contributors; up to the largest n that occurs
+    # entry n is the number of pairs, from the second round on, whose contributors differ by n clients (joining plus
+    # leaving) from those of the round before; up to the largest n that occurs
     differences: tuple[int, ...]
-    covered: int
-    alone: tuple[int, ...]
+    covered: int  # coordinates that at least one client trains in at least one round
+    alone: tuple[int, ...]  # clients that are the only contributor of some pair, or one of fewer than `k`, ascending
+    # clients whose joining or leaving is the only change of some pair, or one of fewer than `k`, ascending
     exposed: tuple[int, ...]
 
     @property
@@ -51,7 +43,6 @@ class LayerAudit:
 
     @property
     def nobody(self) -> int:
-        """Pairs without any contributor."""
         return sum(self.contributors[:1])
 
     @property
@@ -60,12 +51,10 @@ class LayerAudit:
 
     @property
     def changed(self) -> int:
-        """Pairs whose contributors are not those of the round before."""
         return sum(self.differences[1:])
 
     @property
     def changed_by_one(self) -> int:
-        """Pairs whose contributors differ by exactly one client from those of the round before."""
         return self.changes_below(2)
 
     @property
@@ -85,17 +74,14 @@ class LayerAudit:
 
     @property
     def fewest(self) -> int:
-        """Fewest contributors of a pair; 0 without coordinates."""
         return self._contributors_at(0)
 
     @property
     def median(self) -> float:
-        """Median number of contributors of the pairs; 0 without coordinates."""
         return (self._contributors_at((self.pairs - 1) // 2) + self._contributors_at(self.pairs // 2)) / 2
 
     @property
     def most(self) -> int:
-        """Most contributors of a pair; 0 without coordinates."""
         return max(0, len(self.contributors) - 1)
 
     def below(self, k: int) -> int:
@@ -114,15 +100,10 @@ class LayerAudit:
 
 @dataclass(frozen=True)
 class PlanAudit:
-    """Contributors of all coordinates over consecutive rounds.
+    """Contributors of all coordinates over consecutive rounds."""
 
-    Attributes:
-        rounds: the rounds, 0-based.
-        layers: one entry per layer, in the order of the network.
-    """
-
-    rounds: range
-    layers: tuple[LayerAudit, ...]
+    rounds: range  # the rounds, 0-based
+    layers: tuple[LayerAudit, ...]  # one entry per layer, in the order of the network
 
     @property
     def total(self) -> LayerAudit:

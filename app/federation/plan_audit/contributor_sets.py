@@ -122,16 +122,13 @@ class LayerTally:
 
     @property
     def covered(self) -> int:
-        """Coordinates that had a contributor in some round."""
         return sum(int(covered.sum()) for covered in self._covered)
 
     def add(self, now: np.ndarray, before: np.ndarray | None, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
         """Count a round; yields every block with its coordinates' numbers of contributors, and must be exhausted.
 
-        Args:
-            now: (words, coordinates of the server's vector) contributor sets of the round.
-            before: those of the previous round, of the same shape; None in the first round.
-            register: the clients' bits.
+        `now` and `before` are the contributor sets (words, coordinates of the server's vector) of this and the previous
+        round.
         """
         for block, covered in zip(self._blocks, self._covered, strict=True):
             sets = now[:, block.coordinates]

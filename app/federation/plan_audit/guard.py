@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
 from tqdm import tqdm
 
 from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.checks import weighs_by_loss
-from app.federation.plan_audit.audit import PlanAudit, audit
+from app.federation.plan_audit.audit import audit
 from app.federation.private_coordinates import UploadedRound, uploaded_coordinates, uploaded_indices, uploaded_rounds
 
 if TYPE_CHECKING:
@@ -52,25 +51,18 @@ _ACCEPT = "accept it with --defenses.NAME.allow_singletons true, which is record
 
 @dataclass(frozen=True)
 class GuardFinding:
-    """Sums of a plan that would reveal single clients' updates.
+    """Sums of a plan that would reveal single clients' updates."""
 
-    Attributes:
-        kind: `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of
-            secret `weights` in one round whose contributors differ by few.
-        layer: dotted name; empty for weights.
-        coordinates: number of such sums, over all coordinates and rounds, where equal ones in consecutive rounds count
-            once; number of pairs of sums for weights.
-        of: number of all sums (or pairs).
-        k: fewer than this many clients count as few.
-        clients: clients that would be revealed, ascending.
-    """
-
+    # `few` contributors to a sum, a `change` of the contributors from one round to the next by few, or sums of secret
+    # `weights` in one round whose contributors differ by few
     kind: Kind
-    layer: str
+    layer: str  # dotted name; empty for weights
+    # number of such sums, over all coordinates and rounds, where equal ones in consecutive rounds count once; number of
+    # pairs of sums for weights
     coordinates: int
-    of: int
-    k: int
-    clients: tuple[int, ...]
+    of: int  # number of all sums (or pairs)
+    k: int  # fewer than this many clients count as few
+    clients: tuple[int, ...]  # clients that would be revealed, ascending
 
     def __str__(self) -> str:
         who = f"client{'s' if len(self.clients) > 1 else ''} {_listed(self.clients)}"
@@ -91,9 +83,13 @@ def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
     """
     rounds = uploaded_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
-    found = audit(_changing(bar), federation.space, uploaded_coordinates(federation), k=k)
+    layers = audit(_changing(bar), federation.space, uploaded_coordinates(federation), k=k).layers
+    few = [GuardFinding("few", layer.name, layer.below(k), layer.pairs, k, layer.alone) for layer in layers]
+    changes = [
+        GuardFinding("change", layer.name, layer.changes_below(k), layer.pairs, k, layer.exposed) for layer in layers
+    ]
     weights = _weights(federation, k) if weighs_by_loss(federation) else ()
-    return [*_few(found, k), *_changes(found, k), *weights]
+    return [finding for finding in (*few, *changes, *weights) if finding.coordinates]
 
 
 def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[Problem]:
@@ -118,8 +114,7 @@ def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
             near = sum(one ^ frozenset(few) in sets for one in sets) // 2  # both ways round
             seen += near
             clients |= set(few) if near else set()
-    if seen:
-        yield GuardFinding("weights", "", seen, pairs, k, tuple(sorted(clients)))
+    yield GuardFinding("weights", "", seen, pairs, k, tuple(sorted(clients)))
 
 
 def _sets(contributors: Contributors) -> set[frozenset[int]]:
@@ -131,39 +126,17 @@ def _sets(contributors: Contributors) -> set[frozenset[int]]:
     return set(map(frozenset, members))
 
 
-class _Renumbered:
-    """A round of the plan under another number."""
-
-    def __init__(self, uploaded: UploadedRound, number: int) -> None:
-        self._sent, self.round = uploaded, number
-        self.participants, self.plan = uploaded.participants, uploaded.plan
-
-    def index(self, client: int) -> Tensor:
-        return self._sent.index(client)
-
-
-def _changing(rounds: Iterable[UploadedRound]) -> Iterator[_Renumbered]:
-    """Rounds that differ from the previous one: equal ones have the same sums, and no change."""
+def _changing(rounds: Iterable[UploadedRound]) -> Iterator[UploadedRound]:
+    """Rounds that differ from the previous one, renumbered: equal ones have the same sums, and no change."""
     before: Hashable = None
     number = 0
     for uploaded in rounds:
         now = tuple((client, uploaded.plan.key(client)) for client in sorted(uploaded.participants))
         if now != before:
-            yield _Renumbered(uploaded, number)
+            uploaded.round = number
+            yield uploaded
             number += 1
         before = now
-
-
-def _few(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
-    for layer in found.layers:
-        if coordinates := layer.below(k):
-            yield GuardFinding("few", layer.name, coordinates, layer.pairs, k, layer.alone)
-
-
-def _changes(found: PlanAudit, k: int) -> Iterator[GuardFinding]:
-    for layer in found.layers:
-        if coordinates := layer.changes_below(k):
-            yield GuardFinding("change", layer.name, coordinates, layer.pairs, k, layer.exposed)
 
 
 def _whom(findings: list[GuardFinding]) -> str:

@@ -6,13 +6,4 @@ from app.federation.submodels.fjord import FjORD
 from app.federation.submodels.integration import PRESETS, ChannelSubset
 from app.federation.submodels.prefix import Prefix
 
-__all__ = [
-    "PRESETS",
-    "FedRolex",
-    "FjORD",
-    "ChannelSubset",
-    "LocalWidths",
-    "Prefix",
-    "ClientRound",
-    "SubmodelMethod",
-]
+__all__ = ["PRESETS", "FedRolex", "FjORD", "ChannelSubset", "LocalWidths", "Prefix", "ClientRound", "SubmodelMethod"]

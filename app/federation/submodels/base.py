@@ -15,36 +15,23 @@ from app.models.base import scaled_width
 
 @dataclass(frozen=True)
 class ClientRound:
-    """One client in one round: everything that its submodel may depend on.
+    """One client in one round: everything that its submodel may depend on."""
 
-    Attributes:
-        round: 0-based round.
-        client: client id.
-        capacity: width rate that the client can afford, in (0, 1].
-        clients: number of clients in the federation.
-        seed: the run's seed.
-    """
-
-    round: int
+    round: int  # 0-based
     client: int
-    capacity: float
-    clients: int
+    capacity: float  # width rate that the client can afford, in (0, 1]
+    clients: int  # number of clients in the federation
     seed: int
 
 
 @dataclass(frozen=True)
 class LocalWidths:
-    """The widths of a client that changes its width from one local step to the next (FjORD).
+    """The widths of a client that changes its width from one local step to the next (FjORD)."""
 
-    Attributes:
-        levels: width rates to sample from, in (0, 1]; those above the client's capacity are left out.
-        distillation: weight in [0, 1] of the widest network's output as the target of the sampled one; 0 = labels only.
-        temperature: softens both outputs in the distillation, above 0.
-    """
-
-    levels: tuple[float, ...]
+    levels: tuple[float, ...]  # width rates to sample from, in (0, 1]; those above the client's capacity are left out
+    # weight in [0, 1] of the widest network's output as the target of the sampled one; 0 = labels only
     distillation: float
-    temperature: float
+    temperature: float  # softens both outputs in the distillation, above 0
 
     def affordable(self, capacity: float) -> tuple[float, ...]:
         """The levels a client can sample, widest first, its own capacity included."""

@@ -125,13 +125,7 @@ class OrderedDropout:
         return functional_call(narrow, self._prefix(narrow), (images,))
 
     def distilled(self, drawn: Tensor, widest: Tensor, supervised: Tensor) -> Tensor:
-        """Loss of the sampled width: part labels, part the output of the widest network as a fixed target.
-
-        Args:
-            drawn: logits of the sampled width.
-            widest: logits of the client's whole network.
-            supervised: loss of the sampled width on the labels.
-        """
+        """Loss of the sampled width: part `supervised`, part the output of the `widest` network as a fixed target."""
         weight, temperature = self._widths.distillation, self._widths.temperature
         target = softmax(widest.detach() / temperature, dim=1)
         distance = kl_div(log_softmax(drawn / temperature, dim=1), target, reduction="batchmean")

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import PRESETS, ChannelSubset, ClientRound, FedRolex, FjORD, Prefix, SubmodelMethod
-from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, ScalableNet, scaled_width
+from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18, ScalableNet
+from app.models.base import scaled_width
 
 METHODS: dict[str, SubmodelMethod] = {
     **{code: ChannelSubset.preset(code) for code in PRESETS},
