@@ -44,7 +44,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         """The next flat vector: `move` on the parameters, the plain mean on the buffers."""
         if closure is not None:
             closure()
-        if aggregate.updates == 0:  # nobody sent anything: momentum must not move the model, nor q-FFL divide by zero
+        if aggregate.updates == 0:  # no update: momentum must not move the model, nor q-FFL divide by zero
             return aggregate.mean.to(theta.dtype)
         state = self.state[self.param_groups[0]["params"][0]]
         precise = {name: value.to(aggregate.mean.dtype) for name, value in state.items()}

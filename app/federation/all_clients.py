@@ -201,7 +201,6 @@ class Newcomers:
             )
 
     def chosen(self, clients: int, seed: int) -> frozenset[int]:
-        """Ids of the newcomers."""
         return frozenset(numpy_generator(seed, "newcomers").permutation(clients)[: self.clients].tolist())
 
 

@@ -44,9 +44,9 @@ class Capacities:
     redraw: bool = False
 
     @staticmethod
-    def of(given: Capacities | Sequence[float] | None) -> Capacities:
+    def of(settings: Capacities | Sequence[float] | None) -> Capacities:
         """The settings themselves, or those that a plain list of rates stands for."""
-        return given if isinstance(given, Capacities) else Capacities(rates=list(given) if given else None)
+        return settings if isinstance(settings, Capacities) else Capacities(rates=list(settings) if settings else None)
 
     def problems(self, clients: int) -> Iterator[Problem]:
         ways = [name for name in ("large", "levels", "rates") if getattr(self, name) is not None]
@@ -134,7 +134,6 @@ class Capacities:
         return self.rates or [1.0], self.shares
 
     def _order(self, sizes: Sequence[int], seed: int, in_order: bool) -> list[int]:
-        """Clients from widest to narrowest."""
         clients = list(range(len(sizes)))
         if self.widest == "draw":
             return torch.randperm(len(sizes), generator=torch_generator(seed, "capacities")).tolist()
@@ -155,5 +154,5 @@ def _dealt(rates: Sequence[float], shares: Sequence[float], clients: int) -> lis
 def _parse(levels: str) -> list[tuple[str, float]]:
     """Levels with their shares; empty where the text cannot be read."""
     parts = [re.fullmatch(r"([a-e])(\d+)", part) for part in levels.split("-")]
-    found = [(match[1], float(match[2])) for match in parts if match]
-    return found if len(found) == len(parts) and all(share > 0 for _, share in found) else []
+    pairs = [(match[1], float(match[2])) for match in parts if match]
+    return pairs if len(pairs) == len(parts) and all(share > 0 for _, share in pairs) else []

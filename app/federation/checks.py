@@ -141,8 +141,8 @@ def warn_of_defenses(federation: FederatedModule) -> None:
 
 def composition_notes(federation: FederatedModule) -> list[str]:
     """Remarks on combinations of defenses that are sound but worth knowing, and on those warned of."""
-    found = [clash for clash in _clashes(federation) if clash.rule.severity != "error"]
-    return [f"{clash.problem.cause}: {clash.problem.consequence}" for clash in found]
+    remarks = [clash for clash in _clashes(federation) if clash.rule.severity != "error"]
+    return [f"{clash.problem.cause}: {clash.problem.consequence}" for clash in remarks]
 
 
 def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
@@ -161,7 +161,6 @@ def _callbacks(federation: FederatedModule) -> Iterator[Component]:
 
 
 def _settings(federation: FederatedModule) -> Iterator[Component]:
-    """Traits of the federation's own settings."""
     fixed = federation.participation < 1 and federation.sampling == "fixed"
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),

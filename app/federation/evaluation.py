@@ -63,7 +63,6 @@ class Evaluation:
         return round_ + 1 == rounds or (self.everyone > 0 and (round_ + 1) % self.everyone == 0)
 
     def due(self, round_: int, rounds: int) -> bool:
-        """Whether clients are evaluated in this (0-based) round."""
         return self.clients and ((round_ + 1) % self.every == 0 or round_ + 1 == rounds)
 
 

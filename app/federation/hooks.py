@@ -147,7 +147,6 @@ class RoundHooks:
         self.callbacks = federated_callbacks(trainer)
 
     def call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of the main thread on every callback."""
         for callback in self.callbacks:
             getattr(callback, hook)(self._trainer, self._federation, *arguments)
 

@@ -98,7 +98,6 @@ class LocalTraining:
                     return
 
     def steps_per_epoch(self, samples: int, least: int = 1) -> int:
-        """Batches of one pass over `samples` samples."""
         full, rest = divmod(samples, self.batch_size)
         return full + (rest >= least if full else rest > 0)
 

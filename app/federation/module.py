@@ -29,7 +29,7 @@ from app.federation.execution.executors import Executor, ExecutorKind, available
 from app.federation.hooks import RoundHooks
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
-from app.federation.plan import NOBODY, BlockLoader, ClientPool, ClientSampling, Plan
+from app.federation.plan import NO_CLIENT, BlockLoader, ClientPool, ClientSampling, Plan
 from app.federation.private_coordinates import LabelRows, PersonalCoordinates
 from app.federation.reports import PhaseClock, RoundReport
 from app.federation.round import Round
@@ -198,7 +198,7 @@ class FederatedModule(LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Train a block of clients and pass their updates to the channel; after the last block, aggregate."""
-        clients = [client for client in batch.tolist() if client != NOBODY and not self.hooks.withdrawn(client)]
+        clients = [client for client in batch.tolist() if client != NO_CLIENT and not self.hooks.withdrawn(client)]
         results = self.executor.run(self._round.task(client) for client in clients)
         while True:
             with self.clock.phase("clients"):
@@ -239,7 +239,7 @@ class FederatedModule(LightningModule):
     # ---- the server's evaluation -----------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        self.data.to(self.device)  # already there unless somebody validates without fitting
+        self.data.to(self.device)  # already there, except when validating without fitting
         self._server.start()
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:

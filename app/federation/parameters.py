@@ -38,7 +38,6 @@ class Block:
 
     @property
     def coordinates(self) -> slice:
-        """Where the block lies in the flat vector."""
         return slice(self.start, self.start + self.size)
 
 
@@ -73,11 +72,9 @@ class ParameterSpace:
         self.axes = _axes(self.blocks)
 
     def read(self, net: nn.Module) -> Tensor:
-        """Flat copy of the network's parameters and buffers."""
         return FlatNet(self, net).read()
 
     def write(self, net: nn.Module, vector: Tensor) -> None:
-        """Copy `vector` into the network."""
         FlatNet(self, net).write(vector)
 
     def index(self, outputs: ChannelChoice, inputs: ChannelChoice | None = None) -> Tensor:
@@ -92,15 +89,15 @@ class ParameterSpace:
         """Mask (bool, size) of the coordinates whose block name matches one of the shell-style patterns."""
         mask = torch.zeros(self.size, dtype=torch.bool)
         for pattern in patterns:
-            found = [block for block in self.blocks if fnmatch(block.name, pattern)]
-            if not found:
+            blocks = [block for block in self.blocks if fnmatch(block.name, pattern)]
+            if not blocks:
                 names = ", ".join(block.name for block in self.blocks[:6])
                 raise UserError.of(
                     f"no parameter matches {pattern!r}",
                     "nothing would be kept on the clients although the configuration asks for it",
                     f"use a shell-style pattern over the parameter names ({names}, ...)",
                 )
-            for block in found:
+            for block in blocks:
                 mask[block.coordinates] = True
         return mask
 

@@ -13,7 +13,7 @@ from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, SubmodelMethod
 from app.seeding import torch_generator
 
-NOBODY = -1
+NO_CLIENT = -1
 """Client id that pads the lists of ranks with fewer clients, so that all ranks make the same number of steps."""
 
 
@@ -54,7 +54,6 @@ class ClientPool:
 
     @property
     def most(self) -> int:
-        """Most participants that a round can have."""
         clients = len(self.present)
         return clients if self.sampling == "poisson" else max(1, round(self.participation * clients))
 
@@ -110,7 +109,7 @@ class Plan:
         """Clients that one of several processes trains, padded with NOBODY to the length of the longest share."""
         longest = -(-self.client_pool.most // ranks)
         mine = self.participants[rank::ranks]
-        return mine + (NOBODY,) * (longest - len(mine))
+        return mine + (NO_CLIENT,) * (longest - len(mine))
 
 
 class BlockLoader:

@@ -33,7 +33,6 @@ class ClientReport:
 
     @classmethod
     def of(cls, trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
-        """Report of one client's task."""
         task, scores = trained.task, trained.scores
         return cls(
             client=task.client,

@@ -1,4 +1,4 @@
-"""One round: what the server sends, what comes back, and what becomes of it."""
+"""One round on the server: tasks for the clients, their updates, and the aggregate."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Round:
         """Process one client's result: drop it where it was refused or is not finite, else defend and upload it."""
         size = None
         if trained.refusal:
-            pass  # all refusals are told at the end of the round
+            pass  # refusals are reported at the end of the round
         elif not (math.isfinite(trained.loss) and _is_finite(trained.vector)):
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
         else:
@@ -115,7 +115,7 @@ class Round:
             return None
         with federation.clock.phase("channel"):
             message = federation.channel.send(update)
-        if message is None:  # the channel has told why
+        if message is None:  # the channel has warned of the reason
             return None
         federation.hooks.call("on_message", message)
         return message.size

@@ -63,12 +63,12 @@ class Transcript:
 
     def coordinates(self, round_: int) -> dict[int, Tensor | None]:
         """Coordinates of every upload of a round, by client, as in the public plan; None for the whole network."""
-        found: dict[int, Tensor | None] = {}
+        indices: dict[int, Tensor | None] = {}
         for path in sorted(self._round(round_).glob("client-*.npz")):
             with np.load(path, allow_pickle=False) as arrays:
                 index = torch.from_numpy(arrays["index"]).long() if "index" in arrays.files else None
-            found[int(path.name.partition(".")[0].removeprefix("client-"))] = index
-        return found
+            indices[int(path.name.partition(".")[0].removeprefix("client-"))] = index
+        return indices
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
         """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""
@@ -93,7 +93,6 @@ class Transcript:
         _save(self._folder / "released.npz", theta=theta)
 
     def forget(self, round_: int) -> None:
-        """Delete a round."""
         shutil.rmtree(self._round(round_), ignore_errors=True)
 
     def server_view(self) -> ServerView:
@@ -116,7 +115,6 @@ class ExternalView:
         self._folder = folder
 
     def released(self) -> Tensor:
-        """The flat vector of the final model."""
         return _load(self._folder / "released.npz")["theta"]
 
 
@@ -163,7 +161,6 @@ class ServerView(ClientView):
             )
 
     def uploads(self, round_: int) -> list[Upload]:
-        """Uploads of a round, by client."""
         folder = self._round(round_)
         if not folder.is_dir():
             raise _missing(folder)

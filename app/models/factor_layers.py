@@ -219,7 +219,6 @@ class FactorConv2d(FactorLayer):
         return functional.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation)
 
     def _pixels(self, x: Tensor) -> int:
-        """Pixels of the output map."""
         sides = zip(x.shape[2:], self.kernel_shape[1:], self.stride, self.dilation, self._margins(), strict=True)
         return math.prod(
             (side + margin - dilated * (kernel - 1) - 1) // stride + 1
@@ -248,8 +247,8 @@ def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dic
 
     parameters = dict(bare.named_parameters())
     detached = {name: parameter.detach() for name, parameter in parameters.items()}
-    found = vmap(grad(weighed), in_dims=(None, 0, 0))(detached, x, gradient)
-    return {parameter: found[name] for name, parameter in parameters.items()}
+    gradients = vmap(grad(weighed), in_dims=(None, 0, 0))(detached, x, gradient)
+    return {parameter: gradients[name] for name, parameter in parameters.items()}
 
 
 class _Bare(nn.Module):

@@ -97,10 +97,10 @@ def _name_problems(key: str, layers: Mapping[str, nn.Module], able: list[str], l
         return []
     near = get_close_matches(key, able, n=1, cutoff=0.0)
     remedy = f"use {near[0]!r} in --model.net.factors ({listed})" if near else f"use another --model.net.net ({listed})"
-    found = [name for name in layers if name and fnmatchcase(name, key)]
-    if not found:
+    unfit = [name for name in layers if name and fnmatchcase(name, key)]
+    if not unfit:
         return [Problem(f"factors names {key!r}, which is no layer of the network", "it cannot be factorised", remedy)]
-    cause = f"factors names {key!r}, which is {obstacle(layers[found[0]])}"
+    cause = f"factors names {key!r}, which is {obstacle(layers[unfit[0]])}"
     return [Problem(cause, "only linear layers and plain convolutions have a weight to factorise", remedy)]
 
 

@@ -125,7 +125,7 @@ class EncryptedChannel(Channel):
     @property
     @abstractmethod
     def _public(self) -> PublicKey:
-        """The key that everybody knows."""
+        """The public key of the round's ciphertexts."""
 
     def _start(self) -> None:
         """Make the keys, before the first round."""

@@ -169,22 +169,18 @@ def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: floa
 
 def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
     """Problems of the settings that the masked and the encrypted channel share."""
-    yield from _point_problems(defense, point)
-    if not max_weight > 0:
-        remedy = "set --defenses.NAME.max_weight above 0"
-        yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
-    if attempts < 1:
-        remedy = "set --defenses.NAME.attempts to 1 or more"
-        yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
-
-
-def _point_problems(defense: str, point: FixedPoint) -> Iterator[Problem]:
     if not 8 <= point.bits <= 32:
         consequence = "sums would be useless" if point.bits < 8 else "more digits than a float has would be sent"
         yield Problem(f"bits of {defense} is {point.bits}", consequence, "set --defenses.NAME.bits between 8 and 32")
     if not 0 < point.range < float("inf"):
         remedy = "set --defenses.NAME.range above 0"
         yield Problem(f"range of {defense} is {point.range}", "no change of a parameter would fit", remedy)
+    if not max_weight > 0:
+        remedy = "set --defenses.NAME.max_weight above 0"
+        yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
+    if attempts < 1:
+        remedy = "set --defenses.NAME.attempts to 1 or more"
+        yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
 
 
 def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: str) -> np.ndarray:
@@ -204,8 +200,8 @@ def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: s
 
 def warn_of_failures(failures: Iterable[DeliveryFailure]) -> None:
     """Warn of messages that were damaged or lost."""
-    for told in dict.fromkeys(map(str, failures)):
-        warnings.warn(told, stacklevel=2)
+    for failure in dict.fromkeys(map(str, failures)):
+        warnings.warn(failure, stacklevel=2)
 
 
 def _outside(error: OutsideRangeError, update: Update, space: ParameterSpace, defense: str) -> UserError:

@@ -28,7 +28,7 @@ from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
 from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
 from app.federation.execution.distributed import from_first, gather
-from app.federation.plan import NOBODY, Plan
+from app.federation.plan import NO_CLIENT, Plan
 from app.federation.private_coordinates import uploaded_indices
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ class MaskedChannel(Channel):
     def end(self) -> None:
         self._clients, self._identities = {}, {}
 
-    # ---- before local training -------------------------------------------------------------------------------------
-
     def open(self, plan: Plan, theta: Tensor) -> None:
         settings = self._settings
         self._contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
@@ -105,7 +103,7 @@ class MaskedChannel(Channel):
         self._session = from_first(new_session())
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
         identities = {
-            client: self._identities.setdefault(client, SigningKey(client)) for client in mine if client != NOBODY
+            client: self._identities.setdefault(client, SigningKey(client)) for client in mine if client != NO_CLIENT
         }
         registry = KeyRegistry()
         for part in gather({client: identity.public for client, identity in identities.items()}):
@@ -126,9 +124,9 @@ class MaskedChannel(Channel):
         shares = [share for one in self._clients.values() for share in one.share_secrets(roster)]
         relayed = self._server.relay_shares(self._exchange(shares))
         refused = [error for client, one in self._clients.items() for error in one.receive_shares(relayed[client])]
-        told = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]
-        self._server.exclude(client for client, _ in told)
-        for text in dict.fromkeys(text for _, text in told):
+        refusals = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]
+        self._server.exclude(client for client, _ in refusals)
+        for text in dict.fromkeys(text for _, text in refusals):
             warnings.warn(f"round {self._round}: {text}", stacklevel=2)
         peers = self._server.masking_clients
         self._require(peers, "shared their secrets")
@@ -147,8 +145,6 @@ class MaskedChannel(Channel):
         self.protocol_bytes += sum(message.size for message in arrived)
         warn_of_failures(self._delivery.take_failures())
         return arrived
-
-    # ---- during local training -------------------------------------------------------------------------------------
 
     def send(self, update: Update) -> Message | None:
         client = self._clients.get(update.client)
@@ -171,8 +167,6 @@ class MaskedChannel(Channel):
         index = self._contributors.index(update.client)
         digests = BlockDigests(self._contributors, index, _plain(update.received))
         return lambda other: digests.binding(update.client, other)
-
-    # ---- after local training --------------------------------------------------------------------------------------
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         counted = gather((self._code.clipped, self._code.coded))

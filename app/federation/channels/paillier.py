@@ -19,7 +19,7 @@ from app.crypto.paillier.sums import EncryptedSum, from_bytes, to_bytes
 from app.federation.channels.encrypted import OVERHEAD, EncryptedChannel, Encryption
 from app.federation.channels.integer_code import warn_of_failures
 from app.federation.execution.distributed import from_first, gather
-from app.federation.plan import NOBODY, Plan
+from app.federation.plan import NO_CLIENT, Plan
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -65,7 +65,7 @@ class PaillierChannel(EncryptedChannel):
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
         registry = KeyRegistry()
         for client in mine:
-            if client != NOBODY:
+            if client != NO_CLIENT:
                 registry.enrol(client, self._identities.setdefault(client, SigningKey(client)).public)
         self._delivery = MessageDelivery(registry, self._transport, self._settings.attempts)
         self._sum = EncryptedSum(self._public)
@@ -118,8 +118,8 @@ class PaillierChannel(EncryptedChannel):
         """Decrypt the sum and check that every ciphertext has the expected number of contributors."""
         numbers = np.array(total.positions, dtype=np.int64)
         try:
-            found = decrypt(private, total.ciphertexts, self._settings.threads, self._settings.progress)
-            opened = self._packing.unpack(found.plaintexts, len(numbers) * self._packing.slots)
+            decrypted = decrypt(private, total.ciphertexts, self._settings.threads, self._settings.progress)
+            opened = self._packing.unpack(decrypted.plaintexts, len(numbers) * self._packing.slots)
             wrong = int((opened.contributors != [expected[number] for number in numbers.tolist()]).sum())
         except CorruptedError as error:
             wrong = len(error.positions)
@@ -132,7 +132,7 @@ class PaillierChannel(EncryptedChannel):
                 stacklevel=2,
             )
             return None
-        self.work.decrypt, self.work.summed = found.seconds, len(found.plaintexts)
+        self.work.decrypt, self.work.summed = decrypted.seconds, len(decrypted.plaintexts)
         return self._slots.collect(numbers, opened.values)
 
 

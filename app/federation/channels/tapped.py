@@ -1,4 +1,4 @@
-"""A channel whose results somebody else hears, too: what a server that does not keep to the protocol listens with."""
+"""A channel that also passes every aggregate to a listener, as a malicious server does."""
 
 from __future__ import annotations
 

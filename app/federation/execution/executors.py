@@ -50,7 +50,6 @@ class Executor(ABC):
         return map(function, items)
 
     def close(self) -> None:
-        """Release resources; by default there are none."""
         return
 
 

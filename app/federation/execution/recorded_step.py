@@ -99,19 +99,19 @@ class RecordedStep:
         All arguments have the clients along the first axis: parameters and other inputs of the objective by name,
         images and labels (clients, batch, ...).
         """
-        given = (list(values.values()), list(constants.values()), images, labels)
+        arguments = (list(values.values()), list(constants.values()), images, labels)
         step = self._step(tuple(values), tuple(constants))
         shape = (images.shape, images.dtype, tuple(values), tuple(constants))
         self._seen[shape] += 1
         if not self._record or self._seen[shape] < WORTHWHILE:
-            return step(*given)
+            return step(*arguments)
         if shape not in self._recordings:
-            recording = make_fx(step)(*given)
+            recording = make_fx(step)(*arguments)
             recording.graph.eliminate_dead_code()
             recording.recompile()
             self._recordings[shape] = recording
         with torch.no_grad():
-            return self._recordings[shape](*given)
+            return self._recordings[shape](*arguments)
 
     def _step(self, names: tuple[str, ...], constant_names: tuple[str, ...]) -> _Recording:
         def step(

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what comes of it."""
+"""The task of training one client, and its result."""
 
 from __future__ import annotations
 

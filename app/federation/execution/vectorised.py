@@ -145,8 +145,8 @@ class ClientStack:
         gradient_sums: list[Tensor | None] = [None for _ in self._moving]
         for clients in lengths.values():
             chosen = torch.tensor(clients, device=self._total.device)
-            found, gradients = self._of(step, clients, chosen)
-            losses[chosen] = found.to(losses.dtype)
+            block_losses, gradients = self._of(step, clients, chosen)
+            losses[chosen] = block_losses.to(losses.dtype)
             gradient_sums = [
                 _put(total, gradient, chosen, value)
                 for total, gradient, value in zip(gradient_sums, gradients, self._moving.values(), strict=True)

@@ -1,4 +1,4 @@
-"""How many clients stand behind every coordinate of a plan, and how that changes: what secure aggregation can hide.
+"""Number of contributing clients of every coordinate of a plan, and its changes: what secure aggregation can hide.
 
 A pure function of the plan. A sum over a single client is that client's update; two sums over sets that differ by a
 single client narrow that client's update down.
@@ -64,12 +64,12 @@ class LayerAudit:
 
     @property
     def trained(self) -> float:
-        """Share of the coordinates that somebody trains in an average round, in [0, 1]; NaN without coordinates."""
+        """Share of the coordinates that are trained in an average round, in [0, 1]; NaN without coordinates."""
         return 1 - self.nobody / self.pairs if self.pairs else float("nan")
 
     @property
     def trained_once(self) -> float:
-        """Share of the coordinates that somebody trains in at least one round, in [0, 1]; NaN without coordinates."""
+        """Share of the coordinates that are trained in at least one round, in [0, 1]; NaN without coordinates."""
         return self.covered / self.coordinates if self.coordinates else float("nan")
 
     @property
@@ -163,10 +163,10 @@ def audit(
 
 def layers(space: ParameterSpace) -> dict[str, list[Block]]:
     """Blocks of every layer by the layer's name."""
-    found: dict[str, list[Block]] = {}
+    blocks: dict[str, list[Block]] = {}
     for block in space.blocks:
-        found.setdefault(layer_of(block), []).append(block)
-    return found
+        blocks.setdefault(layer_of(block), []).append(block)
+    return blocks
 
 
 def layer_of(block: Block) -> str:

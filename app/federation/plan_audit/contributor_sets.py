@@ -82,12 +82,12 @@ class SetSizes:
     def add(self, sets: np.ndarray, register: Register) -> np.ndarray:
         """Count (words, coordinates) bit masks; returns their sizes (coordinates), uint16."""
         sizes: np.ndarray = np.bitwise_count(sets).sum(0, dtype=np.uint16)
-        found = np.bincount(sizes, minlength=len(self._sets))
-        if found[1 : self._k].any():
+        counts = np.bincount(sizes, minlength=len(self._sets))
+        if counts[1 : self._k].any():
             small = (sizes > 0) & (sizes < self._k)
             self.few |= register.clients(np.bitwise_or.reduce(sets[:, small], axis=1))
-        found[: len(self._sets)] += self._sets
-        self._sets = found
+        counts[: len(self._sets)] += self._sets
+        self._sets = counts
         return sizes
 
     def histogram(self, less: int) -> tuple[int, ...]:

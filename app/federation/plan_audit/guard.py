@@ -44,7 +44,7 @@ _TEXTS: dict[Kind, tuple[str, str, str]] = {
         "(--model.server FedAvg); or {accept}",
     ),
 }
-"""What was found, what it leads to and ways out, for every kind of finding."""
+"""Cause, consequence and remedy of every kind of finding."""
 
 _ACCEPT = "accept it with --defenses.NAME.allow_singletons true, which is recorded"
 
@@ -96,10 +96,10 @@ def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[
     """The findings as problems that are reported before any training, one per kind."""
     bound = "" if model_bound else " and with masks bound to the model (--defenses.NAME.model_bound true)"
     for kind, (title, consequence, remedy) in _TEXTS.items():
-        found = [finding for finding in findings if finding.kind == kind]
-        if found:
-            cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in found)])
-            yield Problem(cause, consequence.format(whom=_whom(found)), remedy.format(accept=_ACCEPT, bound=bound))
+        matching = [finding for finding in findings if finding.kind == kind]
+        if matching:
+            cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in matching)])
+            yield Problem(cause, consequence.format(whom=_whom(matching)), remedy.format(accept=_ACCEPT, bound=bound))
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
@@ -118,7 +118,6 @@ def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:
 
 
 def _sets(contributors: Contributors) -> set[frozenset[int]]:
-    """The sets of clients behind the blocks of a round."""
     members: list[list[int]] = [[] for _ in range(contributors.blocks)]
     for client in contributors.clients:
         for block in contributors.blocks_of(client).tolist():

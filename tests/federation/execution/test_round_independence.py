@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.plan import NOBODY, ClientPool, Plan
+from app.federation.plan import NO_CLIENT, ClientPool, Plan
 from app.models import CNN, MLP
 from datamodules import RawData
 
@@ -165,5 +165,5 @@ def test_shares_of_processes_are_a_padded_partition(clients, ranks):
     plan = Plan(0, client_pool(1.0, (5,) * clients), None, None)
     shares = [plan.share(rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
-    assert sorted(c for share in shares for c in share if c != NOBODY) == list(range(clients))
-    assert sum(share.count(NOBODY) for share in shares) < ranks
+    assert sorted(c for share in shares for c in share if c != NO_CLIENT) == list(range(clients))
+    assert sum(share.count(NO_CLIENT) for share in shares) < ranks
