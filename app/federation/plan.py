@@ -106,7 +106,7 @@ class Plan:
         return self._indices[key]
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """Clients that one of several processes trains, padded with NOBODY to the length of the longest share."""
+        """Clients that one of several processes trains, padded with NO_CLIENT to the length of the longest share."""
         longest = -(-self.client_pool.most // ranks)
         mine = self.participants[rank::ranks]
         return mine + (NO_CLIENT,) * (longest - len(mine))
