@@ -29,13 +29,7 @@ CODES = {code.lower(): name for name, code in NAMES.items()}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A shipped configuration file.
-
-    Attributes:
-        name: what to write after `--config`.
-        kind: the folder it lies in: method, defense, attack, data, paper, or general.
-        path: the file.
-    """
+    """A shipped configuration file; its kind is method, defense, attack, data, paper, comparison or general."""
 
     name: str
     kind: str
@@ -61,14 +55,10 @@ def shipped_comparisons() -> list[Recipe]:
 
 def find_comparison(name: str) -> Path:
     """The file behind `rampart compare --config NAME`: a path, or the name of a shipped comparison."""
-    path = Path(name)
-    if path.is_file():
-        return path
     known = {comparison.name: comparison.path for comparison in shipped_comparisons()}
-    if name.lower() in known:
-        return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), known, n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    if (path := _file_or_shipped(name, name.lower(), known)) is not None:
+        return path
+    hint = _similar(name, known)
     if name.lower() in {recipe.name for recipe in shipped_recipes()}:
         hint = f"{name} is a recipe of a single run: `rampart fit --config {name}`; "
     raise UserError.of(
@@ -80,22 +70,26 @@ def find_comparison(name: str) -> Path:
 
 def find_recipe(name: str) -> Path:
     """The file behind `--config NAME`: a path, or the name of a shipped recipe."""
-    path = Path(name)
-    if path.is_file():
+    known = {recipe.name: recipe.path for recipe in shipped_recipes()}
+    if (path := _file_or_shipped(name, CODES.get(name.lower(), name.lower()), known)) is not None:
         return path
-    recipes = {recipe.name: recipe.path for recipe in shipped_recipes()}
-    plain = name.lower()
-    if (known := CODES.get(plain, plain)) in recipes:
-        return recipes[known]
-    near = difflib.get_close_matches(plain, recipes, n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    if plain in {comparison.name for comparison in shipped_comparisons()}:
+    hint = _similar(name, known)
+    if name.lower() in {comparison.name for comparison in shipped_comparisons()}:
         hint = f"{name} is a comparison of many runs: `rampart compare --config {name}`; "
     raise UserError.of(
         f"no configuration {name!r}: neither a file nor a recipe",
         "the run would not be the one you asked for",
         f"{hint}`rampart list recipes` shows all recipes",
     )
+
+
+def _file_or_shipped(path: str, name: str, known: Mapping[str, Path]) -> Path | None:
+    return Path(path) if Path(path).is_file() else known.get(name)
+
+
+def _similar(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def layered(names: Iterable[str]) -> dict[str, Any]:

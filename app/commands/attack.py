@@ -6,15 +6,14 @@ attacks that reconstruct training images, and `--attacks factor-recovery` recove
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run
-from app.commands.fit import FitParser, quieten
+from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run, run_parser
+from app.commands.fit import quieten
 from app.commands.reconstruct import reconstruct, wants_reconstruction
 from app.errors import UserError
 from app.federation.transcript import Transcript
@@ -105,27 +104,16 @@ def _as_list(value: str) -> str:
 
 def attack_parser() -> ArgumentParser:
     """Options of membership inference: those of its callback, but for attacks during training."""
-    parser = FitParser(
-        prog="rampart attack",
-        description=__doc__,
-        usage="rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    parser = run_parser(__doc__, "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]")
     parser.add_class_arguments(MembershipInference, None, skip={"every"})
     return parser
 
 
-def factor_parser() -> argparse.ArgumentParser:
+def factor_parser() -> ArgumentParser:
     """Options of `rampart attack RUN --attacks factor-recovery`."""
-    parser = argparse.ArgumentParser(
-        prog="rampart attack",
-        description="Recover which factors the clients of a finished run use (WAFFLe).",
-        usage=f"rampart attack RUN --attacks {FACTOR_RECOVERY}",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", help="folder of a finished run, such as runs/demo")
-    parser.add_argument("--attacks", help=FACTOR_RECOVERY)
+    description = "Recover which factors the clients of a finished run use (WAFFLe)."
+    parser = run_parser(description, f"rampart attack RUN --attacks {FACTOR_RECOVERY}")
+    parser.add_argument("--attacks", type=list[str], help=FACTOR_RECOVERY)
     return parser
 
 

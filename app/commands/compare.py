@@ -159,7 +159,6 @@ def _show_plan(
 
 
 def _show_results(folder: ComparisonFolder) -> None:
-    """The table of all finished runs, and where the report is."""
     from app.commands.report import make_report  # draws; not needed to start runs
 
     if not any((run / "summary.json").is_file() for run in folder.path.iterdir()):

@@ -50,13 +50,11 @@ class CostCommand(DryCommand):
     purpose: ClassVar[str | None] = __doc__
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Options of a run, and of the estimate."""
         super().add_arguments_to_parser(parser)
         parser.add_class_arguments(CostSettings, "cost")
 
     @property
     def settings(self) -> CostSettings:
-        """What to estimate."""
         return CostSettings(**vars(self.config.cost))
 
 
@@ -68,16 +66,16 @@ def cost(arguments: Sequence[str]) -> int:
     number = command.settings.round
     if not 1 <= number <= federation.rounds:
         raise UserError.of(
-            f"round {number} is asked for, and the run has {federation.rounds}",
+            f"--cost.round is {number}, and the run has {federation.rounds} rounds",
             "there is nothing to estimate",
             f"set --cost.round between 1 and {federation.rounds}",
         )
-    found = list(_costs(federation, number))
-    clients = found[0].clients
+    costs = list(_costs(federation, number))
+    clients = costs[0].clients
     print(f"{federation.method.title}: {federation.space.size:,} weights, {clients} clients in round {number}\n")
-    print(_table(found), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
+    print(_table(costs), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
     if command.settings.json is not None:
-        _write(Path(command.settings.json), found)
+        _write(Path(command.settings.json), costs)
     return 0
 
 
@@ -93,12 +91,11 @@ def _costs(federation: FederatedModule, number: int) -> Iterator[ChannelCost]:
 
 
 def _paillier(federation: FederatedModule) -> Paillier:
-    """As configured, or with its defaults."""
     return _chosen(federation, Paillier) or Paillier()
 
 
 def _chosen(federation: FederatedModule, kind: type[C]) -> C | None:
-    return next((one for one in federated_callbacks(federation.trainer) if isinstance(one, kind)), None)
+    return next((callback for callback in federated_callbacks(federation.trainer) if isinstance(callback, kind)), None)
 
 
 def _table(costs: list[ChannelCost]) -> str:
@@ -135,8 +132,8 @@ def _seconds(value: float) -> str:
     return "-" if value == 0 else f"{value:.3g}"
 
 
-def _write(path: Path, found: list[ChannelCost]) -> None:
-    records = [asdict(one) | {"shared_decrypt": one.shared_decrypt} for one in found]
+def _write(path: Path, costs: list[ChannelCost]) -> None:
+    records = [asdict(cost) | {"shared_decrypt": cost.shared_decrypt} for cost in costs]
     try:
         write_json(path, records)
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from app.commands.fit import FitCommand, complete_config
+from app.commands.fit import FitCommand, FitParser, complete_config
 from app.errors import UserError
 from app.federation.module import FederatedModule
 from app.results.run.folder import RunFolder
@@ -67,6 +67,13 @@ def finished_run(path: Path) -> RunFolder:
             "train it again with --transcript.last 2 (the default)",
         )
     return folder
+
+
+def run_parser(description: str | None, usage: str) -> FitParser:
+    """A parser of `rampart attack` that takes the run's folder."""
+    parser = FitParser(prog=AttackCommand.program, description=description, usage=usage, allow_abbrev=False)
+    parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    return parser
 
 
 def attack_names(arguments: Sequence[str]) -> list[str]:

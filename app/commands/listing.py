@@ -35,8 +35,8 @@ def classes(base: type, package: ModuleType) -> list[Entry]:
     """Name and first docstring line of every concrete subclass of `base` defined in a package."""
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-    found = {kind for kind in _subclasses(base) if kind.__module__.startswith(package.__name__)}
-    concrete = [kind for kind in found if not inspect.isabstract(kind) and not kind.__name__.startswith("_")]
+    kinds = {kind for kind in _subclasses(base) if kind.__module__.startswith(package.__name__)}
+    concrete = [kind for kind in kinds if not inspect.isabstract(kind) and not kind.__name__.startswith("_")]
     return sorted((kind.__name__, _first_line(kind)) for kind in concrete)
 
 

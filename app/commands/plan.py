@@ -43,7 +43,6 @@ class PlanCommand(DryCommand):
     settings: PlanSettings
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Options of a run, and of the plan."""
         super().add_arguments_to_parser(parser)
         parser.add_class_arguments(PlanSettings, "plan")
 
@@ -65,9 +64,8 @@ class PlanCommand(DryCommand):
 
     @property
     def folder_of_plan(self) -> Path:
-        """Where the plan is kept."""
-        given = self.settings.folder
-        return Path(given) if given is not None else Path(self.config.run.root) / "plan"
+        folder = self.settings.folder
+        return Path(folder) if folder is not None else Path(self.config.run.root) / "plan"
 
 
 def plan(arguments: Sequence[str]) -> int:
@@ -79,23 +77,23 @@ def plan(arguments: Sequence[str]) -> int:
     maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
     uploads = uploaded_rounds(federation, range(rounds))
     bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
-    found = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
-    print(header(federation, found), table(found), sep="\n\n")
-    print("", *map(bullet, findings(found, federation.uncovered_cells)), sep="\n")
-    figures = _keep(command.folder_of_plan, federation, found, maps.layers)
+    plan_audit = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
+    print(header(federation, plan_audit), table(plan_audit), sep="\n\n")
+    print("", *map(bullet, findings(plan_audit, federation.uncovered_cells)), sep="\n")
+    figures = _keep(command.folder_of_plan, federation, plan_audit, maps.layers)
     print(f"\nin {command.folder_of_plan}: plan.json, plan.csv" + (f", {figures}" if figures else ""))
     return 0
 
 
-def _keep(folder: Path, federation: FederatedModule, found: PlanAudit, layers: list[LayerMap]) -> str:
-    """Write the files; returns the figures in words."""
+def _keep(folder: Path, federation: FederatedModule, plan_audit: PlanAudit, layers: list[LayerMap]) -> str:
+    """Write the files; returns the names of the figures in words."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _delete_figures(folder)
         names = _draw(folder, federation, layers)
-        record = plain_plan(federation, found) | {"pictures": names}
+        record = plain_plan(federation, plan_audit) | {"pictures": names}
         write_json(folder / "plan.json", record)
-        write_text(folder / "plan.csv", rows_csv(found))
+        write_text(folder / "plan.csv", rows_csv(plan_audit))
     except OSError as error:
         raise UserError.of(
             f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
@@ -114,7 +112,7 @@ def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> 
 
 
 def _delete_figures(folder: Path) -> None:
-    """Delete the figures of an earlier plan here: those of another network would stay beside the new ones."""
+    """Delete the figures of an earlier plan, which may be those of another network."""
     try:
         names = json.loads((folder / "plan.json").read_text())["pictures"]
     except (OSError, ValueError, KeyError, TypeError):

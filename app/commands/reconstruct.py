@@ -23,8 +23,7 @@ from app.attacks.reconstruction.base import ReconstructionConditions, Reconstruc
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
 from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
-from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run
-from app.commands.fit import FitParser
+from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run, run_parser
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript
@@ -106,13 +105,7 @@ def reconstruct(arguments: Sequence[str]) -> int:
 
 def reconstruction_parser() -> ArgumentParser:
     """The options of the command."""
-    parser = FitParser(
-        prog="rampart attack",
-        description=__doc__,
-        usage="rampart attack RUN --attacks NAME,NAME [--OPTION VALUE ...]",
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    parser = run_parser(__doc__, "rampart attack RUN --attacks NAME,NAME [--OPTION VALUE ...]")
     parser.add_class_arguments(ReconstructionOptions, None)
     return parser
 

@@ -36,13 +36,7 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """A report that was written.
-
-    Attributes:
-        path: its page.
-        store: the runs it is about.
-        table: their table.
-    """
+    """A report that was written: its page, the runs it is about, and their table."""
 
     path: Path
     store: Store
@@ -67,9 +61,6 @@ def make_report(paths: Sequence[Path], output: Path | None = None) -> Path:
     Args:
         paths: existing folders of runs or comparisons, one or more.
         output: the page, ending in `.html`; without, `report.html` in the folder of the comparison, or the first one.
-
-    Raises:
-        UserError: where there is no finished run, or nothing can be written.
     """
     return _make(paths, output).path
 
@@ -102,12 +93,12 @@ def _make(paths: Sequence[Path], output: Path | None, published: bool = False) -
     print(as_text(table))
     if beside and published:
         print(published_text(beside))
-    print(*_told(store, path), sep="\n", flush=True)
+    print(*_closing_lines(store, path), sep="\n", flush=True)
     return Report(path, store, table)
 
 
 def _beside(store: Store, table: ComparisonTable, wanted: bool) -> PublishedComparison | None:
-    """Published figures that the comparisons know, beside ours; None where they know none."""
+    """Published numbers beside ours; None where the comparisons name none."""
     figures = published_of(store)
     if wanted and not figures:
         raise UserError.of(
@@ -119,7 +110,7 @@ def _beside(store: Store, table: ComparisonTable, wanted: bool) -> PublishedComp
 
 
 def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
-    """Where the page goes; a file of somebody else is never overwritten."""
+    """Where the page goes; a file that is no report is never overwritten."""
     home = next((path for path in paths if (path / COMPARISON).is_file()), paths[0])
     path = output or home / "report.html"
     if path.is_dir():
@@ -136,7 +127,7 @@ def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
 
 def _without_reports(store: Store) -> Store:
     """The store without remarks on folders that an earlier report has left beside the runs."""
-    others = [one for one in store.skipped if not one.path.with_suffix(".html").is_file()]
+    others = [folder for folder in store.skipped if not folder.path.with_suffix(".html").is_file()]
     return replace(store, skipped=tuple(others))
 
 
@@ -146,7 +137,6 @@ def _drawings(store: Store, table: ComparisonTable) -> Iterator[Drawing]:
 
 
 def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[str, str]:
-    """Files of tables by name."""
     files = {
         "table.csv": as_csv(table),
         "table-seeds.csv": as_csv_seeds(table),
@@ -156,18 +146,17 @@ def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[
     return files | ({"published.md": published_markdown(beside)} if beside else {})
 
 
-def _told(store: Store, path: Path) -> Iterator[str]:
-    """What was left out, and where the report is."""
+def _closing_lines(store: Store, path: Path) -> Iterator[str]:
+    """Folders that were left out, and the place of the report."""
     if store.skipped:
         yield f"left out ({len(store.skipped)}):"
-        yield from (f"  {one.path}: {one.reason}" for one in store.skipped[:MOST_LISTED])
+        yield from (f"  {folder.path}: {folder.reason}" for folder in store.skipped[:MOST_LISTED])
         if len(store.skipped) > MOST_LISTED:
             yield f"  and {len(store.skipped) - MOST_LISTED} more, all of them listed in the report"
     yield f"report: {path} (tables and figures as files: {files_folder(path)}/)"
 
 
 def _track(made: Report, mode: TrackingMode) -> None:
-    """Keep the report in a W&B run of the comparison's group."""
     folder = files_folder(made.path)
     name = re.sub(r"[^\w.-]", "-", f"{made.store.name}-report")
     project = next((str(run.config["project"]) for run in made.store.runs if run.config.get("project")), "rampart")

@@ -36,15 +36,11 @@ class ShadowFederations:
     """
 
     def __init__(self, command: FitCommand) -> None:
-        """Run nothing yet.
-
-        Args:
-            command: the command whose federation is attacked, with its federation built.
-        """
+        """Take the command whose federation is attacked, with its federation built."""
         self._command = command
-        told = {key: command.plain_config.get(key) for key in ("model", "data", "defenses", "defense_order")}
-        told["precision"] = (command.plain_config.get("trainer") or {}).get("precision")
-        text = json.dumps(told, sort_keys=True, default=str)
+        settings = {key: command.plain_config.get(key) for key in ("model", "data", "defenses", "defense_order")}
+        settings["precision"] = (command.plain_config.get("trainer") or {}).get("precision")
+        text = json.dumps(settings, sort_keys=True, default=str)
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
@@ -87,14 +83,13 @@ class _SamePlan(Callback):
         self._client_pool = attacked.client_pool
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """After the network is built, before the first round."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
         pl_module.client_pool = replace(self._client_pool, sizes=tuple(pl_module.data.sizes))
 
 
 def _membership(attacked: Membership, members: Sequence[Ids], seed: int) -> Membership:
-    """Sets of a shadow federation; the attacked one's sets are not in sight of it beyond their common test set."""
+    """Sets of a shadow federation; of the attacked one it shares the common test set only."""
     empty = np.empty(0, dtype=np.int64)
     reference = _reference_sets(attacked, seed)
     return Membership(tuple(members), tuple(empty for _ in members), empty, empty, attacked.test, reference)

@@ -95,7 +95,7 @@ def _ray() -> ModuleType:
         raise UserError.of(
             "Ray is not installed",
             "runs cannot be sent to a cluster",
-            "install it with `pip install 'rampart[ray]'`, or leave out --engine",
+            "install it with `pip install 'rampart-fl[ray]'`, or leave out --engine",
         ) from error
     module: ModuleType = ray
     return module

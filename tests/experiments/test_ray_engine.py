@@ -160,7 +160,7 @@ def test_busy_machine(cluster):
 def test_without_ray(monkeypatch):
     """What to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'rampart\[ray\]'"):
+    with pytest.raises(UserError, match=r"pip install 'rampart-fl\[ray\]'"):
         RayEngine(None, 1)
 
 

@@ -45,12 +45,7 @@ BINS = 12
 
 
 def draw_factors(finding: FactorFinding, title: str) -> Figure:
-    """How far factors moved against how probably clients use them, areas under ROC curves, and rebuilt accuracies.
-
-    Args:
-        finding: what was found.
-        title: shown above the figure.
-    """
+    """Movement of factors against the probability that clients use them, AUCs, and accuracies of rebuilt models."""
     figure = Figure(figsize=(13.0, 4.3), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 4))
     _draw_movements(left, finding.chosen.ravel(), finding.moved.ravel())
@@ -109,29 +104,28 @@ def _draw_estimate(axes: Axes, place: int, estimate: Estimate | NotAvailable, co
 
 
 def _lowest(finding: FactorFinding) -> float:
-    found = [one for name in AREAS if isinstance(one := finding.means[name], Estimate)]
-    ends = [one.interval.low if isinstance(one.interval, Interval) else one.value for one in found]
-    return min(ends, default=0.5)
+    estimates = [finding.means[name] for name in AREAS]
+    return min((_bounds(estimate)[0] for estimate in estimates if isinstance(estimate, Estimate)), default=0.5)
 
 
 def _draw_accuracies(axes: Axes, finding: FactorFinding) -> None:
-    """Bars from below the smallest on, since what is told apart are the differences."""
-    found = {name: one for name in ACCURACIES if isinstance(one := finding.means[name], Estimate)}
-    if not found:
+    """Bars start just below the smallest value, since the differences matter."""
+    estimates = {name: estimate for name in ACCURACIES if isinstance(estimate := finding.means[name], Estimate)}
+    if not estimates:
         axes.text(0.5, 0.5, "N/A: clients have no test sets\n(--data.holdout.clients)", ha="center", va="center")
         axes.set_axis_off()
         return
-    bounds = [_bounds(one) for one in found.values()]
+    bounds = [_bounds(estimate) for estimate in estimates.values()]
     floor = max(0.0, 100 * (min(low for low, _ in bounds) - 0.02))
-    for place, (name, one) in enumerate(found.items()):
-        low, high = (100 * end for end in _bounds(one))
-        value, colour = 100 * one.value, USED if name in ("own", "recovered") else "0.6"
+    for place, (name, estimate) in enumerate(estimates.items()):
+        low, high = (100 * end for end in _bounds(estimate))
+        value, colour = 100 * estimate.value, USED if name in ("own", "recovered") else "0.6"
         axes.bar(
             place, value - floor, bottom=floor, color=colour, alpha=0.85 if name == "recovered" else 0.5, width=0.7
         )
         axes.plot([place, place], [low, high], color="0.2", linewidth=1.5)
         axes.text(place + 0.08, value, f"{value:.1f}", ha="left", va="bottom", fontsize=8.5)
-    axes.set_xticks(range(len(found)), [ACCURACIES[name] for name in found])
+    axes.set_xticks(range(len(estimates)), [ACCURACIES[name] for name in estimates])
     axes.set(ylim=(floor, max(100 * high for _, high in bounds) + 1), ylabel="accuracy on own test sets, %")
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="y", alpha=0.3)
@@ -167,15 +161,10 @@ class FactorResults:
     """Files of one run: `attacks/factors.json`, `.csv` and `.png`."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: the run's folder, which exists.
-        """
         self._folder = folder
 
     def keep(self, finding: FactorFinding | NotAvailable) -> None:
-        """Write the files and say what was found; a result without numbers says why.
+        """Write the files and print the result; one without numbers gives the reason.
 
         Raises:
             UserError: where the files cannot be written.
@@ -242,7 +231,7 @@ def _estimate_text(estimate: Estimate | NotAvailable, form: Callable[[float], st
 def _record(finding: FactorFinding | NotAvailable) -> dict[str, Any]:
     if isinstance(finding, NotAvailable):
         return {"reason": finding.reason}
-    means = {name: dict(_numbers(one)) for name, one in finding.means.items()}
+    means = {name: dict(_numbers(estimate)) for name, estimate in finding.means.items()}
     return {"clients": len(finding.clients), "means": means, "meaning": MEANINGS, "notes": list(finding.notes)}
 
 

@@ -1,4 +1,4 @@
-"""The strongest attack on every kind of target: what a defense is judged by."""
+"""The strongest attack on every kind of target: by which a defense is judged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ NUMBERS = ("auc", "auc_low", "auc_high", *map(rate_name, FPR_TARGETS))
 
 @dataclass(frozen=True)
 class Headline:
-    """The strongest of all results on one kind of target.
+    """The strongest of all results on one kind of target, `global` or `uploads`.
 
-    Attributes:
-        kind: of the target: `global` or `uploads`.
-        record: the result.
-        leakage: what it found.
-        rivals: whether results of attackers who know the defense are among those compared.
+    `rivals` says whether results of attackers who know the defense are among those compared.
     """
 
     kind: str
@@ -31,7 +27,6 @@ class Headline:
 
     @property
     def informed(self) -> bool:
-        """Whether its attacker knows the defense."""
         return bool(self.record.conditions.adaptation)
 
     @property
@@ -52,7 +47,7 @@ def headlines(records: Iterable[AttackRecord]) -> list[Headline]:
     for record in records:
         if isinstance(record.leakage, Leakage):
             kinds.setdefault(target_kind(record), []).append((record, record.leakage))
-    return [_headline(kind, found) for kind, found in sorted(kinds.items())]
+    return [_headline(kind, results) for kind, results in sorted(kinds.items())]
 
 
 def headline_summary(records: Iterable[AttackRecord]) -> dict[str, Mapping[str, str | float]]:
@@ -64,15 +59,15 @@ def headline_numbers(records: Iterable[AttackRecord]) -> dict[str, float]:
     """Numbers of the headlines under `attacks/headline/<kind>/<name>`, beside those of the results."""
     return {
         f"attacks/headline/{kind}/{name}": value
-        for kind, told in headline_summary(records).items()
-        for name, value in told.items()
+        for kind, headline in headline_summary(records).items()
+        for name, value in headline.items()
         if isinstance(value, float)
     }
 
 
-def _headline(kind: str, found: list[tuple[AttackRecord, Leakage]]) -> Headline:
-    best = min(headline_rank(record) for record, _ in found)
-    compared = [(record, leakage) for record, leakage in found if headline_rank(record) == best]
+def _headline(kind: str, results: list[tuple[AttackRecord, Leakage]]) -> Headline:
+    best = min(headline_rank(record) for record, _ in results)
+    compared = [(record, leakage) for record, leakage in results if headline_rank(record) == best]
     record, leakage = min(compared, key=lambda pair: (-pair[1].auc.value, pair[0].label))
     return Headline(kind, record, leakage, any(other.conditions.adaptation for other, _ in compared))
 

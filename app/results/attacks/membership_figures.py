@@ -42,12 +42,7 @@ MOST_BARS = 30
 
 
 def draw_roc(scores_by_label: Mapping[str, MembershipScores], title: str) -> Figure:
-    """ROC curves on logarithmic axes, the largest AUC first in the key; colour by attack, line style by target.
-
-    Args:
-        scores_by_label: scores of every result, by label.
-        title: shown above the figure.
-    """
+    """ROC curves on logarithmic axes, the largest AUC first in the key; colour by attack, line style by target."""
     curves = {label: roc_curve(scores) for label, scores in scores_by_label.items()}
     height = max(4.8, 1.1 + 0.2 * len(curves))
     beside = 1.1 + 0.062 * (7 + max(map(len, map(short_label, curves)), default=0))  # inches for the key
@@ -67,12 +62,7 @@ def draw_roc(scores_by_label: Mapping[str, MembershipScores], title: str) -> Fig
 
 
 def draw_leakage(results: Sequence[Result], title: str) -> Figure:
-    """AUC and TPR at 1 % FPR with intervals, the largest AUC on top; below, what is not available and why.
-
-    Args:
-        results: findings or records.
-        title: shown above the figure.
-    """
+    """AUC and TPR at 1 % FPR with intervals, the largest AUC on top; below, what is not available and why."""
     records = sorted(records_of(results), key=lambda record: (-_auc(record), record.label))
     names = [short_label(record.label.removesuffix(f".{record.conditions.read_target}")) for record in records]
     width = 9.2 + 0.085 * max(map(len, names), default=0)
@@ -158,27 +148,27 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _draw_row(left: Axes, right: Axes, place: int, record: AttackRecord, colour: str) -> None:
-    """One result: two dots with their intervals, or why there are none."""
-    found = record.leakage
-    if isinstance(found, NotAvailable):
-        write_in_row(left, place, f"N/A: {found.reason}", 66)
+    """Two dots with their intervals, or the reason where there are none."""
+    leakage = record.leakage
+    if isinstance(leakage, NotAvailable):
+        write_in_row(left, place, f"N/A: {leakage.reason}", 66)
         write_in_row(right, place, "N/A", 10)
         return
-    _mark(left, place, found.auc, colour)
-    rate = tpr_at(found, SHOWN_FPR)
+    _mark(left, place, leakage.auc, colour)
+    rate = tpr_at(leakage, SHOWN_FPR)
     if rate is None:
-        write_in_row(right, place, f"N/A: {found.nonmembers} non-members are too few", 60)
+        write_in_row(right, place, f"N/A: {leakage.nonmembers} non-members are too few", 60)
     else:
         _mark(right, place, Estimate(rate.decision.tpr, rate.tpr_at_target), colour)
 
 
-def _mark(axes: Axes, place: float, found: Estimate, colour: Any, upright: bool = False, thin: bool = False) -> None:
-    """A dot with its interval, which lies unless it stands upright."""
+def _mark(axes: Axes, place: float, estimate: Estimate, colour: Any, upright: bool = False, thin: bool = False) -> None:
+    """A dot with its interval, horizontal unless `upright`."""
     turned = slice(None, None, -1 if upright else 1)
-    if isinstance(found.interval, Interval):
-        line = ([found.interval.low, found.interval.high], [place, place])[turned]
+    if isinstance(estimate.interval, Interval):
+        line = ([estimate.interval.low, estimate.interval.high], [place, place])[turned]
         axes.plot(*line, color=colour, linewidth=0.7 if thin else 1.5, alpha=0.45 if thin else 0.65)
-    dot = ([found.value], [place])[turned]
+    dot = ([estimate.value], [place])[turned]
     axes.plot(*dot, "o", color=colour, markersize=4.5 if thin else 5.5, zorder=3)
 
 
@@ -192,10 +182,9 @@ def _rate_axis(axes: Axes) -> None:
 
 
 def _auc_limits(records: Sequence[AttackRecord]) -> tuple[float, float]:
-    """From the lowest to the highest end of an interval, chance included."""
-    found = [record.leakage.auc for record in records if isinstance(record.leakage, Leakage)]
-    ends = [end for auc in found if isinstance(auc.interval, Interval) for end in (auc.interval.low, auc.interval.high)]
-    values = [0.5, 0.6, *ends, *(auc.value for auc in found)]
+    aucs = [record.leakage.auc for record in records if isinstance(record.leakage, Leakage)]
+    ends = [end for auc in aucs if isinstance(auc.interval, Interval) for end in (auc.interval.low, auc.interval.high)]
+    values = [0.5, 0.6, *ends, *(auc.value for auc in aucs)]
     return min(values) - 0.02, max(values) + 0.02
 
 
@@ -262,7 +251,7 @@ def _name_worst(axes: Axes, points: Sequence[_Point], places: Array) -> None:
 
 
 def _area(curve: RocCurve) -> str:
-    """AUC with the decimals that so many rows deserve, judged by the spread of the area of scores that know nothing."""
+    """AUC with the decimals that so many rows deserve, given the spread of the AUC of random scores."""
     members, nonmembers = int(curve.true_positives[-1]), int(curve.false_positives[-1])
     reach = 1.96 * math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
     return f"{curve.auc:.{decimals(Interval(-reach, reach), 3)}f}"

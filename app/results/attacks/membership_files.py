@@ -46,7 +46,6 @@ class AttackRecord:
 
     @classmethod
     def of(cls, finding: Finding) -> AttackRecord:
-        """The record of a finding."""
         missing = finding.scores if isinstance(finding.scores, NotAvailable) else None
         return cls(
             conditions=finding.conditions,
@@ -62,7 +61,6 @@ class AttackRecord:
 
     @property
     def label(self) -> str:
-        """Name of the result, unique in its folder."""
         return self.conditions.label
 
     @property
@@ -74,15 +72,15 @@ class AttackRecord:
     @property
     def numbers(self) -> dict[str, float]:
         """Every number that is available, by name; rates and areas are fractions, `paper/...` in the paper's unit."""
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         if isinstance(self.leakage, Leakage):
-            found |= dict(_leakage_numbers(self.leakage))
+            numbers |= dict(_leakage_numbers(self.leakage))
         if self.worst_client is not None:
             client, leakage = self.worst_client
-            found |= {"worst_client": client, "worst_client_auc": leakage.auc.value}
-        found |= {f"paper/{figure.name}": figure.value for figure in self.figures}
-        found["seconds"] = self.seconds
-        return {name: number for name, number in found.items() if math.isfinite(number)}
+            numbers |= {"worst_client": client, "worst_client_auc": leakage.auc.value}
+        numbers |= {f"paper/{figure.name}": figure.value for figure in self.figures}
+        numbers["seconds"] = self.seconds
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 class AttackFiles(ResultFiles[AttackRecord]):
@@ -94,21 +92,15 @@ class AttackFiles(ResultFiles[AttackRecord]):
     others = ("factors.json",)
 
     def write(self, finding: Finding) -> None:
-        """Keep a finding: scores in `<label>.npz` where there are any, the rest in `<label>.json`."""
         scores = finding.scores
         arrays = None if isinstance(scores, NotAvailable) else {name: getattr(scores, name) for name in ARRAYS}
         self.save(AttackRecord.of(finding), arrays)
 
     def scores(self, label: str) -> MembershipScores:
-        """Scores of one result.
-
-        Raises:
-            UserError: where there are none, or they cannot be read.
-        """
         return MembershipScores(**self.arrays(label, ARRAYS))
 
     def scores_by_label(self) -> dict[str, MembershipScores]:
-        """Scores of all results that have some, by label."""
+        """Scores by label of all results that have some."""
         return {record.label: self.scores(record.label) for record in self.records() if record.no_scores is None}
 
     @staticmethod
@@ -122,8 +114,8 @@ class AttackFiles(ResultFiles[AttackRecord]):
 
 def tpr_at(leakage: Leakage, target: float) -> TprAtFpr | None:
     """The share of members found at one target FPR, 0 to 1; None where it was refused."""
-    found = [entry for entry in leakage.tpr if isinstance(entry, TprAtFpr) and math.isclose(entry.target, target)]
-    return found[0] if found else None
+    entries = [entry for entry in leakage.tpr if isinstance(entry, TprAtFpr) and math.isclose(entry.target, target)]
+    return entries[0] if entries else None
 
 
 def rate_name(target: float) -> str:
@@ -132,7 +124,6 @@ def rate_name(target: float) -> str:
 
 
 def _leakage_numbers(leakage: Leakage) -> Iterator[tuple[str, float]]:
-    """Names and values of all that was measured."""
     yield from (("members", leakage.members), ("nonmembers", leakage.nonmembers))
     yield from _with_bounds("auc", leakage.auc.value, leakage.auc.interval)
     for entry in leakage.tpr:

@@ -70,12 +70,7 @@ def clients_csv(results: Iterable[Result]) -> str:
 
 
 def samples_csv(scores_by_label: Mapping[str, MembershipScores], most: int = MOST_EXPOSED) -> str:
-    """Content of `vulnerable.csv`: the most exposed members of every result, the most exposed first.
-
-    Args:
-        scores_by_label: scores of every result, by label.
-        most: members listed per result.
-    """
+    """Content of `vulnerable.csv`: the `most` most exposed members of every result, the most exposed first."""
     lines: list[list[Cell]] = [["label", "client", "sample", "score", "exposure"]]
     for label, scores in scores_by_label.items():
         exposed = sample_table(scores)
@@ -136,7 +131,6 @@ def _grid(records: Sequence[AttackRecord]) -> str:
 
 
 def _headline(headline: Headline) -> str:
-    """The strongest result on one kind of target."""
     record, target = headline.record, headline.record.conditions.read_target
     attack = record.label.removesuffix(f".{target}")
     line = f"strongest: {attack} on {target}, AUC {auc_text(headline.leakage.auc)}"
@@ -152,7 +146,6 @@ def _confidence(records: Sequence[AttackRecord]) -> str:
 
 
 def _cells(record: AttackRecord) -> list[str]:
-    """One line of the table."""
     conditions, leakage, worst = record.conditions, record.leakage, record.worst_client
     attack = record.label.removesuffix(f".{conditions.read_target}")
     words = [attack, conditions.read_target, conditions.adversary]
@@ -172,7 +165,6 @@ def _rate(leakage: Leakage, target: float) -> str:
 
 
 def _reasons(records: Sequence[AttackRecord]) -> list[tuple[str, str]]:
-    """Text and label of everything that is not available as a whole."""
     return [(record.leakage.reason, record.label) for record in records if isinstance(record.leakage, NotAvailable)]
 
 

@@ -1,4 +1,4 @@
-"""Keeps what attacks on a run found: files as they come, tables, figures and trackers at the end."""
+"""Results of membership inference on a run: files at once, tables, figures and trackers at the end."""
 
 from __future__ import annotations
 
@@ -20,38 +20,27 @@ from app.results.run.tracking import RoundLogger
 
 
 class AttackResults:
-    """The attack folder of one run, `attacks/`, with its summary.
-
-    Attributes:
-        tracker: W&B run that results are also sent to, None for none.
-    """
+    """The attack folder of one run, `attacks/`, with its summary; results also go to the W&B run `tracker`."""
 
     def __init__(self, folder: RunFolder, tracker: RoundLogger | None = None) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: the run's folder, which exists.
-            tracker: W&B run that results are also sent to.
-        """
         self._folder, self.tracker = folder, tracker
         self._files = AttackFiles(folder.path / "attacks")
 
     def add(self, finding: Finding) -> None:
-        """Keep one result, at once."""
         self._files.write(finding)
 
-    def conclude(self, found: Sequence[Finding], rates: Sequence[float], when: str = "") -> None:
-        """Show the results just found, and bring tables, figures and summary of all results up to date.
+    def conclude(self, findings: Sequence[Finding], rates: Sequence[float], when: str = "") -> None:
+        """Print the new results, and bring tables, figures and summary of all results up to date.
 
         Args:
-            found: what was found now.
-            rates: width that each client trains, for the figures.
+            findings: the new results, which were added before.
+            rates: width of each client, for the figures.
             when: time of the attack in words; empty for the end of the run.
         """
         title = f"membership inference{', ' + when if when else ''}: {self._folder.name}"
-        tqdm.write(f"\n{title}\n{table(found)}\n")
+        tqdm.write(f"\n{title}\n{table(findings)}\n")
         try:
-            self._write(found, rates, title)
+            self._write(findings, rates, title)
         except OSError as error:
             raise UserError.of(
                 f"cannot write {self._folder.path / 'attacks'}: {error.strerror or error}",
@@ -59,11 +48,11 @@ class AttackResults:
                 "free some space, then repeat the attack with `rampart attack`",
             ) from error
         if self.tracker is not None:
-            curves = {f.conditions.label: f.scores for f in found if isinstance(f.scores, MembershipScores)}
+            curves = {f.conditions.label: f.scores for f in findings if isinstance(f.scores, MembershipScores)}
             numbers = self._files.summary() | headline_numbers(self._files.records())
-            self.tracker.log_attacks(list(COLUMNS), rows(found), numbers, curves)
+            self.tracker.log_attacks(list(COLUMNS), rows(findings), numbers, curves)
 
-    def _write(self, found: Sequence[Finding], rates: Sequence[float], title: str) -> None:
+    def _write(self, findings: Sequence[Finding], rates: Sequence[float], title: str) -> None:
         path, records = self._folder.path / "attacks", self._files.records()
         scores = self._files.scores_by_label()
         write_text(path / "clients.csv", clients_csv(records))
@@ -71,7 +60,7 @@ class AttackResults:
         if scores:
             write_figure(path / "roc.png", draw_roc(scores, title))
         write_figure(path / "leakage.png", draw_leakage(records, title))
-        for finding in found:
+        for finding in findings:
             if finding.clients:
                 figure = draw_clients(finding, dict(enumerate(rates)))
                 write_figure(path / f"{finding.conditions.label}.clients.png", figure)
@@ -79,7 +68,7 @@ class AttackResults:
 
 
 def attack_summary(folder: RunFolder) -> dict[str, Any]:
-    """All numbers that attacks on a run have found so far, and the strongest as `headline`; empty without any."""
+    """All numbers of a run's results, and the strongest as `headline`; empty without results."""
     files = AttackFiles(folder.path / "attacks")
     strongest = headline_summary(files.records())
     return {**files.summary(), **({"headline": strongest} if strongest else {})}

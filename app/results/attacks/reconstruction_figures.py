@@ -42,32 +42,27 @@ THRESHOLD: dict[str, Any] = {"color": "0.6", "linewidth": 1.0, "linestyle": (0, 
 
 
 def draw_reconstructions(finding: ReconstructionFinding, title: str) -> Figure:
-    """True images with their reconstructions below, the most alike first; a frame round those that were recovered.
-
-    Args:
-        finding: one with scores and images.
-        title: shown above the figure.
-    """
+    """True images with their reconstructions below, the most alike first; a frame round those that were recovered."""
     assert finding.pairs is not None
     assert isinstance(finding.result, Reconstruction)
-    scores, truth, found = finding.result.per_image, finding.pairs.truth.images, finding.pairs.reconstructions
+    scores, truth, reconstructions = finding.result.per_image, finding.pairs.truth.images, finding.pairs.reconstructions
     order = sorted(range(len(scores)), key=lambda row: (-scores[row].pearson, scores[row].client, scores[row].sample))
     order = order[:MOST_IMAGES]
-    told = _headline(finding.result, len(order), title)
-    figure, pairs = _page(len(order), 0.1 + 0.17 * len(told))
+    caption = _headline(finding.result, len(order), title)
+    figure, pairs = _page(len(order), 0.1 + 0.17 * len(caption))
     for (upper, lower), row in zip(pairs, order, strict=True):
         _show_original(upper, truth[row], scores[row])
-        _show_found(lower, found[row], scores[row])
-    figure.text(0.5, 1 - 0.05 / figure.get_figheight(), "\n".join(told), ha="center", va="top", fontsize=9.5)
+        _show_reconstruction(lower, reconstructions[row], scores[row])
+    figure.text(0.5, 1 - 0.05 / figure.get_figheight(), "\n".join(caption), ha="center", va="top", fontsize=9.5)
     return figure
 
 
 def draw_summary(results: Iterable[Result], title: str = "") -> Figure:
-    """Mean correlation with and without the truth beside the strongest guess, and the share recovered with interval.
+    """Mean correlation of the best match and the attacker's choice beside the strongest guess, and the share recovered.
 
     Args:
-        results: findings or records; the largest mean correlation is drawn on top, what is not available below.
-        title: shown above the figure.
+        results: the largest mean correlation is drawn on top, what is not available below.
+        title: of the figure.
     """
     records = sorted(records_of(results), key=lambda record: (-_mean(record), record.label))
     names = [short_label(record.label) for record in records]
@@ -116,7 +111,7 @@ def _show_original(axes: Axes, image: Tensor, score: ImageScore) -> None:
     axes.set_title(f"client {score.client}\nsample {score.sample}", fontsize=7, pad=3)
 
 
-def _show_found(axes: Axes, image: Tensor, score: ImageScore) -> None:
+def _show_reconstruction(axes: Axes, image: Tensor, score: ImageScore) -> None:
     """The reconstruction, or an empty hatched box."""
     if bool(image.isnan().any()):
         box = Rectangle(
@@ -124,14 +119,14 @@ def _show_found(axes: Axes, image: Tensor, score: ImageScore) -> None:
         )
         axes.add_patch(box)
         axes.set(aspect="equal", adjustable="box", xlim=(0, image.shape[-1]), ylim=(0, image.shape[-2]))
-        told = "none"
+        text = "none"
     else:
         _show(axes, image)
-        told = f"r = {_cut(score.pearson)}, {score.psnr:.0f} dB"
+        text = f"r = {_cut(score.pearson)}, {score.psnr:.0f} dB"
     if score.recovered:
         frame: dict[str, Any] = {"fill": False, "edgecolor": FRAME, "linewidth": 3.0, "clip_on": False}
         axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, **frame))
-    axes.text(0.5, -0.06, told, transform=axes.transAxes, ha="center", va="top", fontsize=7)
+    axes.text(0.5, -0.06, text, transform=axes.transAxes, ha="center", va="top", fontsize=7)
 
 
 def _show(axes: Axes, image: Tensor) -> None:
@@ -151,7 +146,7 @@ def _cut(pearson: float) -> str:
 
 
 def _headline(result: Reconstruction, shown: int, title: str) -> list[str]:
-    """Title, mean of all images and what a guess reaches: the best alone would say little."""
+    """Title, mean over all images and what a guess reaches, since the best image alone would mislead."""
     every, strongest = result.oracle, result.strongest_null
     images = "1 image" if every.of == 1 else f"{every.of} images"
     parts = [f"mean r = {every.pearson_mean:.2f} over {images}", f"recovered (framed) {every.recovered}/{every.of}"]
@@ -162,7 +157,6 @@ def _headline(result: Reconstruction, shown: int, title: str) -> list[str]:
 
 
 def _draw_row(left: Axes, right: Axes, place: int, record: ReconstructionRecord) -> None:
-    """One result: its dots, or why there are none."""
     result = record.result
     if isinstance(result, NotAvailable):
         write_in_row(left, place, f"N/A: {result.reason}", 58)

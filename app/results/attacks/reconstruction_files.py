@@ -42,20 +42,18 @@ class ReconstructionRecord:
 
     @classmethod
     def of(cls, finding: ReconstructionFinding) -> ReconstructionRecord:
-        """The record of a finding."""
         return cls(finding.conditions, finding.result, dict(finding.details), finding.seconds, finding.failed)
 
     @property
     def label(self) -> str:
-        """Name of the result, unique in its folder."""
         return self.conditions.label
 
     @property
     def numbers(self) -> dict[str, float]:
         """Every number that is available, by name; `share` is a fraction, `psnr` in dB with data range 1."""
-        found = dict(_numbers(self.result)) if isinstance(self.result, Reconstruction) else {}
-        found |= {f"details/{name}": value for name, value in self.details.items()} | {"seconds": self.seconds}
-        return {name: number for name, number in found.items() if math.isfinite(number)}
+        numbers = dict(_numbers(self.result)) if isinstance(self.result, Reconstruction) else {}
+        numbers |= {f"details/{name}": value for name, value in self.details.items()} | {"seconds": self.seconds}
+        return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,6 @@ class KeptImages:
 
     @classmethod
     def of(cls, pairs: ImagePairs) -> KeptImages:
-        """Images of a finding."""
         truth = pairs.truth
         keys = np.stack([part.cpu().numpy() for part in (truth.clients, truth.samples, truth.labels)], axis=1)
         originals, reconstructions = (tensor.float().cpu().numpy() for tensor in (truth.images, pairs.reconstructions))
@@ -89,7 +86,6 @@ class ReconstructionFiles(ResultFiles[ReconstructionRecord]):
     arrays_name = "images"
 
     def write(self, finding: ReconstructionFinding) -> None:
-        """Keep a finding: images in `<label>.npz` where there are any, the rest in `<label>.json`."""
         arrays = None if finding.pairs is None else vars(KeptImages.of(finding.pairs))
         self.save(ReconstructionRecord.of(finding), arrays)
 
@@ -100,26 +96,20 @@ class ReconstructionFiles(ResultFiles[ReconstructionRecord]):
         return path
 
     def images(self, label: str) -> KeptImages:
-        """Images of one result.
-
-        Raises:
-            UserError: where there are none, or they cannot be read.
-        """
         return KeptImages(**self.arrays(label, [part.name for part in fields(KeptImages)]))
 
 
-def _numbers(found: Reconstruction) -> Iterator[tuple[str, float]]:
-    """Names and values of all that was measured."""
+def _numbers(result: Reconstruction) -> Iterator[tuple[str, float]]:
     for name in ("pearson", "psnr", "ssim"):
-        for front, similarity in (("", found.oracle), ("blind_", found.blind)):
+        for front, similarity in (("", result.oracle), ("blind_", result.blind)):
             yield f"{front}{name}", getattr(similarity, f"{name}_mean")
             yield f"{front}{name}_best", getattr(similarity, f"{name}_best")
-    for front, similarity in (("", found.oracle), ("blind_", found.blind)):
+    for front, similarity in (("", result.oracle), ("blind_", result.blind)):
         share = similarity.recovered_share
         yield from ((f"{front}recovered", similarity.recovered), (f"{front}share", share.value))
         if isinstance(share.interval, Interval):
             yield from ((f"{front}share_low", share.interval.low), (f"{front}share_high", share.interval.high))
-    yield from (("images", found.oracle.of), ("candidates", found.candidates))
-    if strongest := found.strongest_null:
+    yield from (("images", result.oracle.of), ("candidates", result.candidates))
+    if strongest := result.strongest_null:
         yield "strongest_null", strongest.similarity.pearson_mean
-    yield from ((f"null/{null.name}", null.similarity.pearson_mean) for null in found.nulls)
+    yield from ((f"null/{null.name}", null.similarity.pearson_mean) for null in result.nulls)

@@ -64,8 +64,9 @@ def rows(results: Iterable[Result]) -> list[list[Cell]]:
 
 
 def records_of(results: Iterable[Result]) -> list[ReconstructionRecord]:
-    """All results in one form, in their order."""
-    return [one if isinstance(one, ReconstructionRecord) else ReconstructionRecord.of(one) for one in results]
+    """All results as records, in their order."""
+    kind = ReconstructionRecord
+    return [result if isinstance(result, kind) else kind.of(result) for result in results]
 
 
 def _grid(records: Sequence[ReconstructionRecord]) -> str:
@@ -78,7 +79,6 @@ def _grid(records: Sequence[ReconstructionRecord]) -> str:
 
 
 def _cells(record: ReconstructionRecord) -> list[str]:
-    """One line of the table."""
     front, result = [record.label, _clients(record.conditions.clients)], record.result
     if isinstance(result, NotAvailable):
         return [*front, *["N/A"] * 8]
@@ -90,7 +90,7 @@ def _cells(record: ReconstructionRecord) -> list[str]:
 
 
 def _clients(clients: Sequence[int]) -> str:
-    """Their ids, or their number where they are many."""
+    """Ids of the clients, or their number where there are many."""
     named = ", ".join(map(str, clients))
     return named if len(named) <= 8 else f"{len(clients)} of them"
 
@@ -114,7 +114,6 @@ def _reason(record: ReconstructionRecord) -> str:
 
 
 def _remarks(records: Sequence[ReconstructionRecord]) -> list[tuple[str, str]]:
-    """Text and label of every remark."""
     remarks = []
     for record in records:
         weak = isinstance(record.result, Reconstruction) and record.result.beats_guessing is False

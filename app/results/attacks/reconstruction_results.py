@@ -1,4 +1,4 @@
-"""Keeps what reconstructions from a run found: files as they come, table, figures and trackers at the end."""
+"""Results of reconstructions from a run: files at once, table, figures and trackers at the end."""
 
 from __future__ import annotations
 
@@ -19,35 +19,20 @@ from app.results.run.tracking import RoundLogger
 
 
 class ReconstructionResults:
-    """The folder of one run's reconstructions, `attacks/reconstruction/`, with its summary.
-
-    Attributes:
-        tracker: W&B run that results are also sent to, None for none.
-    """
+    """The folder `attacks/reconstruction/` of one run, with its summary; results also go to the W&B run `tracker`."""
 
     def __init__(self, folder: RunFolder, tracker: RoundLogger | None = None) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: the run's folder, which exists.
-            tracker: W&B run that results are also sent to.
-        """
         self._folder, self.tracker = folder, tracker
         self._files = ReconstructionFiles(folder.path / PREFIX)
 
     def add(self, finding: ReconstructionFinding) -> None:
-        """Keep one result, at once."""
         self._files.write(finding)
 
-    def conclude(self, found: Sequence[ReconstructionFinding]) -> None:
-        """Show the results just found, and bring figures and summary of all results up to date.
-
-        Args:
-            found: what was found now, and added before.
-        """
-        tqdm.write(f"\nreconstruction: {self._folder.name}\n{table(found)}\n")
+    def conclude(self, findings: Sequence[ReconstructionFinding]) -> None:
+        """Print the new results, which were added before, and bring figures and summary of all results up to date."""
+        tqdm.write(f"\nreconstruction: {self._folder.name}\n{table(findings)}\n")
         try:
-            figures = self._write(found)
+            figures = self._write(findings)
         except OSError as error:
             raise UserError.of(
                 f"cannot write {self._folder.path / PREFIX}: {error.strerror or error}",
@@ -55,12 +40,12 @@ class ReconstructionResults:
                 "free some space, then repeat the attack",
             ) from error
         if self.tracker is not None:
-            self.tracker.log_reconstructions(list(COLUMNS), rows(found), self._files.summary(), figures)
+            self.tracker.log_reconstructions(list(COLUMNS), rows(findings), self._files.summary(), figures)
 
-    def _write(self, found: Sequence[ReconstructionFinding]) -> dict[str, Path]:
-        """Draw everything; returns the new figures by label, `summary` for that of all results."""
+    def _write(self, findings: Sequence[ReconstructionFinding]) -> dict[str, Path]:
+        """Draw everything; returns the paths of the new figures by label, `summary` for that of all results."""
         figures = {}
-        for finding in found:
+        for finding in findings:
             if finding.pairs is not None and isinstance(finding.result, Reconstruction):
                 label = finding.conditions.label
                 figure = draw_reconstructions(finding, f"{label}: {self._folder.name}")
@@ -74,5 +59,5 @@ class ReconstructionResults:
 
 
 def reconstruction_summary(folder: RunFolder) -> dict[str, float]:
-    """All numbers that reconstructions from a run have found so far; empty without any."""
+    """All numbers of a run's reconstructions; empty without any."""
     return ReconstructionFiles(folder.path / PREFIX).summary()

@@ -37,11 +37,11 @@ class RepresentedSamples:
 ARRAYS = ("features", "labels", "members", "samples")
 
 
-def write_representations(folder: Path, found: RepresentedSamples) -> Path:
+def write_representations(folder: Path, represented: RepresentedSamples) -> Path:
     """Keep representations in a run's folder, which exists; returns the file's path."""
     path = folder / NAME
     try:
-        replace_all({path: npz_bytes({name: getattr(found, name) for name in ARRAYS}, compressed=True)})
+        replace_all({path: npz_bytes({name: getattr(represented, name) for name in ARRAYS}, compressed=True)})
     except OSError as error:
         raise cannot_write(path, error) from error
     return path

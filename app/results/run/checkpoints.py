@@ -42,7 +42,6 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         return torch.load(path, map_location=map_location or "cpu", weights_only=True)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Delete a checkpoint and its checksum."""
         super().remove_checkpoint(path)
         _checksum_file(Path(path)).unlink(missing_ok=True)
 
@@ -51,11 +50,6 @@ class RoundCheckpoint(ModelCheckpoint):
     """Keeps the last two rounds, so that a damaged newest checkpoint costs one round."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Write to `folder` after every round.
-
-        Args:
-            folder: the run's checkpoint folder.
-        """
         super().__init__(
             dirpath=folder,
             filename="round-{round:05.0f}",
@@ -86,8 +80,8 @@ def damage(path: Path) -> str | None:
     if not checksum.is_file():
         return "its checksum is missing"
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    return None if found == checksum.read_text().strip() else "its checksum does not match"
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if digest == checksum.read_text().strip() else "its checksum does not match"
 
 
 def _checksum_file(path: Path) -> Path:

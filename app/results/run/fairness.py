@@ -64,11 +64,9 @@ class ClientAccuracies:
     accuracies: dict[str, tuple[float, ...]]
 
     def fairness(self, whose: str = OWN) -> Fairness:
-        """How the accuracies spread over the clients."""
         return Fairness.of(self.accuracies[whose], self.groups)
 
     def estimate(self, whose: str = OWN) -> Estimate:
-        """Mean accuracy with its interval."""
         return mean_estimate(self.accuracies[whose], self.groups)
 
     @property
@@ -83,7 +81,6 @@ class ClientAccuracies:
         return swap_estimate(own, another)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the round, by name."""
         metrics = {"accuracy" if name == "mean" else name: value for name, value in _numbers(self.fairness()).items()}
         metrics |= {name: self.fairness(whose).mean for whose, name in CONTROLS.items() if whose in self.accuracies}
         if FINE_TUNED in self.accuracies:
@@ -94,13 +91,7 @@ class ClientAccuracies:
 
 
 def write_fairness(folder: RunFolder, measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write `everyone.csv` and `fairness.json`.
-
-    Args:
-        folder: the run's folder.
-        everybody: all clients after the last round.
-        records: lines of `metrics.jsonl`.
-    """
+    """Write `everyone.csv` and `fairness.json`; `records` are the lines of `metrics.jsonl`."""
     write_text(folder.path / "everyone.csv", _table(measured))
     folder.write_json("fairness.json", fairness_record(measured, records) | {"words": WORDS})
 
@@ -172,7 +163,7 @@ def forget_unplanned(folder: RunFolder, planned: Sequence[int]) -> None:
 
 
 def _unplanned(name: str, planned: bool) -> bool:
-    """Whether a metric is not one of a round in the middle of a run."""
+    """Whether a metric is measured at the end of a run only, or in a round that was not planned."""
     measured = name.removeprefix(PREFIX)
     last_only = measured in CONTROLS.values() or measured.startswith(FINE_TUNED)
     return name.startswith(PREFIX) and (last_only or not planned)
@@ -187,7 +178,6 @@ def _numbers(fairness: Fairness) -> dict[str, float]:
 
 
 def _final(measured: ClientAccuracies, whose: str) -> dict[str, Any]:
-    """Fairness with intervals, as plain data."""
     accuracies, groups = measured.accuracies[whose], measured.groups
     numbers = {**asdict(measured.fairness(whose)), "mean_interval": asdict(measured.estimate(whose).interval)}
     if len(set(groups)) > 1:
@@ -196,20 +186,17 @@ def _final(measured: ClientAccuracies, whose: str) -> dict[str, Any]:
 
 
 def _groups(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The groups where there are several."""
     groups: list[Mapping[str, Any]] = record["groups"]
     return groups if len(groups) > 1 else []
 
 
 def _spread(record: Mapping[str, Any]) -> str:
-    """Variance, mean of every group, and gap."""
     groups = [f"{group['name']} {group['mean']:.2%}" for group in _groups(record)]
     gap = [f"gap {POINTS * record['gap']:.1f} points"] if groups else []
     return ", ".join([f"variance {record['variance']:.1f}", *groups, *gap])
 
 
 def _table(measured: ClientAccuracies) -> str:
-    """One line per client."""
     columns = {"client": measured.clients, "group": measured.groups, "test_samples": measured.samples}
     if ANOTHER in measured.accuracies:
         columns["holds_own"] = tuple(map(int, measured.holders))
@@ -243,7 +230,6 @@ class JoinedClients:
     accuracies: dict[str, tuple[float, ...]]
 
     def record(self) -> dict[str, Any]:
-        """Mean accuracies with intervals over the newcomers, as plain data."""
         means = {
             stage: {"mean": estimate.value, "interval": asdict(estimate.interval)}
             for stage, own in self.accuracies.items()

@@ -28,7 +28,7 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     Args:
         records: lines of `metrics.jsonl`.
         path: figure to write.
-        title: shown above the figure.
+        title: of the figure.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -69,13 +69,7 @@ BUDGETS = {
 
 
 def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bool:
-    """Privacy budget spent over the rounds, and the server's accuracy beside it; returns whether there was a budget.
-
-    Args:
-        records: lines of `metrics.jsonl`.
-        path: figure to write.
-        title: shown above the figure.
-    """
+    """Privacy budget over the rounds, with the server's accuracy; returns whether there was a budget to draw."""
     if not any(record.get(name) is not None for record in records for name in BUDGETS):
         return False
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
@@ -136,13 +130,7 @@ Panel = Callable[[Axes], None]
 
 
 def draw_fairness(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """The clients' accuracies per group; curves where rounds were measured before; bars where there are controls.
-
-    Args:
-        everybody: all clients after the last round.
-        records: lines of `metrics.jsonl`.
-        title: shown above the figure.
-    """
+    """The clients' accuracies per group; curves where rounds were measured before; bars where there are controls."""
     panels: list[Panel] = [lambda axes: _distribution(axes, measured)]
     curves = [record for record in records if record.get(f"{PREFIX}accuracy") is not None]
     if len(curves) > 1:
@@ -214,15 +202,15 @@ def _bars(axes: Axes, measured: ClientAccuracies) -> None:
     names = BARS if swap is not None else UNSHARED
     shown = [whose for whose in names if whose in measured.accuracies]
     for place, whose in enumerate(shown):
-        found, interval = measured.fairness(whose), measured.estimate(whose).interval
-        axes.barh(place, POINTS * found.mean, height=0.55, color="0.6" if whose == OWN else "0.82")
+        fairness, interval = measured.fairness(whose), measured.estimate(whose).interval
+        axes.barh(place, POINTS * fairness.mean, height=0.55, color="0.6" if whose == OWN else "0.82")
         if isinstance(interval, Interval):
             axes.plot([POINTS * interval.low, POINTS * interval.high], [place, place], color="black", linewidth=1.6)
-        for number, group in enumerate(found.groups if len(found.groups) > 1 else ()):
+        for number, group in enumerate(fairness.groups if len(fairness.groups) > 1 else ()):
             look: dict[str, Any] = {"color": _colour(number), "label": group.name if place == 0 else None}
             axes.plot(POINTS * group.mean, place - 0.38, "v", markersize=6, clip_on=False, **look)
         beside = axes.get_yaxis_transform()
-        axes.text(1.02, place, f"{found.mean:.1%}", transform=beside, va="center", fontsize=9)
+        axes.text(1.02, place, f"{fairness.mean:.1%}", transform=beside, va="center", fontsize=9)
     axes.set_yticks(range(len(shown)), [names[whose] for whose in shown])
     axes.set(xlabel="mean accuracy of the clients (%), with interval", xlim=(0, POINTS), ylim=(len(shown) - 0.4, -0.8))
     axes.set_ylabel("private part used" if swap is not None else "model")
@@ -234,7 +222,6 @@ def _bars(axes: Axes, measured: ClientAccuracies) -> None:
 
 
 def _by_group(measured: ClientAccuracies) -> dict[str, Array]:
-    """Accuracies of every group, in the order in which groups first occur."""
     accuracies, groups = np.array(measured.accuracies[OWN]), np.array(measured.groups)
     return {name: accuracies[groups == name] for name in dict.fromkeys(measured.groups)}
 

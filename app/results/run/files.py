@@ -100,7 +100,6 @@ class ResultFiles(Generic[Record]):
     others: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, folder: Path) -> None:
-        """Keep results in a folder, which is made when the first one comes."""
         self.folder = folder
 
     def save(self, record: Record, arrays: Mapping[str, Any] | None) -> None:
@@ -125,11 +124,6 @@ class ResultFiles(Generic[Record]):
             ) from error
 
     def arrays(self, label: str, names: Iterable[str]) -> dict[str, Any]:
-        """The named arrays of one result.
-
-        Raises:
-            UserError: where there are none, or they cannot be read.
-        """
         path = self.path(label, "npz")
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -152,11 +146,6 @@ class ResultFiles(Generic[Record]):
         return sorted(path for path in self.folder.glob("*.json") if path.name not in self.others)
 
     def read(self, path: Path) -> Record:
-        """One result from its JSON file.
-
-        Raises:
-            UserError: where it cannot be read.
-        """
         try:
             record: Record = restored(self.kind, json.loads(path.read_text()), self.mend)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -165,7 +154,7 @@ class ResultFiles(Generic[Record]):
 
     @staticmethod
     def mend(value: Any) -> Any:
-        """A restored dataclass with what JSON cannot hold."""
+        """Fill in what JSON cannot hold of a restored dataclass."""
         return value
 
     def summary(self) -> dict[str, float]:
@@ -177,11 +166,6 @@ class ResultFiles(Generic[Record]):
         }
 
     def path(self, label: str, ending: str) -> Path:
-        """File of a result.
-
-        Raises:
-            UserError: where the label is unfit for a file name.
-        """
         if not fits_file(label):
             raise UserError.of(
                 f"a result is called {label!r}",

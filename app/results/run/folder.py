@@ -70,26 +70,18 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def finished(self) -> bool:
-        """Whether the run ended as planned."""
         return (self.path / "summary.json").is_file()
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.path.name
 
     def claim(self, config: Mapping[str, Any], overwrite: bool) -> None:
-        """Make the folder ours, or say why it cannot be.
-
-        Args:
-            config: complete configuration of the run about to start, as plain data.
-            overwrite: delete an existing run of that name.
-        """
+        """Take the folder for a run with this configuration, or say why that is not possible."""
         if self.path.exists():
             self._refuse_foreign()
         if overwrite:
@@ -131,7 +123,6 @@ class RunFolder:
             return {}
 
     def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
-        """A run may only go on with the experiment it was started with."""
         saved, before = self.path / "config.yaml", self._saved_config()
         if not before:
             return
@@ -162,7 +153,6 @@ class RunFolder:
             write_text(path, csv_text([header, *whole] if whole else []))
 
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add one line to a JSON-lines file."""
         with (self.path / name).open("a") as file:
             file.write(json.dumps(finite(record)) + "\n")
 
@@ -176,7 +166,6 @@ class RunFolder:
             writer.writerows(rows)
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write a JSON file in one step."""
         write_json(self.path / name, record)
 
     def update_summary(self, part: str, record: Mapping[str, Any]) -> None:

@@ -40,16 +40,11 @@ class RunLabels:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of the four labels."""
         return tuple(field.name for field in fields(cls))
 
 
 def labels_of(config: Mapping[str, Any]) -> RunLabels:
-    """Labels of a run that belongs to no comparison, from its configuration: names of recipes where there are any.
-
-    Args:
-        config: complete configuration of the run, as plain data.
-    """
+    """Labels of a run that belongs to no comparison, from its configuration: names of recipes where there are any."""
     data, model = config["data"], config["model"]
     partition = _class_name(_settings(data).get("partition"))
     central = partition == "Centralised"
@@ -62,7 +57,7 @@ def labels_of(config: Mapping[str, Any]) -> RunLabels:
 
 
 def _parts(model: Mapping[str, Any]) -> Iterator[str]:
-    """What is special about a federation: its network, submodels, private cells, local objective, and server."""
+    """What is special about a federation: its network, submodels, private weights, local objective, and server."""
     if _class_name(model.get("net")) == "Factorised":
         settings = _settings(model["net"])
         yield "waffle-literal" if all(settings.get(key) == value for key, value in LITERAL.items()) else "waffle"
@@ -90,10 +85,9 @@ def _submodels(model: Mapping[str, Any]) -> str:
 
 
 def _unequal(capacities: Any) -> bool:
-    """Whether some client trains less than the whole network."""
-    told = capacities if isinstance(capacities, Mapping) else {"rates": capacities}
-    narrow = any(rate != 1 for rate in told.get("rates") or ())
-    return narrow or told.get("large") is not None or told.get("levels") is not None
+    settings = capacities if isinstance(capacities, Mapping) else {"rates": capacities}
+    narrow = any(rate != 1 for rate in settings.get("rates") or ())
+    return narrow or settings.get("large") is not None or settings.get("levels") is not None
 
 
 def _integration(settings: Mapping[str, Any]) -> str:
@@ -106,13 +100,11 @@ def _integration(settings: Mapping[str, Any]) -> str:
 
 
 def _settings(part: Any) -> Mapping[str, Any]:
-    """Settings of an object in a configuration."""
-    found = part.get("init_args") if isinstance(part, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    settings = part.get("init_args") if isinstance(part, Mapping) else None
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def _class_name(part: Any) -> str:
-    """Name of the class of an object in a configuration; empty where there is none."""
     named = part.get("class_path", "") if isinstance(part, Mapping) else part or ""
     return str(named).rpartition(".")[2]
 

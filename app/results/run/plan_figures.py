@@ -55,7 +55,6 @@ class LayerMap:
 
     @property
     def mean(self) -> np.ndarray:
-        """(outputs, inputs) contributors in an average round."""
         return self.summed / max(1, self.rounds)
 
 
@@ -67,28 +66,21 @@ class PlanMaps:
     """
 
     def __init__(self, space: ParameterSpace, clients: int, shown: Collection[int]) -> None:
-        """Nothing gathered yet.
-
-        Args:
-            space: layout of the server's vector.
-            clients: number of clients in the federation.
-            shown: rounds (0-based) to be shown one by one.
-        """
+        """Start empty; `shown` are the rounds (0-based) to be shown one by one."""
         self._clients, self._shown = clients, frozenset(shown)
         self._blocks = {block.name: block for block in space.blocks if len(block.axes) == 2}
         self._maps: dict[str, LayerMap] = {}
 
     @property
     def layers(self) -> list[LayerMap]:
-        """The maps so far."""
         return list(self._maps.values())
 
     def follow(self, plans: Iterable[UploadedRound]) -> Iterator[UploadedRound]:
         """The same rounds; notes on the way who trains which output in the rounds that are shown."""
         for plan in plans:
-            found = self._channels(plan) if plan.round in self._shown else {}
+            by_layer = self._channels(plan) if plan.round in self._shown else {}
             yield plan
-            for name, channels in found.items():
+            for name, channels in by_layer.items():
                 if name in self._maps:  # else the layer is not sent
                     self._maps[name].channels[plan.round] = channels
 
@@ -104,14 +96,14 @@ class PlanMaps:
             layer.counts[round_] = matrix.copy()
 
     def _channels(self, plan: UploadedRound) -> dict[str, np.ndarray]:
-        found = {name: np.full((self._clients, block.shape[0]), ABSENT) for name, block in self._blocks.items()}
+        by_layer = {name: np.full((self._clients, block.shape[0]), ABSENT) for name, block in self._blocks.items()}
         for client in plan.participants:
             index, rate = plan.index(client), plan.rate(client)
             for name, block in self._blocks.items():
                 ends = block.start + torch.arange(block.shape[0] + 1) * (block.size // block.shape[0])
                 trained = torch.searchsorted(index, ends.to(index.device)).diff() > 0
-                found[name][client] = rate * trained.cpu().numpy()
-        return found
+                by_layer[name][client] = rate * trained.cpu().numpy()
+        return by_layer
 
 
 NOBODY, ALONE = "0.78", "#d7191c"
@@ -124,12 +116,7 @@ MOST_CLIENTS_IN_WORDS = 25
 
 
 def draw_layer(layer: LayerMap, title: str) -> Figure:
-    """Contributors of a layer's weights, and below them who trains which output, in each of the shown rounds.
-
-    Args:
-        layer: the maps of the layer; at least one shown round.
-        title: what is planned, shown above the figure.
-    """
+    """Contributors of a layer's weights, and below them who trains which output, in each of the shown rounds."""
     rounds = sorted(layer.counts)
     figure, grid = _panels(len(rounds), max(len(_shown_clients(layer, round_)) for round_ in rounds), _reading(layer))
     colours, norm = _count_colours(max(int(layer.counts[round_].max()) for round_ in rounds))
@@ -151,12 +138,7 @@ def draw_layer(layer: LayerMap, title: str) -> Figure:
 
 
 def draw_overview(layers: Sequence[LayerMap], title: str) -> Figure:
-    """Contributors of every weight matrix in an average round, on one scale.
-
-    Args:
-        layers: the maps; at least one.
-        title: what is planned, shown above the figure.
-    """
+    """Contributors of every weight matrix in an average round, on one scale."""
     columns = min(len(layers), max(3, math.ceil(math.sqrt(1.4 * len(layers)))))
     rows = math.ceil(len(layers) / columns)
     figure = Figure(figsize=(max(7.5, 2.1 * columns + 1.4), 2.15 * rows + 1.7), layout="constrained")

@@ -36,11 +36,9 @@ class PlanColumn:
     meaning: str
 
     def value(self, layer: LayerAudit) -> Any:
-        """The number; None where there is none."""
         return layer.coordinates if self.key == CELLS else getattr(layer, self.key)
 
     def text(self, layer: LayerAudit) -> str:
-        """The number as the terminal shows it."""
         value = self.value(layer)
         unknown = value is None or (self.key != CELLS and not layer.coordinates)
         return "-" if unknown else format(value, self.form)
@@ -86,12 +84,7 @@ def table(audit: PlanAudit) -> str:
 
 
 def findings(audit: PlanAudit, uncovered: str) -> list[str]:
-    """What follows from the numbers, one sentence or two each.
-
-    Args:
-        audit: the audit.
-        uncovered: what becomes of weights that nobody sends, `keep` or `zero`.
-    """
+    """Conclusions from the numbers, a sentence or two each; `uncovered` is the setting for weights without updates."""
     total = audit.total
     if not total.coordinates:
         return ["nothing is sent: all weights stay on the clients, and there is nothing to aggregate"]

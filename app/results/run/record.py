@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from zipfile import is_zipfile
@@ -58,16 +59,13 @@ class RunRecord:
     """One finished run, without anything large.
 
     Attributes:
-        path: its folder.
         labels: its place in a comparison.
         config: its complete configuration, as plain data; empty where it could not be read.
         final: metrics of the last round; NaN for numbers that are not finite.
-        rounds: metrics of every round, in order.
         cost: seconds and bytes, summed over the run.
         clients: every client that took part, by id.
         fairness: how the accuracies of all clients spread, None where no client has a test set.
-        budgets: privacy budgets spent.
-        channels: what was hidden on the way to the server.
+        channels: what was hidden from the server.
         attacks: results of membership inference, by label.
         reconstructions: results of reconstruction, by label.
         notes: what could not be read of it.
@@ -89,15 +87,9 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.path.name
 
     def scores(self, label: str) -> MembershipScores:
-        """Scores of one result of membership inference, read from its file.
-
-        Raises:
-            UserError: where there are none, or they cannot be read.
-        """
         return AttackFiles(self.path / "attacks").scores(label)
 
 
@@ -125,7 +117,9 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
         clients=_of(notes, "the clients", lambda: _clients(summary["clients"]), ()),
         fairness=_of(notes, "the fairness", lambda: _fairness(summary.get("fairness")), None),
         budgets=_of(notes, "the privacy budgets", lambda: _all(_budget, summary.get("privacy")), ()),
-        channels=_of(notes, "the channels", lambda: _all(_channel, summary.get("channels")), ()),
+        channels=_of(
+            notes, "the channels", lambda: _all(partial(restored, ChannelStatement), summary.get("channels")), ()
+        ),
         attacks=_attacks(folder / "attacks", notes),
         reconstructions=_records(ReconstructionFiles(folder / PREFIX), notes),
         notes=tuple(notes),
@@ -133,7 +127,6 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:
-    """What the end of the run has left."""
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError.of("the run is not finished")
@@ -173,17 +166,17 @@ def _rounds(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ...]:
     except BROKEN as error:
         notes.append(f"{path.name} cannot be read ({_cause(error)})")
         return ()
-    found, broken = [], []
+    rounds, broken = [], []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(_numbers(json.loads(line)))
+            rounds.append(_numbers(json.loads(line)))
         except BROKEN:
             broken.append(str(number))
     if broken:
         notes.append(f"{path.name}: {'line' if len(broken) == 1 else 'lines'} {', '.join(broken)} cannot be read")
     if not lines:
         notes.append(f"{path.name} is empty")
-    return tuple(found)
+    return tuple(rounds)
 
 
 def _of(notes: list[str], what: str, read: Callable[[], Part], otherwise: Part) -> Part:
@@ -221,18 +214,13 @@ def _all(read: Callable[[Mapping[str, Any]], Part], plain: Sequence[Mapping[str,
 def _budget(plain: Mapping[str, Any]) -> PrivacyStatement:
     """A statement from its record, in which clients are keyed by text and infinite budgets are null."""
     clients = [[int(client), _endless(epsilon)] for client, epsilon in (plain.get("clients") or {}).items()]
-    told = {**plain, "clients": clients, "epsilon": _endless(plain["epsilon"])}
-    statement: PrivacyStatement = restored(PrivacyStatement, told)
+    fields = {**plain, "clients": clients, "epsilon": _endless(plain["epsilon"])}
+    statement: PrivacyStatement = restored(PrivacyStatement, fields)
     return statement
 
 
 def _endless(epsilon: float | None) -> float:
     return math.inf if epsilon is None else epsilon
-
-
-def _channel(plain: Mapping[str, Any]) -> ChannelStatement:
-    statement: ChannelStatement = restored(ChannelStatement, plain)
-    return statement
 
 
 def _attacks(folder: Path, notes: list[str]) -> tuple[AttackRecord, ...]:
@@ -260,5 +248,5 @@ def _records(files: ResultFiles[Record], notes: list[str]) -> tuple[Record, ...]
 
 
 def _cause(error: BaseException) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"{type(error).__name__}: {' '.join(told.split())}"
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {' '.join(message.split())}"

@@ -67,7 +67,6 @@ def round_cost(report: RoundReport) -> dict[str, float]:
 
 
 def _by_name(clients: Sequence[ClientReport], names: Sequence[str]) -> dict[str, float]:
-    """Accuracies of the clients of each name."""
     members: dict[str, list[ClientReport]] = defaultdict(list)
     for name, client in zip(names, clients, strict=True):
         members[name].append(client)

@@ -21,18 +21,13 @@ __all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_sto
 COMPARISON = "comparison.json"
 """File beside the runs of a comparison that tells their places in its matrix."""
 
-MOST_TOLD = 10
+MOST_LISTED = 10
 """Reasons that an error lists."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A folder that is not part of the collection.
-
-    Attributes:
-        path: the folder or file.
-        reason: why it was left out.
-    """
+    """A folder or file that is not part of the collection, and the reason."""
 
     path: Path
     reason: str
@@ -58,21 +53,12 @@ class Store:
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
-        """Datasets in the order in which they first occur."""
         return tuple(dict.fromkeys(run.labels.dataset for run in self.runs))
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What `comparison.json` tells.
-
-    Attributes:
-        name: of the comparison; may be empty.
-        purpose: what is compared; may be empty.
-        baseline: method and defense that others are compared with.
-        cells: labels of every run by its name, in the order of the comparison.
-        problems: what of it cannot be used.
-    """
+    """Content of `comparison.json`: labels of its runs (`cells`) by name, and what of it cannot be used."""
 
     name: str = ""
     purpose: str = ""
@@ -90,11 +76,11 @@ def read_store(paths: Iterable[Path]) -> Store:
     Raises:
         UserError: where a path does not exist, or no run is found in all of them.
     """
-    given = list(paths)
+    folders = list(paths)
     runs: dict[Path, RunRecord] = {}
     skipped: list[Skipped] = []
-    plans = [plan for path in given if (plan := _plan_of(path, skipped)) is not None]
-    for folder, labels in _folders(given, skipped):
+    plans = [plan for path in folders if (plan := _plan_of(path, skipped)) is not None]
+    for folder, labels in _folders(folders, skipped):
         try:
             runs.setdefault(folder.resolve(), read_run(folder, labels))
         except UserError as error:
@@ -102,11 +88,11 @@ def read_store(paths: Iterable[Path]) -> Store:
         except Exception as error:  # a folder that nobody foresaw must not stop the others
             skipped.append(Skipped(folder, f"its files cannot be read ({type(error).__name__}: {error})"))
     if not runs:
-        raise _nothing(given, skipped)
+        raise _nothing(folders, skipped)
     order = {labels: number for number, labels in enumerate(place for plan in plans for place in plan.cells.values())}
     first = plans[0] if len(plans) == 1 else _Plan()
     return Store(
-        name=first.name or given[0].resolve().name,
+        name=first.name or folders[0].resolve().name,
         purpose=first.purpose,
         runs=tuple(sorted(runs.values(), key=lambda run: (order.get(run.labels, len(order)), run.labels, run.name))),
         skipped=tuple(dict.fromkeys(skipped)),
@@ -121,7 +107,7 @@ def _folders(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[tuple[Pa
             raise UserError.of(f"there is no folder {path}", "its runs cannot be shown", "name an existing folder")
         try:
             if _looks_like_run(path):
-                yield path, _told_above(path)
+                yield path, _labels_from_parent(path)
                 continue
             inner = sorted(each for each in path.iterdir() if not each.name.startswith("."))
         except OSError as error:
@@ -155,19 +141,14 @@ def _foreign(path: Path) -> str:
     return "it is no run of this program"
 
 
-def _told_above(path: Path) -> RunLabels | None:
-    """Labels that the comparison around a single run gives it."""
+def _labels_from_parent(path: Path) -> RunLabels | None:
+    """Labels of a single run in the comparison around it."""
     plan = _plan_of(path.resolve().parent)
     return None if plan is None else plan.cells.get(path.resolve().name)
 
 
 def _plan_of(path: Path, skipped: list[Skipped] | None = None) -> _Plan | None:
-    """What a comparison tells about its runs; None where there is none.
-
-    Args:
-        path: folder of the comparison.
-        skipped: where to tell what of it cannot be used.
-    """
+    """Content of `comparison.json`, None where there is none; problems with it are added to `skipped`."""
     file = path / COMPARISON
     try:
         plan = _plan(json.loads(file.read_text()))
@@ -180,12 +161,11 @@ def _plan_of(path: Path, skipped: list[Skipped] | None = None) -> _Plan | None:
     return plan
 
 
-def _plan(told: Any) -> _Plan:
-    """A plan from plain data, whatever they are."""
-    if not isinstance(told, Mapping):
+def _plan(content: Any) -> _Plan:
+    if not isinstance(content, Mapping):
         return _Plan(problems=("it tells no comparison; its runs are labelled by their configurations",))
     problems, cells = [], {}
-    listed = told.get("cells")
+    listed = content.get("cells")
     for number, cell in enumerate(listed if isinstance(listed, list) else [], start=1):
         try:
             dataset, method, defense = (str(cell[key]) for key in ("dataset", "method", "defense"))
@@ -193,9 +173,9 @@ def _plan(told: Any) -> _Plan:
         except (KeyError, TypeError, ValueError):
             problems.append(f"its cell {number} lacks the run's name or its place")
     return _Plan(
-        name=str(told.get("name") or ""),
-        purpose=str(told.get("purpose") or ""),
-        baseline=_baseline(told.get("baseline")),
+        name=str(content.get("name") or ""),
+        purpose=str(content.get("purpose") or ""),
+        baseline=_baseline(content.get("baseline")),
         cells=cells,
         problems=tuple(problems),
     )
@@ -208,15 +188,15 @@ def _baseline(pair: Any) -> tuple[str, str] | None:
 
 
 def _unreadable(error: Exception) -> str:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"it cannot be read ({type(error).__name__}: {told})"
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"it cannot be read ({type(error).__name__}: {message})"
 
 
-def _nothing(given: list[Path], skipped: list[Skipped]) -> UserError:
-    left = "".join(f"\n    {one.path}: {one.reason}" for one in skipped[:MOST_TOLD])
-    more = f"\n    and {len(skipped) - MOST_TOLD} more" if len(skipped) > MOST_TOLD else ""
+def _nothing(folders: list[Path], skipped: list[Skipped]) -> UserError:
+    left = "".join(f"\n    {folder.path}: {folder.reason}" for folder in skipped[:MOST_LISTED])
+    more = f"\n    and {len(skipped) - MOST_LISTED} more" if len(skipped) > MOST_LISTED else ""
     return UserError.of(
-        f"no finished run in {', '.join(map(str, given))}{left}{more}",
+        f"no finished run in {', '.join(map(str, folders))}{left}{more}",
         "there is nothing to show",
         "name folders of finished runs, such as runs/demo; `rampart fit` and `rampart compare` make them",
     )

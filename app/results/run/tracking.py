@@ -14,6 +14,8 @@ from app.metrics.membership import MembershipScores
 from app.metrics.roc import log_log_roc, roc_curve
 
 TrackingMode = Literal["offline", "online", "disabled"]
+Rows = Sequence[Sequence[Any]]
+"""Rows of a table, with None where there is no value."""
 
 
 class RoundLogger(WandbLogger):
@@ -37,75 +39,42 @@ class RoundLogger(WandbLogger):
             self.experiment.log(dict(metrics))
 
     @rank_zero_only
-    def finish(self, summary: Mapping[str, Any], columns: list[str], rows: list[list[Any]]) -> None:
+    def finish(self, summary: Mapping[str, Any], columns: Sequence[str], rows: Rows) -> None:
         """Fill the run's summary and log the table of clients."""
-        import wandb
-
-        self.experiment.summary.update(dict(summary))
-        self.experiment.log({"clients": wandb.Table(columns=list(columns), data=rows)})
+        self._log_table("clients", columns, rows, summary)
 
     @rank_zero_only
     def log_attacks(
         self,
         columns: Sequence[str],
-        rows: Sequence[Sequence[Any]],
+        rows: Rows,
         summary: Mapping[str, float],
         curves: Mapping[str, MembershipScores],
     ) -> None:
-        """Log what attacks found: a table of results, entries of the summary, and ROC curves.
-
-        Args:
-            columns: names of the table's columns.
-            rows: one per result, with None where there is no value.
-            summary: numbers by name.
-            curves: scores of the results that have some, by label; drawn on logarithmic axes.
-        """
+        """Log results of membership inference: a table, numbers, and ROC curves of the scores (by label)."""
         import wandb
 
-        self.experiment.summary.update(dict(summary))
-        logged: dict[str, Any] = {
-            "attacks/results": wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-        }
+        further: dict[str, Any] = {}
         if points := [[label, *point] for label, scores in curves.items() for point in _curve(scores)]:
-            logged["attacks/roc_points"] = wandb.Table(columns=["result", "fpr", "tpr"], data=points)
-            logged["attacks/roc"] = _roc_plot(points)
-        self.experiment.log(logged)
+            further["attacks/roc_points"] = wandb.Table(columns=["result", "fpr", "tpr"], data=points)
+            further["attacks/roc"] = _roc_plot(points)
+        self._log_table("attacks/results", columns, rows, summary, further)
 
     @rank_zero_only
     def log_reconstructions(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        summary: Mapping[str, float],
-        figures: Mapping[str, Path],
+        self, columns: Sequence[str], rows: Rows, summary: Mapping[str, float], figures: Mapping[str, Path]
     ) -> None:
-        """Log what reconstructions found: a table of results, entries of the summary, and figures.
-
-        Args:
-            columns: names of the table's columns.
-            rows: one per result, with None where there is no value.
-            summary: numbers by name.
-            figures: image files by label.
-        """
+        """Log results of reconstructions: a table, numbers, and figures (image files by label)."""
         import wandb
 
-        self.experiment.summary.update(dict(summary))
-        logged: dict[str, Any] = {
-            "attacks/reconstructions": wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-        }
-        logged |= {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in figures.items()}
-        self.experiment.log(logged)
+        images = {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in figures.items()}
+        self._log_table("attacks/reconstructions", columns, rows, summary, images)
 
     @rank_zero_only
     def log_report(
-        self,
-        page: Path,
-        others: Sequence[Path],
-        summary: Mapping[str, float],
-        columns: Sequence[str],
-        rows: Sequence[Sequence[Any]],
+        self, page: Path, others: Sequence[Path], summary: Mapping[str, float], columns: Sequence[str], rows: Rows
     ) -> None:
-        """Keep a report as an artifact of type `report`, with its numbers in the summary and its table.
+        """Keep a report as an artifact of type `report`, with its numbers and its table.
 
         Args:
             page: the HTML file.
@@ -120,8 +89,22 @@ class RoundLogger(WandbLogger):
         for path in (page, *others):
             artifact.add_file(str(path), name=path.relative_to(page.parent).as_posix())
         self.experiment.log_artifact(artifact)
+        self._log_table("report/table", columns, rows, summary)
+
+    def _log_table(
+        self,
+        name: str,
+        columns: Sequence[str],
+        rows: Rows,
+        summary: Mapping[str, Any],
+        further: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Update the summary, then log a table, together with what belongs to it."""
+        import wandb
+
         self.experiment.summary.update(dict(summary))
-        self.experiment.log({"report/table": wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+        table = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        self.experiment.log({name: table, **(further or {})})
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -135,7 +118,7 @@ class RoundLogger(WandbLogger):
 def _curve(scores: MembershipScores) -> list[list[float]]:
     """FPR and TPR of the points that a logarithmic axis can show."""
     fpr, tpr = log_log_roc(roc_curve(scores), 100)
-    return [[float(alarms), float(found)] for alarms, found in zip(fpr, tpr, strict=True) if found > 0]
+    return [[float(false), float(true)] for false, true in zip(fpr, tpr, strict=True) if true > 0]
 
 
 def _roc_plot(points: list[list[Any]]) -> Any:
