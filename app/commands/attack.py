@@ -104,7 +104,7 @@ def _as_list(value: str) -> str:
 
 def attack_parser() -> ArgumentParser:
     """Options of membership inference: those of its callback, but for attacks during training."""
-    parser = run_parser(__doc__, "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]")
+    parser = run_parser(str(__doc__), "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]")
     parser.add_class_arguments(MembershipInference, None, skip={"every"})
     return parser
 

@@ -69,7 +69,7 @@ def finished_run(path: Path) -> RunFolder:
     return folder
 
 
-def run_parser(description: str | None, usage: str) -> FitParser:
+def run_parser(description: str, usage: str) -> FitParser:
     """A parser of `rampart attack` that takes the run's folder."""
     parser = FitParser(prog=AttackCommand.program, description=description, usage=usage, allow_abbrev=False)
     parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")

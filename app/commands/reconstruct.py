@@ -105,7 +105,7 @@ def reconstruct(arguments: Sequence[str]) -> int:
 
 def reconstruction_parser() -> ArgumentParser:
     """The options of the command."""
-    parser = run_parser(__doc__, "rampart attack RUN --attacks NAME,NAME [--OPTION VALUE ...]")
+    parser = run_parser(str(__doc__), "rampart attack RUN --attacks NAME,NAME [--OPTION VALUE ...]")
     parser.add_class_arguments(ReconstructionOptions, None)
     return parser
 
