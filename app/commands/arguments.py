@@ -1,4 +1,4 @@
-"""Turns the command line into one configuration and the options that override it."""
+"""The command line as one configuration and the options that override it."""
 
 from __future__ import annotations
 

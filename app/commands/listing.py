@@ -28,7 +28,7 @@ from datamodules.partitions import Partition
 Entry = tuple[str, str]
 
 OTHERS: dict[str, type] = {"factor-recovery": FactorRecovery}
-"""Attacks that neither infer membership nor bring images back, by name."""
+"""Attacks that neither infer membership nor reconstruct images, by name."""
 
 
 def classes(base: type, package: ModuleType) -> list[Entry]:

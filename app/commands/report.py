@@ -47,22 +47,12 @@ def report(arguments: Sequence[str]) -> int:
     """Make a report; returns the exit code."""
     quieten()
     options = report_parser().parse_args(list(arguments))
-    made = _make(options.folders, options.output, options.published)
+    made = make_report(options.folders, options.output, options.published)
     if options.track is not None:
         _track(made, options.track)
     if options.open:
         webbrowser.open(made.path.resolve().as_uri())
     return 0
-
-
-def make_report(paths: Sequence[Path], output: Path | None = None) -> Path:
-    """Write the report of some folders and print its table; returns the path of the page.
-
-    Args:
-        paths: existing folders of runs or comparisons, one or more.
-        output: the page, ending in `.html`; without, `report.html` in the folder of the comparison, or the first one.
-    """
-    return _make(paths, output).path
 
 
 def report_parser() -> ArgumentParser:
@@ -83,7 +73,14 @@ def report_parser() -> ArgumentParser:
     return parser
 
 
-def _make(paths: Sequence[Path], output: Path | None, published: bool = False) -> Report:
+def make_report(paths: Sequence[Path], output: Path | None = None, published: bool = False) -> Report:
+    """Write the report of some folders and print its table.
+
+    Args:
+        paths: existing folders of runs or comparisons, one or more.
+        output: the page, ending in `.html`; without, `report.html` in the folder of the comparison, or the first one.
+        published: whether published numbers are printed beside the measured ones.
+    """
     path = _page_path(paths, output)
     store = _without_reports(read_store(paths))
     table = tabulate(store)

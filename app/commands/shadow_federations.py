@@ -1,4 +1,4 @@
-"""Repeats the federation of a command with other members: what federated shadow models are made of."""
+"""Federated shadow models: the federation of a command, repeated with other members."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_comparison(comparison, capsys):
 
 def test_the_planted_effect_is_found(comparison):
     """DP-SGD costs ten points: the page calls the other row best, and only that one."""
-    root = parsed(make_report([comparison]).read_text())
+    root = parsed(make_report([comparison]).path.read_text())
     assert "fedavg / none is best" in root.one("section", id="findings").text
     body = root.one("table", id="comparison").one("tbody")
     assert {strong.parent.parent.attributes["data-defense"] for strong in body.all("strong")} == {"none"}
@@ -74,7 +74,7 @@ def test_runs_of_several_folders(tmp_path):
     """One report of all of them, in the first folder."""
     first = make_run(tmp_path / "a", labels(seed=0))
     make_run(tmp_path / "others" / "b", labels(defense="dp-sgd", seed=0))
-    path = make_report([first, tmp_path / "others"])
+    path = make_report([first, tmp_path / "others"]).path
     assert path == first / "report.html"
     assert len(parsed(path.read_text()).one("table", id="comparison").one("tbody").children) == 2
 
@@ -82,7 +82,7 @@ def test_runs_of_several_folders(tmp_path):
 def test_the_folder_of_the_comparison_comes_first(comparison, tmp_path):
     """Wherever it stands among the folders."""
     run = make_run(tmp_path / "a", labels(defense="other"))
-    assert make_report([run, comparison]) == comparison / "report.html"
+    assert make_report([run, comparison]).path == comparison / "report.html"
 
 
 def test_another_place(comparison, tmp_path):

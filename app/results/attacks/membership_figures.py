@@ -1,4 +1,4 @@
-"""Figures of attacks: ROC curves down to few false alarms, leakage with intervals, and leakage client by client."""
+"""Figures of membership inference: ROC curves (log-log), leakage with intervals, and leakage of every client."""
 
 from __future__ import annotations
 
@@ -89,11 +89,7 @@ def draw_leakage(results: Sequence[Result], title: str) -> Figure:
 def draw_clients(result: Result, rates: Mapping[int, float] | None = None) -> Figure:
     """AUC of every client with its interval against its number of training samples, on a logarithmic axis.
 
-    Clients of equal size are drawn side by side.
-
-    Args:
-        result: finding or record.
-        rates: width of every client, by id; without it, all have one colour.
+    Clients of equal size are drawn side by side; colours are widths, where `rates` gives them by client id.
     """
     [record] = records_of([result])
     points = [

@@ -1,10 +1,10 @@
-"""Files of a run's attacks: scores as arrays, everything else as JSON, one pair of files per result."""
+"""Files of membership inference: scores as arrays, everything else as JSON, one pair of files per result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber
@@ -23,15 +23,12 @@ class AttackRecord:
     """A finding without its scores: what a reader of the run folder gets back.
 
     Attributes:
-        conditions: under which it was obtained.
         leakage: how well members were told apart, or why no number is given.
         no_scores: why there are no scores; None where they are kept in a file of their own.
-        clients: leakage client by client.
         capacities: leakage by width, widest first.
         figures: numbers as the followed paper reports them.
         notes: warnings and remarks.
-        seconds: time it took.
-        failed: whether the attack broke down.
+        failed: whether the attack failed with an error.
     """
 
     conditions: AttackConditions
@@ -46,18 +43,8 @@ class AttackRecord:
 
     @classmethod
     def of(cls, finding: Finding) -> AttackRecord:
-        missing = finding.scores if isinstance(finding.scores, NotAvailable) else None
-        return cls(
-            conditions=finding.conditions,
-            leakage=finding.leakage,
-            no_scores=missing,
-            clients=finding.clients,
-            capacities=finding.capacities,
-            figures=finding.figures,
-            notes=finding.notes,
-            seconds=finding.seconds,
-            failed=finding.failed,
-        )
+        same = {field.name: getattr(finding, field.name) for field in fields(cls) if field.name != "no_scores"}
+        return cls(**same, no_scores=finding.scores if isinstance(finding.scores, NotAvailable) else None)
 
     @property
     def label(self) -> str:

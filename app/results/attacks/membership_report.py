@@ -1,4 +1,4 @@
-"""Results of the attacks in words: a table for the terminal, remarks, and tables of clients and samples as CSV."""
+"""Report of membership inference: a table with remarks for the terminal, clients and samples as CSV."""
 
 from __future__ import annotations
 
@@ -85,13 +85,7 @@ def records_of(results: Iterable[Result]) -> list[AttackRecord]:
 
 
 def decimals(interval: Interval | NotAvailable, most: int, scale: float = 1.0) -> int:
-    """Decimals a value deserves: those that show two digits of half its interval; one fewer than most without any.
-
-    Args:
-        interval: of the value.
-        most: decimals at most.
-        scale: unit of the interval in the unit shown, such as 100 for percent.
-    """
+    """Decimals that show two digits of half the interval, `most` at most; one fewer than `most` without an interval."""
     if isinstance(interval, NotAvailable):
         return most - 1
     if interval.half_width <= 0:

@@ -1,4 +1,4 @@
-"""Figures of reconstructions: true images above what was made of them, and the scores of all results."""
+"""Figures of reconstructions: true images above their reconstructions, and the scores of all results."""
 
 from __future__ import annotations
 
@@ -85,12 +85,7 @@ def draw_summary(results: Iterable[Result], title: str = "") -> Figure:
 
 
 def _page(pairs: int, top: float) -> tuple[Figure, list[tuple[Axes, Axes]]]:
-    """A figure with places for pairs of images, one above the other; sizes are in inches.
-
-    Args:
-        pairs: 1 or more.
-        top: height that is kept free for the title.
-    """
+    """A figure with places for one or more pairs of images; `top` inches are kept free for the title."""
     lines, across = -(-pairs // ACROSS), min(ACROSS, pairs)
     width, height = max(5.2, CELL * across + 0.2), top + LINE_HEIGHT * lines
     figure, left = Figure(figsize=(width, height)), (width - CELL * across + CELL - IMAGE) / 2

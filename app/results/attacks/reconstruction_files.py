@@ -27,11 +27,9 @@ class ReconstructionRecord:
     """A finding without its images: what a reader of the run folder gets back.
 
     Attributes:
-        conditions: who attacked what.
         result: the scores, or why there are none.
         details: further numbers by name.
-        seconds: how long the attack took.
-        failed: whether the attack broke down.
+        failed: whether the attack failed with an error.
     """
 
     conditions: ReconstructionConditions

@@ -1,4 +1,4 @@
-"""Reconstructions in words: a table for the terminal with reasons and remarks, and its rows as plain values."""
+"""Report of reconstructions: a table with reasons and remarks for the terminal, and its rows as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File of a run's representations: what the last layer of the released model reads, of members and of non-members."""
+"""File of a run's representations: penultimate-layer features of members and non-members in the released model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "representations.npz"
 
 @dataclass(frozen=True, eq=False)
 class RepresentedSamples:
-    """What the last linear layer reads of some samples.
+    """Penultimate-layer features of some samples.
 
     Attributes:
         features: (samples, width) float32, inputs of the last linear layer.
@@ -48,10 +48,7 @@ def write_representations(folder: Path, represented: RepresentedSamples) -> Path
 
 
 def read_representations(folder: Path) -> RepresentedSamples | None:
-    """RepresentedSamples that a run has kept; None where it has kept none.
-
-    Args:
-        folder: the run's.
+    """Representations in a run's folder; None where there are none.
 
     Raises:
         UserError: where the file cannot be read.

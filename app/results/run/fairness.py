@@ -49,7 +49,6 @@ class ClientAccuracies:
 
     Attributes:
         round: rounds completed.
-        clients: client ids.
         groups: subpopulation of each client.
         samples: size of its own test set.
         holders: whether it holds a private part.
@@ -147,11 +146,11 @@ def fairness_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def forget_unplanned(folder: RunFolder, planned: Sequence[int]) -> None:
-    """Drop measurements that a shorter run made because it was to end there; a longer one would not have made them.
+    """Drop measurements that a shorter run made at its end; a longer one would not have made them.
 
     Args:
         folder: the run's folder; its `metrics.jsonl` holds rounds before the last one only.
-        planned: rounds (counted from 1) in which everybody is evaluated.
+        planned: rounds (counted from 1) in which all clients are evaluated.
     """
     records = folder.read_lines("metrics.jsonl")
     kept = [
@@ -218,7 +217,6 @@ class JoinedClients:
     """Newcomers with a test set of their own, by client id.
 
     Attributes:
-        clients: client ids.
         groups: subpopulation of each.
         visits: local trainings of the private part.
         accuracies: fractions in [0, 1] on their own test sets, by what they were evaluated with (see `NEWCOMER_WORDS`).

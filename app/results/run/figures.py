@@ -43,14 +43,8 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
         label = f"clients of width {name.split('/')[0].removeprefix('capacity-')}, common test set"
         _line(axes, records, name, label, f"C{2 + number}", ":")
     if not _points(records, "clients/trained_own/mean")[0]:
-        _line(
-            axes,
-            records,
-            "everyone/accuracy",
-            "every client with the model it would use, own test set",
-            "tab:green",
-            "-",
-        )
+        label = "every client with the model it would use, own test set"
+        _line(axes, records, "everyone/accuracy", label, "tab:green", "-")
     axes.set(xlabel="round", ylabel="accuracy", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1.02)

@@ -1,4 +1,4 @@
-"""One run = one folder: what a run leaves behind, and whether it may be written."""
+"""The folder of a run: its files, and whether a run may write to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a plan in words, as a table, and as plain data."""
+"""Report of a plan: the audit as a table, as conclusions, and as plain data."""
 
 from __future__ import annotations
 

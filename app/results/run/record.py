@@ -1,4 +1,4 @@
-"""One finished run as data: what its folder tells, and what of it could not be read.
+"""One finished run as data, with notes on files that cannot be read.
 
 A file that is broken costs what it holds, never the whole run; only the summary, which marks a run as finished, and the
 configuration of a run that belongs to no comparison are needed.
@@ -38,9 +38,8 @@ class ClientEnd:
     """A client at the end of its last round. Accuracies are fractions in [0, 1], NaN where nothing was tested.
 
     Attributes:
-        client: client id.
         capacity: width rate, in (0, 1].
-        samples: training samples.
+        samples: number of training samples.
         received_common: accuracy of the model it received on the common test set.
         trained_common: accuracy of its trained model on the common test set.
         trained_own: accuracy of its trained model on its own test set.
@@ -94,11 +93,7 @@ class RunRecord:
 
 
 def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
-    """A finished run from its folder.
-
-    Args:
-        folder: the run's folder.
-        labels: its place in a comparison; without one, it follows from the configuration.
+    """A finished run from its folder; without labels, its place in a comparison follows from the configuration.
 
     Raises:
         UserError: where the run is not finished, or its summary, or the configuration where it is needed, cannot be
@@ -133,7 +128,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
     try:
         summary = json.loads(path.read_text())
     except BROKEN as error:
-        raise UserError.of(f"summary.json cannot be read ({_cause(error)})") from error
+        raise UserError.of(f"summary.json cannot be read ({error_text(error)})") from error
     if not isinstance(summary, Mapping) or not isinstance(summary.get("final"), Mapping):
         raise UserError.of("summary.json tells no final metrics")
     return summary
@@ -143,7 +138,7 @@ def _config(folder: Path, notes: list[str]) -> Mapping[str, Any]:
     try:
         config = current(yaml.safe_load((folder / "config.yaml").read_text()))
     except BROKEN as error:
-        notes.append(f"config.yaml cannot be read ({_cause(error)})")
+        notes.append(f"config.yaml cannot be read ({error_text(error)})")
         return {}
     if isinstance(config, Mapping):
         return config
@@ -155,7 +150,7 @@ def _labels(config: Mapping[str, Any], notes: Sequence[str]) -> RunLabels:
     try:
         return labels_of(config)
     except BROKEN as error:
-        reason = notes[0] if notes else f"its configuration tells no place in a comparison ({_cause(error)})"
+        reason = notes[0] if notes else f"its configuration tells no place in a comparison ({error_text(error)})"
         raise UserError.of(reason) from error
 
 
@@ -164,7 +159,7 @@ def _rounds(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ...]:
     try:
         lines = path.read_text().splitlines()
     except BROKEN as error:
-        notes.append(f"{path.name} cannot be read ({_cause(error)})")
+        notes.append(f"{path.name} cannot be read ({error_text(error)})")
         return ()
     rounds, broken = [], []
     for number, line in enumerate(lines, start=1):
@@ -184,7 +179,7 @@ def _of(notes: list[str], what: str, read: Callable[[], Part], otherwise: Part) 
     try:
         return read()
     except BROKEN as error:
-        notes.append(f"{what} in summary.json cannot be read ({_cause(error)})")
+        notes.append(f"{what} in summary.json cannot be read ({error_text(error)})")
         return otherwise
 
 
@@ -241,12 +236,13 @@ def _records(files: ResultFiles[Record], notes: list[str]) -> tuple[Record, ...]
             try:
                 records.append(files.read(path))
             except UserError as error:
-                notes.append(f"{path.parent.name}/{path.name} cannot be read ({_cause(error.__cause__ or error)})")
+                notes.append(f"{path.parent.name}/{path.name} cannot be read ({error_text(error.__cause__ or error)})")
     except OSError as error:
-        notes.append(f"results of attacks cannot be read ({_cause(error)})")
+        notes.append(f"results of attacks cannot be read ({error_text(error)})")
     return tuple(sorted(records, key=lambda record: record.label))
 
 
-def _cause(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Kind and message of an error, in one line."""
     message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"{type(error).__name__}: {' '.join(message.split())}"

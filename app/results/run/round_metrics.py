@@ -1,4 +1,4 @@
-"""The numbers of a round, by name, as they go to files and trackers."""
+"""Metrics, clients and costs of a round, as files and trackers get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many run folders as one collection: what a comparison tabulates, draws and reports.
+"""Many run folders as one collection, from which tables, figures and reports are made.
 
 A folder that is no finished run, or whose files cannot be read, is left out with the reason; it never stops the others.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from app.errors import UserError
 from app.results.run.labels import RunLabels
-from app.results.run.record import ClientEnd, RunRecord, read_run
+from app.results.run.record import ClientEnd, RunRecord, error_text, read_run
 
 __all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_store"]
 
@@ -68,10 +68,7 @@ class _Plan:
 
 
 def read_store(paths: Iterable[Path]) -> Store:
-    """All runs below some folders: run folders, folders of runs, or folders of comparisons.
-
-    Args:
-        paths: existing folders.
+    """All runs below existing folders: run folders, folders of runs, or folders of comparisons.
 
     Raises:
         UserError: where a path does not exist, or no run is found in all of them.
@@ -188,8 +185,7 @@ def _baseline(pair: Any) -> tuple[str, str] | None:
 
 
 def _unreadable(error: Exception) -> str:
-    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"it cannot be read ({type(error).__name__}: {message})"
+    return f"it cannot be read ({error_text(error)})"
 
 
 def _nothing(folders: list[Path], skipped: list[Skipped]) -> UserError:

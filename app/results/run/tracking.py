@@ -1,4 +1,4 @@
-"""Weights & Biases with the round as x axis, offline unless asked otherwise."""
+"""Weights & Biases with the round as x axis, offline by default."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def make_tracker(mode: TrackingMode, folder: Path, name: str, group: str | None,
     Args:
         mode: `offline` keeps everything in the run folder (send it later with `wandb sync`), `online` uploads.
         folder: the run folder.
-        name: name of the run, also its id, so that a resumed run goes on in the same place.
+        name: also the id, so that a resumed run goes on in the same place.
         group: comparison the run belongs to.
         project: W&B project.
     """
