@@ -111,8 +111,8 @@ def _table(costs: list[ChannelCost]) -> str:
 def _legend(paillier: Paillier) -> Iterator[str]:
     yield "Seconds are of one core of this machine, extrapolated from measured samples; bytes follow from the plan."
     yield (
-        "client s: an average client masks or encrypts; server s: the server adds up; decrypt s: somebody decrypts the "
-        "whole sum, be it every client for itself or one for all; shared s: each client decrypts an equal part."
+        "client s: an average client masks or encrypts; server s: the server adds up; decrypt s: one client decrypts "
+        "the whole sum, for itself or for all; shared s: each client decrypts an equal part."
     )
     yield (
         f"Paillier: {paillier.point.bits} bits per value, precision {paillier.point.step:.2g}, {paillier.exponent} "

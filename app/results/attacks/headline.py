@@ -1,4 +1,4 @@
-"""The strongest attack on every kind of target: by which a defense is judged."""
+"""The strongest attack on every kind of target, which is the one that counts for a defense."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PREFIX = "everyone/"
 """Front of the names of these metrics."""
 
 CONTROLS = {ANOTHER: "another", MEAN: "mean_choice", NONE: "no_choice"}
-"""Metrics of the last round that tell whether the models are personal."""
+"""Metrics of the last round that show whether the models are personal."""
 
 SETTLED = 10
 """Measured rounds over which the settled numbers are means: a single round swings."""

@@ -181,7 +181,7 @@ class RunFolder:
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """What to tell when a run's files cannot be written."""
+    """The error of a run whose files cannot be written."""
     return UserError.of(
         f"cannot write {path}: {error.strerror or error}",
         "the run stops here; what was written before is kept, and the run resumes from its last checkpoint",

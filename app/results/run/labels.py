@@ -16,10 +16,10 @@ PLAIN = "fedavg"
 """Name of a federation in which nothing is special."""
 
 USUAL_AXES = ("groups", "fixed", "submatrix")
-"""Grouping, dynamics and policy of an integration method that tells none."""
+"""Grouping, dynamics and policy of an integration method that sets none."""
 
 LITERAL = {"speed": 1, "kl_weight": 1}
-"""Settings of the factorised networks that make them those of the paper to the letter."""
+"""Settings of the factorised networks that follow the paper literally."""
 
 
 @dataclass(frozen=True, order=True)

@@ -19,7 +19,7 @@ from app.results.run.record import ClientEnd, RunRecord, error_text, read_run
 __all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_store"]
 
 COMPARISON = "comparison.json"
-"""File beside the runs of a comparison that tells their places in its matrix."""
+"""File beside the runs of a comparison with their places in its matrix."""
 
 MOST_LISTED = 10
 """Reasons that an error lists."""
