@@ -28,7 +28,7 @@ def attacked(tmp_path_factory):
 
 
 def test_results_of_the_end_of_the_run(attacked, capsys):
-    """Scores, tables, pictures and a summary."""
+    """Scores, tables, figures and a summary."""
     names = {path.name for path in (attacked / "attacks").iterdir()}
     attacks, kinds = ("yeom", "lira-offline", "lira-online"), ("global", "uploads")
     labels = [f"{attack}.{kind}" for attack in attacks for kind in kinds]

@@ -106,7 +106,7 @@ def test_columns_say_what_their_names_promise(tmp_path, capsys):
     }
 
 
-def test_pictures_are_drawn(tmp_path, capsys):
+def test_figures_are_drawn(tmp_path, capsys):
     """Every picture that plan.json names."""
     _, record = planned(tmp_path, capsys, "--config", "mapp-fl", *TINY, "--plan.rounds", "2")
     assert record["pictures"] == ["overview.png", "layers.hidden1.png", "layers.classifier.png"]

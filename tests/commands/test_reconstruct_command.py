@@ -28,7 +28,7 @@ def record(run, label):
 
 
 def test_malicious_servers_play_the_last_rounds_again(honest, capsys):
-    """The run itself stays untouched; results, images, pictures and summary are there."""
+    """The run itself stays untouched; results, images, figures and summary are there."""
     before = (honest / "metrics.jsonl").read_bytes(), (honest / "config.yaml").read_bytes()
     assert exit_code("attack", str(honest), "--attacks", "rolling-model,convergence-rate,trap-weights") == 0
     printed = capsys.readouterr().out

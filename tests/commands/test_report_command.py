@@ -141,7 +141,7 @@ def test_files_of_others_are_not_overwritten(comparison, tmp_path, capsys):
 
 
 def test_a_run_of_that_name_is_left_alone(comparison, capsys):
-    """The folder of tables and pictures must not be a run."""
+    """The folder of tables and figures must not be a run."""
     (comparison / "report").mkdir()
     (comparison / "report" / "config.yaml").write_text("")
     assert exit_code("report", str(comparison)) == 2

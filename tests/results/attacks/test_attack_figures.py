@@ -1,4 +1,4 @@
-"""What the pictures of attacks show."""
+"""What the figures of attacks show."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -29,14 +29,14 @@ REASON = "the clients take steps of Adam: their update is not a multiple of the 
 def finding(label="rolling.2", count=4, exact=2, shape=(1, 8, 8), candidates=None, notes=(), others=30):
     """The first images exact, the others mixed with noise; clients 3 and 4 in turn, samples 100, 101 ..."""
     source, places = torch.Generator().manual_seed(count), torch.arange(count)
-    pictures = torch.rand(count, *shape, generator=source)
-    truth = Truth(pictures, places % 2, 3 + places % 2, 100 + places)
-    mixed = 0.5 * pictures + 0.5 * torch.rand(count, *shape, generator=source)
-    offered = torch.where((places < exact).view(-1, 1, 1, 1), pictures, mixed)[:candidates]
+    images = torch.rand(count, *shape, generator=source)
+    truth = Truth(images, places % 2, 3 + places % 2, 100 + places)
+    mixed = 0.5 * images + 0.5 * torch.rand(count, *shape, generator=source)
+    offered = torch.where((places < exact).view(-1, 1, 1, 1), images, mixed)[:candidates]
     keys = [(3 + row % 2, 100 + row, row % 2) for row in range(count)]
-    guesses = {"batch mean": pictures.mean(dim=0, keepdim=True).expand_as(pictures)} if others else {}
+    guesses = {"batch mean": images.mean(dim=0, keepdim=True).expand_as(images)} if others else {}
     guesses |= {f"best of {others} others": torch.rand(others, *shape, generator=source)} if others else {}
-    result = score_reconstruction(pictures, keys, offered, torch.arange(len(offered))[:2], guesses)
+    result = score_reconstruction(images, keys, offered, torch.arange(len(offered))[:2], guesses)
     conditions = ReconstructionConditions("rolling", label, "malicious server", "sums of updates", 2, (3, 4), notes)
     found = ImagePairs(truth, matched_images(offered, result.per_image))
     return ReconstructionFinding(conditions, result, found, {"isolation error": 1e-7, "none": math.nan}, 1.5)
@@ -230,7 +230,7 @@ def test_pairs_are_drawn_best_first(shape):
     assert texts(figure)[-1] == "none"
 
 
-def test_large_pictures_show_the_best_and_say_so():
+def test_large_figures_show_the_best_and_say_so():
     """Twenty pairs in two lines; the mean over all images stands above, with the strongest guess."""
     found = finding(count=33, exact=5)
     figure = draw_reconstructions(found, "title")
@@ -276,7 +276,7 @@ def test_the_summary_draws_both_choices_and_the_guess():
 
 
 def test_all_is_kept_and_told(folder, capsys, monkeypatch):
-    """Files at once, then table, pictures, the run's summary beside what it held, and W&B."""
+    """Files at once, then table, figures, the run's summary beside what it held, and W&B."""
     experiment = Experiment()
     monkeypatch.setattr(RoundLogger, "experiment", property(lambda self: experiment))
     results = ReconstructionResults(folder, RoundLogger(offline=True))
@@ -297,7 +297,7 @@ def test_all_is_kept_and_told(folder, capsys, monkeypatch):
     assert drawn == {f"{PREFIX}/rolling.2", f"{PREFIX}/summary"}
 
 
-def test_results_without_images_need_no_pictures(folder, capsys):
+def test_results_without_images_need_no_figures(folder, capsys):
     """Nothing found and no tracker: a table, a summary of what is missing, and no file of images."""
     results = ReconstructionResults(folder)
     results.add(missing())

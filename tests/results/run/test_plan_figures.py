@@ -1,4 +1,4 @@
-"""What the pictures of a plan show."""
+"""What the figures of a plan show."""
 
 import numpy as np
 import pytest
