@@ -16,17 +16,16 @@ from tqdm import tqdm
 
 from app.commands.fit import quieten
 from app.errors import UserError
-from app.results.comparison.formats import as_csv, as_csv_seeds, as_latex, as_markdown, as_text
+from app.results.comparison.data_formats import as_csv, as_csv_seeds, tracked_columns, tracked_numbers, tracked_rows
+from app.results.comparison.formats import as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable
 from app.results.comparison.tabulate import tabulate
 from app.results.figures import figures_of
 from app.results.published.formats import as_markdown as published_markdown
 from app.results.published.formats import as_text as published_text
 from app.results.published.side_by_side import PublishedComparison, published_of, side_by_side
-from app.results.report.drawing import Drawing, drawn
-from app.results.report.page import GENERATOR, Part, files_folder, write_page
-from app.results.report.published_section import published_section
-from app.results.report.summary import columns, numbers, rows
+from app.results.report.drawing import RenderedFigure, render_figure
+from app.results.report.page import GENERATOR, PageContent, files_folder, write_page
 from app.results.run.store import COMPARISON, Store, read_store
 from app.results.run.tracking import TrackingMode, make_tracker
 
@@ -85,8 +84,7 @@ def make_report(paths: Sequence[Path], output: Path | None = None, published: bo
     store = _without_reports(read_store(paths))
     table = tabulate(store)
     beside = _beside(store, table, published)
-    more = [Part("published", "Published figures", published_section(beside))] if beside else []
-    write_page(path, store, table, list(_drawings(store, table)), _tables(table, beside), more)
+    write_page(path, PageContent(store, table, list(_rendered(store, table)), _tables(table, beside), beside))
     print(as_text(table))
     if beside and published:
         print(published_text(beside))
@@ -128,9 +126,9 @@ def _without_reports(store: Store) -> Store:
     return replace(store, skipped=tuple(others))
 
 
-def _drawings(store: Store, table: ComparisonTable) -> Iterator[Drawing]:
+def _rendered(store: Store, table: ComparisonTable) -> Iterator[RenderedFigure]:
     figures = figures_of(store, table)
-    yield from map(drawn, tqdm(figures, "drawing", unit=" figures", delay=1, leave=False, disable=None))
+    yield from map(render_figure, tqdm(figures, "drawing", unit=" figures", delay=1, leave=False, disable=None))
 
 
 def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[str, str]:
@@ -160,7 +158,9 @@ def _track(made: Report, mode: TrackingMode) -> None:
     tracker = make_tracker(mode, folder, name, made.store.name, project)
     assert tracker is not None
     others = sorted(path for path in folder.iterdir() if path.is_file())
-    tracker.log_report(made.path, others, numbers(made.table), columns(made.table), rows(made.table))
+    tracker.log_report(
+        made.path, others, tracked_numbers(made.table), tracked_columns(made.table), tracked_rows(made.table)
+    )
     tracker.finalize("success")
     print(f"Weights & Biases: run {name} of group {made.store.name}, {mode}" + _hint(mode, folder))
 

@@ -1,4 +1,4 @@
-"""A table with every kind of entry, pictures, and pages of them, made without any run."""
+"""A table with every kind of entry, figures, and pages of them, made without any run."""
 
 import math
 from datetime import datetime
@@ -13,8 +13,8 @@ from store_kit import make_store
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 from app.results.figures.style import INK, ReportFigure, report_style
-from app.results.report.drawing import drawn
-from app.results.report.page import page
+from app.results.report.drawing import render_figure
+from app.results.report.page import PageContent, page
 
 HIDDEN = "the server sees sums only, so that no single upload can be attacked"
 ACCURACY = Measure("server_accuracy", "Accuracy", "Of the server, 0 to 100 %.", "utility", "%", 100.0, 1, False)
@@ -67,31 +67,35 @@ def store(**others):
     return make_store(methods=("fedavg",), **others)
 
 
-def picture(key="pareto", title="Accuracy and leakage", label="fedavg"):
+def figure(key="pareto", title="Accuracy and leakage", label="fedavg"):
     """A line, a filled band and a clipped image."""
     with report_style():
-        figure, axes = plt.subplots(figsize=(7, 3.2))
+        plot, axes = plt.subplots(figsize=(7, 3.2))
         axes.plot([0, 1, 2], [0.2, 0.8, 0.4], marker="o", label=label)
         axes.fill_between([0, 1, 2], [0.1, 0.7, 0.3], [0.3, 0.9, 0.5], alpha=0.2)
         axes.imshow(np.eye(3), extent=(0, 1, 0, 0.2), aspect="auto")
         axes.axhline(0.5, color=INK, lw=0.8)
         axes.set_xlabel("accuracy")
         axes.legend()
-        plt.close(figure)
-    return ReportFigure(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", figure)
+        plt.close(plot)
+    return ReportFigure(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", plot)
 
 
-def page_of(table_=None, store_=None, pictures=None, tables=None, more=()):
+def content_of(table_=None, store_=None, figures=None, files=None, published=None):
+    """Content of a page: the table of the kit and its runs, or others."""
+    rendered = _two_figures() if figures is None else [render_figure(each) for each in figures]
+    tables = files or {"table.csv": "a,b\n1,2\n", "table.md": "| a |\n", "table.tex": "\\begin{tabular}"}
+    return PageContent(store_ or store(), table_ or table(), rendered, tables, published)
+
+
+def page_of(*parts, **others):
     """The page of the table, or of another."""
-    drawings = _two_drawings() if pictures is None else [drawn(each) for each in pictures]
-    files = tables or {"table.csv": "a,b\n1,2\n", "table.md": "| a |\n", "table.tex": "\\begin{tabular}"}
-    made = datetime(2026, 1, 2, 3, 4)
-    return page(store_ or store(), table_ or table(), drawings, files, "report", more, made)
+    return page(content_of(*parts, **others), "report", datetime(2026, 1, 2, 3, 4))
 
 
 @cache
-def _two_drawings():
-    return (drawn(picture()), drawn(picture("other", "Another")))
+def _two_figures():
+    return (render_figure(figure()), render_figure(figure("other", "Another")))
 
 
 class Element:
@@ -156,10 +160,10 @@ class Tree(HTMLParser):
         self.open.words.append(data)
 
     def _added(self, name, attributes):
-        told = dict(attributes)
-        assert len(told) == len(attributes), f"an attribute of {name} is given twice"
-        self.ids += [told["id"]] if "id" in told else []
-        element = Element(name, told, self.open)
+        named = dict(attributes)
+        assert len(named) == len(attributes), f"an attribute of {name} is given twice"
+        self.ids += [named["id"]] if "id" in named else []
+        element = Element(name, named, self.open)
         self.open.children.append(element)
         self.open.words.append(element)
         return element

@@ -1,14 +1,15 @@
-"""Columns that are read from a run's numbers: utility, formal promises, and cost."""
+"""Columns of utility, formal guarantees, and cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
 from app.privacy.statements import PrivacyStatement
-from app.results.comparison.rows import NO_PROMISE, Column, RowRuns, SeedValues, absent, by_seed
+from app.results.comparison.rows import NO_GUARANTEE, Column, RowRuns, SeedValues, by_seed, seeds_without_number
 from app.results.comparison.table import Measure
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import RunRecord
@@ -24,106 +25,100 @@ Read = Callable[[RunRecord], float | None]
 
 
 def utility_columns() -> tuple[Column, ...]:
-    """Accuracies of the server and of the clients, and how they spread."""
+    """Accuracies of the server and of the clients, and their distribution over clients."""
+    received = "clients/received_common"
+    own = "of all clients, each with the model it would use, on its own test set"
     return (
-        _percent(
+        _metric(
             "server_accuracy", "server", "server/accuracy", "accuracy of the server's model on the common test set"
         ),
-        _percent(
-            "clients_accuracy",
-            "clients",
-            "clients/received_common/mean",
+        _metric(
+            *("clients_accuracy", "clients", f"{received}/mean"),
             "mean over clients of the accuracy of the model they receive, on the common test set",
         ),
-        _percent(
-            "clients_worst",
-            "worst client",
-            "clients/received_common/worst",
+        _metric(
+            *("clients_worst", "worst client", f"{received}/worst"),
             "accuracy of the worst of the models that clients receive, on the common test set",
         ),
-        _percent(
-            "clients_own",
-            "own data",
-            "clients/trained_own/mean",
+        _metric(
+            *("clients_own", "own data", "clients/trained_own/mean"),
             "mean over the last round's clients of the accuracy of their trained model, on their own test sets",
         ),
-        *_fairness_columns(),
-        _percent("train_accuracy", "training", "server/train_accuracy", "accuracy on the members' samples", None),
+        _fairness("everyone_accuracy", "all clients", f"mean accuracy {own}", lambda fairness: fairness.mean),
+        _fairness("everyone_worst", "worst of all clients", f"worst accuracy {own}", lambda fairness: fairness.worst),
+        _fairness("everyone_majority", "majority", f"mean accuracy of the majority group {own}", _group("majority")),
+        _fairness("everyone_minority", "minority", f"mean accuracy of the minority group {own}", _group("minority")),
+        _fairness("everyone_gap", "gap", "the majority's mean minus the minority's", lambda each: each.gap, None),
         Column(
-            _utility(
-                "train_test_gap", "overfit", "server's accuracy on members less that on the common test set", True
-            ),
-            lambda cell: by_seed(cell, _train_test_gap),
+            Measure("everyone_variance", "variance", f"variance of accuracy {own}", "utility", SQUARED, 1.0, 1, True),
+            lambda row_runs: by_seed(row_runs, lambda run: None if run.fairness is None else run.fairness.variance),
+            POSITIVE,
+        ),
+        _metric("train_accuracy", "train", "server/train_accuracy", "accuracy of the server's model on members", None),
+        Column(
+            _accuracy("train_test_gap", "train-test gap", "accuracy on members minus that on the test set", True),
+            lambda row_runs: by_seed(row_runs, _train_test_gap),
             SIGNED,
         ),
     )
 
 
 def formal_columns() -> tuple[Column, ...]:
-    """What is promised."""
+    """Formal guarantees."""
     meaning = "privacy budget spent at the end; epsilons of different units (sample, client) cannot be compared"
     return (Column(Measure("epsilon", "epsilon", meaning, "formal", digits=2), _epsilon, POSITIVE),)
 
 
-def cost_columns(cells: Sequence[RowRuns]) -> tuple[Column, ...]:
-    """Seconds and bytes; attacks are left out of all of them.
+def cost_columns(rows: Sequence[RowRuns]) -> tuple[Column, ...]:
+    """Seconds and bytes, without those of attacks.
 
     Args:
-        cells: all rows, among which are those without a defense.
+        rows: all rows, also those without a defense, to which ratios refer.
     """
-    plain = {(cell.dataset, cell.method): cell for cell in cells if cell.defense == NO_DEFENSE}
+    plain = {(each.dataset, each.method): each for each in rows if each.defense == NO_DEFENSE}
     ratio = "seconds per round over those of the same method and seed without a defense"
     return (
-        _cost("seconds", "round", "seconds per round, attacks left out", "s", _per_round),
+        _cost("seconds", "round", "seconds per round, without attacks", "s", _seconds_per_round),
         Column(
-            Measure("seconds_ratio", "slower", ratio, "cost", "x", digits=2, lower_is_better=True),
-            lambda cell: _ratio(cell, plain.get((cell.dataset, cell.method))),
+            Measure("seconds_ratio", "slowdown", ratio, "cost", "x", digits=2, lower_is_better=True),
+            lambda row_runs: _ratio(row_runs, plain.get((row_runs.dataset, row_runs.method))),
             POSITIVE,
         ),
-        _cost("train_seconds", "client", "seconds of training per client and round", "s", _train_seconds),
-        _cost("megabytes_up", "up", "sent by a client in a round, in 10^6 bytes", "MB", lambda run: _bytes(run, "up")),
-        _cost("megabytes_down", "down", "received by a client in a round", "MB", lambda run: _bytes(run, "down")),
+        _cost(
+            *("train_seconds", "client training", "seconds of training per client and round", "s"),
+            lambda run: run.cost.get("train_seconds_per_client_round"),
+        ),
+        _cost("megabytes_up", "upload", "sent by a client in a round, in 10^6 bytes", "MB", partial(_bytes, way="up")),
+        _cost("megabytes_down", "download", "received by a client in a round", "MB", partial(_bytes, way="down")),
     )
 
 
-def _fairness_columns() -> tuple[Column, ...]:
-    whose = "over every client of the federation with the model it would use, on its own test set, each counted once"
-    return (
-        _fair("everyone_accuracy", "everyone", f"mean accuracy {whose}", lambda found: found.mean),
-        _fair("everyone_worst", "everyone's worst", f"worst accuracy {whose}", lambda found: found.worst),
-        _fair("everyone_majority", "majority", f"mean accuracy of the majority, {whose}", _group("majority")),
-        _fair("everyone_minority", "minority", f"mean accuracy of the minority, {whose}", _group("minority")),
-        _fair("everyone_gap", "gap", "the majority's mean less the minority's", lambda found: found.gap, None),
-        Column(
-            Measure("everyone_variance", "variance", f"population variance {whose}", "utility", SQUARED, 1.0, 1, True),
-            lambda cell: by_seed(cell, lambda run: None if run.fairness is None else run.fairness.variance),
-            POSITIVE,
-        ),
-    )
-
-
-def _percent(key: str, title: str, name: str, meaning: str, lower: bool | None = False) -> Column:
+def _metric(key: str, title: str, name: str, meaning: str, lower: bool | None = False) -> Column:
     """A fraction among the last round's metrics, shown in percent."""
-    return Column(_utility(key, title, meaning, lower), lambda cell: by_seed(cell, lambda run: run.final.get(name)))
+    return Column(
+        _accuracy(key, title, meaning, lower), lambda row_runs: by_seed(row_runs, lambda run: run.final.get(name))
+    )
 
 
-def _fair(key: str, title: str, meaning: str, read: Callable[[Fairness], float], lower: bool | None = False) -> Column:
-    """A fraction of the clients' fairness, shown in percent; runs without groups have no gap."""
-    bounds = (0.0, 1.0) if lower is False else SIGNED
+def _fairness(
+    key: str, title: str, meaning: str, read: Callable[[Fairness], float], lower: bool | None = False
+) -> Column:
+    """A fraction over all clients, shown in percent; runs without groups have no gap."""
 
     def value(run: RunRecord) -> float | None:
-        found = None if run.fairness is None else read(run.fairness)
-        return None if found is None or math.isnan(found) else found
+        number = math.nan if run.fairness is None else read(run.fairness)
+        return None if math.isnan(number) else number
 
-    return Column(_utility(key, title, meaning, lower), lambda cell: by_seed(cell, value), bounds)
+    bounds = (0.0, 1.0) if lower is False else SIGNED
+    return Column(_accuracy(key, title, meaning, lower), lambda row_runs: by_seed(row_runs, value), bounds)
 
 
-def _utility(key: str, title: str, meaning: str, lower: bool | None) -> Measure:
+def _accuracy(key: str, title: str, meaning: str, lower: bool | None) -> Measure:
     return Measure(key, title, f"{meaning}, in percent", "utility", "%", 100, 1, lower)
 
 
 def _group(name: str) -> Callable[[Fairness], float]:
-    return lambda found: next((group.mean for group in found.groups if group.name == name), math.nan)
+    return lambda fairness: next((group.mean for group in fairness.groups if group.name == name), math.nan)
 
 
 def _train_test_gap(run: RunRecord) -> float | None:
@@ -131,61 +126,53 @@ def _train_test_gap(run: RunRecord) -> float | None:
     return None if train is None or test is None else train - test
 
 
-def _epsilon(cell: RowRuns) -> SeedValues | NotAvailable:
-    """The strongest promise of every run: proven ones before nominal ones, then the smallest epsilon."""
-    promises = {run.labels.seed: _strongest(run.budgets) for run in cell.runs if run.budgets}
-    if not promises:
-        return NO_PROMISE
-    finite = {seed: promise for seed, promise in promises.items() if math.isfinite(promise.epsilon)}
+def _epsilon(row_runs: RowRuns) -> SeedValues | NotAvailable:
+    """The strongest guarantee of every run: proven ones before nominal ones, then the smallest epsilon."""
+    statements = {run.labels.seed: _strongest(run.budgets) for run in row_runs.runs if run.budgets}
+    if not statements:
+        return NO_GUARANTEE
+    finite = {seed: statement for seed, statement in statements.items() if math.isfinite(statement.epsilon)}
     if not finite:
         return UNBOUNDED
     shown = next(iter(finite.values()))
-    marks = (shown.unit, *(("nominal",) if any(promise.nominal for promise in finite.values()) else ()))
-    values = {seed: promise.epsilon for seed, promise in finite.items()}
-    return SeedValues(values, marks=marks, notes=absent(cell, values))
+    marks = (shown.unit, *(("nominal",) if any(statement.nominal for statement in finite.values()) else ()))
+    values = {seed: statement.epsilon for seed, statement in finite.items()}
+    return SeedValues(values, marks=marks, notes=seeds_without_number(row_runs, values))
 
 
 def _strongest(budgets: Sequence[PrivacyStatement]) -> PrivacyStatement:
-    def order(promise: PrivacyStatement) -> tuple[bool, bool, float]:
-        endless = not math.isfinite(promise.epsilon)
-        return endless, promise.nominal, 0.0 if endless else promise.epsilon
+    def order(statement: PrivacyStatement) -> tuple[bool, bool, float]:
+        endless = not math.isfinite(statement.epsilon)
+        return endless, statement.nominal, 0.0 if endless else statement.epsilon
 
     return min(budgets, key=order)
 
 
 def _cost(key: str, title: str, meaning: str, unit: str, read: Read) -> Column:
     measure = Measure(key, title, meaning, "cost", unit, digits=3, lower_is_better=True)
-    return Column(measure, lambda cell: by_seed(cell, read), POSITIVE)
+    return Column(measure, lambda row_runs: by_seed(row_runs, read), POSITIVE)
 
 
-def _per_round(run: RunRecord) -> float | None:
+def _seconds_per_round(run: RunRecord) -> float | None:
     return run.cost.get("seconds_per_round")
 
 
-def _train_seconds(run: RunRecord) -> float | None:
-    return run.cost.get("train_seconds_per_client_round")
-
-
 def _bytes(run: RunRecord, way: str) -> float | None:
-    return _quotient(run.cost, f"bytes/{way}", "clients", MEGABYTE)
+    total, clients = run.cost.get(f"bytes/{way}"), run.cost.get("clients")
+    return None if total is None or not clients else total / clients / MEGABYTE
 
 
-def _quotient(numbers: Mapping[str, float], above: str, below: str, unit: float) -> float | None:
-    top, bottom = numbers.get(above), numbers.get(below)
-    return None if top is None or not bottom else top / bottom / unit
-
-
-def _ratio(cell: RowRuns, plain: RowRuns | None) -> SeedValues | NotAvailable:
+def _ratio(row_runs: RowRuns, plain: RowRuns | None) -> SeedValues | NotAvailable:
     """Seconds over those of the undefended run of the same seed."""
     if plain is None:
         return NotAvailable("there is no run of this method without a defense")
 
     def ratio(run: RunRecord) -> float | None:
         other = plain.run(run.labels.seed)
-        base, own = (None if each is None else _per_round(each) for each in (other, run))
+        base, own = (None if each is None else _seconds_per_round(each) for each in (other, run))
         return None if own is None or not base else own / base
 
-    found = by_seed(cell, ratio)
-    return (
-        found if isinstance(found, SeedValues) else NotAvailable("there is no run of the same seed without a defense")
-    )
+    ratios = by_seed(row_runs, ratio)
+    if isinstance(ratios, NotAvailable):
+        return NotAvailable("there is no run of the same seed without a defense")
+    return ratios

@@ -1,4 +1,4 @@
-"""Runs gathered into the rows of a table, and one measure of a row before it is compared with others."""
+"""Runs grouped into the rows of a table, and the values of a row in one column before rows are compared."""
 
 from __future__ import annotations
 
@@ -9,31 +9,22 @@ from typing import Any
 
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
-from app.results.comparison.table import Measure
+from app.results.comparison.table import NOT_MEASURED, Measure
 from app.results.run.store import RunRecord
 
 NOT_RUN = NotAvailable("not run")
-NOT_MEASURED = NotAvailable("not measured")
-NO_PROMISE = NotAvailable("no formal guarantee")
+NO_GUARANTEE = NotAvailable("no formal guarantee")
 
 MOST_NAMED = 3
-"""Settings that a note names."""
+"""Settings that a note lists."""
 
 IGNORED = ("run", "tracking", "group", "project", "trainer")
-"""Settings that do not make another experiment, but for the number of rounds."""
+"""Settings that do not change the experiment; of those of the trainer, only the number of rounds does."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowRuns:
-    """All runs of one dataset, method and defense.
-
-    Attributes:
-        dataset: dataset and partition.
-        method: how submodels are chosen and aggregated.
-        defense: the stack of defenses, or `none`.
-        runs: one per seed, by seed.
-        notes: runs that were left out.
-    """
+    """All runs of one dataset, method and defense: one per seed, by seed, and notes on runs that were left out."""
 
     dataset: str
     method: str
@@ -53,14 +44,14 @@ class RowRuns:
 
 @dataclass(frozen=True)
 class SeedValues:
-    """One measure of one cell, unscaled.
+    """Values of one row in one column, unscaled.
 
     Attributes:
         by_seed: finite value of every seed that has one; never empty.
-        own: interval that the run itself gives, where there is one seed.
-        marks: short remarks that belong beside the number.
-        label: result of membership inference whose area it is, so that scores can be compared; empty for all else.
-        notes: what must be known to read the number.
+        own: interval over the samples of the run, where there is one seed.
+        marks: short remarks beside the number.
+        label: result of membership inference whose AUC it is, so that scores can be compared; empty for all else.
+        notes: remarks on the number.
         images: images recovered and attacked in all runs, where the values are shares of images.
     """
 
@@ -74,16 +65,10 @@ class SeedValues:
 
 @dataclass(frozen=True)
 class Column:
-    """A measure and how it is read.
-
-    Attributes:
-        measure: what is shown.
-        series: its values in one cell, or why there are none.
-        bounds: smallest and largest value that it can have; intervals are cut to them.
-    """
+    """A measure, how it is read from the runs of a row, and its smallest and largest possible value."""
 
     measure: Measure
-    series: Callable[[RowRuns], SeedValues | NotAvailable]
+    read: Callable[[RowRuns], SeedValues | NotAvailable]
     bounds: tuple[float, float] = (0.0, 1.0)
 
 
@@ -94,28 +79,28 @@ def rows_of(runs: Iterable[RunRecord]) -> tuple[RowRuns, ...]:
         places.setdefault((run.labels.dataset, run.labels.method, run.labels.defense), []).append(run)
     order = list(dict.fromkeys(dataset for dataset, _, _ in places))
     return tuple(
-        RowRuns(*place, *_newest(found))
-        for place, found in sorted(places.items(), key=lambda item: order.index(item[0][0]))
+        RowRuns(*place, *_newest(same))
+        for place, same in sorted(places.items(), key=lambda item: order.index(item[0][0]))
     )
 
 
-def by_seed(cell: RowRuns, read: Callable[[RunRecord], float | None]) -> SeedValues | NotAvailable:
+def by_seed(row_runs: RowRuns, read: Callable[[RunRecord], float | None]) -> SeedValues | NotAvailable:
     """A number of every run; seeds without one, or whose number is not finite, are left out.
 
     Args:
-        cell: the runs.
+        row_runs: the runs.
         read: the number of one run; None where it has none.
     """
-    found = {run.labels.seed: value for run in cell.runs if (value := read(run)) is not None}
-    present = {seed: float(value) for seed, value in found.items() if math.isfinite(value)}
+    numbers = {run.labels.seed: value for run in row_runs.runs if (value := read(run)) is not None}
+    present = {seed: float(value) for seed, value in numbers.items() if math.isfinite(value)}
     if present:
-        return SeedValues(present, notes=absent(cell, present))
-    return NotAvailable("the number is not finite") if found else NOT_MEASURED
+        return SeedValues(present, notes=seeds_without_number(row_runs, present))
+    return NotAvailable("the number is not finite") if numbers else NOT_MEASURED
 
 
-def absent(cell: RowRuns, present: Iterable[int]) -> tuple[str, ...]:
+def seeds_without_number(row_runs: RowRuns, present: Iterable[int]) -> tuple[str, ...]:
     """A note on seeds without a number; nothing where all have one."""
-    missing = [str(seed) for seed in cell.seeds if seed not in set(present)]
+    missing = [str(seed) for seed in row_runs.seeds if seed not in set(present)]
     return (f"no number for {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)}",) if missing else ()
 
 
@@ -131,7 +116,7 @@ def _newest(runs: list[RunRecord]) -> tuple[tuple[RunRecord, ...], tuple[str, ..
 
 
 def _finished(run: RunRecord) -> float:
-    """When the run was finished, in seconds; 0 where its folder is not there."""
+    """Time at which the run finished, in seconds since 1970; 0 where its folder is missing."""
     try:
         return (run.path / "summary.json").stat().st_mtime
     except OSError:
@@ -139,27 +124,27 @@ def _finished(run: RunRecord) -> float:
 
 
 def _left_out(older: RunRecord, newer: RunRecord) -> str:
-    told = f"{older.name} is left out: {newer.name} has the same dataset, method, defense and seed, and is newer"
+    note = f"{older.name} is left out: {newer.name} has the same dataset, method, defense and seed, and is newer"
     differing = sorted(_differing(older.config, newer.config))
     if not differing:
-        return told
+        return note
     more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
-    return f"{told}; their settings differ in {', '.join(differing[:MOST_NAMED])}{more}"
+    return f"{note}; their settings differ in {', '.join(differing[:MOST_NAMED])}{more}"
 
 
 def _differing(one: Mapping[str, Any], two: Mapping[str, Any], front: str = "") -> set[str]:
-    """Names of settings that are not the same, as they are written on the command line."""
-    found: set[str] = set()
+    """Names of settings that differ, as on the command line."""
+    names: set[str] = set()
     for key in {*one, *two} - ({*IGNORED} if not front else set()):
         left, right = one.get(key), two.get(key)
         name = f"{front}{key}"
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found |= _differing(left, right, f"{name}.")
+            names |= _differing(left, right, f"{name}.")
         elif left != right:
-            found.add(name.replace(".init_args", ""))
+            names.add(name.replace(".init_args", ""))
     if not front and _rounds(one) != _rounds(two):
-        found.add("trainer.max_epochs")
-    return found
+        names.add("trainer.max_epochs")
+    return names
 
 
 def _rounds(config: Mapping[str, Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Which rows of a dataset are best beyond chance.
+"""Rows of a dataset that are significantly best.
 
 The row with the best mean was picked because it looks best, so that comparing only it with the others finds differences
 far too often where there are none (9 % of the time with 8 equal rows and 3 seeds, 17 % with 16 rows and 10 seeds). All
-pairs are compared instead. Two rows differ where two tests say so: their own one, so that equal rows are seldom told
-apart however much others vary, and one corrected for the number of pairs (Holm), which for results over seeds measures
-chance on all rows together: a few seeds say too little about a single pair to pay for all pairs.
+pairs are compared instead. Two rows differ where two tests are significant: their own, so that equal rows seldom differ
+however much others vary, and one corrected for the number of pairs (Holm). For results over seeds, the latter pools the
+variance of all rows: a few seeds say too little about a single pair to correct for all pairs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def standings(
         pooled: p-values of pairs, in the order of the means, with chance measured on all rows; they are used for pairs
             that are compared over seeds.
     """
-    found = {pair: compare(*pair) for pair in combinations(means, 2)}
-    tested = {pair: each for pair, each in found.items() if isinstance(each, PairedDifference)}
+    results = {pair: compare(*pair) for pair in combinations(means, 2)}
+    tested = {pair: each for pair, each in results.items() if isinstance(each, PairedDifference)}
     rivals = {name for pair in tested for name in pair}
     if not rivals:
         return dict.fromkeys(means, "unknown")
@@ -55,7 +55,7 @@ def standings(
 
 
 def _differing(tested: Mapping[Pair, PairedDifference], pooled: Mapping[Pair, float]) -> dict[Pair, bool]:
-    """Whether two rows differ by their own test, and by the one corrected for all pairs."""
+    """Whether two rows differ, by their own test and by the one corrected for all pairs."""
     together = [
         pooled.get(pair, each.p_value) if each.test == OVER_SEEDS else each.p_value for pair, each in tested.items()
     ]
@@ -66,11 +66,11 @@ def _differing(tested: Mapping[Pair, PairedDifference], pooled: Mapping[Pair, fl
 
 
 def _against(differ: Mapping[Pair, bool], name: str, best: str) -> Standing:
-    """Standing of a row that has not the best mean."""
-    found = differ.get((name, best), differ.get((best, name)))
-    if found is None:
+    """Standing of a row whose mean is not the best."""
+    differs = differ.get((name, best), differ.get((best, name)))
+    if differs is None:
         return "unknown"
-    return "worse" if found else "indistinguishable"
+    return "worse" if differs else "indistinguishable"
 
 
 def _of_best(others: list[Standing]) -> Standing:

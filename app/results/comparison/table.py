@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +11,10 @@ from app.metrics.membership import NotAvailable
 
 Group = Literal["utility", "leakage", "formal", "cost"]
 Standing = Literal["best", "indistinguishable", "worse", "unknown"]
-"""Against the best row of the same dataset: it is the best beyond chance, cannot be told from the best, is worse beyond
-chance, or there are too few seeds to tell."""
+"""Against the best row of the same dataset: significantly better than all others, not significantly different from the
+best, significantly worse, or too few seeds to test."""
+
+NOT_MEASURED = NotAvailable("not measured")
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,10 @@ class Measure:
     Attributes:
         key: short name, unique in the table, such as `server_accuracy`.
         title: head of the column.
-        meaning: what it is, in one sentence, with its unit and range.
-        group: what it belongs to.
+        meaning: definition in one sentence, with unit and range.
+        group: group of columns that it belongs to.
         unit: shown beside the title: `%`, `s`, `MB`, `x` or nothing.
-        scale: what values are multiplied with before they are shown, such as 100 for percent.
+        scale: factor on values before they are shown, such as 100 for percent.
         digits: decimal places shown.
         lower_is_better: as for leakage; None where neither is better.
     """
@@ -38,6 +41,18 @@ class Measure:
     digits: int = 2
     lower_is_better: bool | None = None
 
+    @property
+    def head(self) -> str:
+        """Title with its unit."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+    def number(self, value: float) -> str:
+        """A value in the unit of the column, without the unit; numbers that round to 0 have no sign."""
+        if not math.isfinite(value):
+            return "∞" if value == math.inf else "–"
+        shown = f"{self.scale * value:.{self.digits}f}"
+        return shown.removeprefix("-") if float(shown) == 0 else shown
+
 
 @dataclass(frozen=True)
 class Value:
@@ -48,10 +63,9 @@ class Value:
         low: lower end of the 95 % interval; NaN where there is none.
         high: upper end.
         by_seed: value of every seed.
-        interval: what the interval tells about: `seeds` (training again), `samples` (other samples of the same run) or
-            `none`.
+        interval: over repeated training (`seeds`), over other samples of the same run (`samples`), or `none`.
         standing: against the best of the same dataset.
-        marks: short remarks that belong right beside the number, such as `adaptive` or `nominal`.
+        marks: short remarks that stand beside the number, such as `adaptive` or `nominal`.
     """
 
     mean: float
@@ -65,7 +79,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of the matrix over all its seeds.
+    """One dataset, method and defense over all its seeds.
 
     Attributes:
         dataset: dataset and partition.
@@ -74,7 +88,7 @@ class Row:
         seeds: seeds of its runs, ascending.
         runs: names of the runs, in the order of the seeds.
         values: entries by key of the measure.
-        notes: what must be known to read the row.
+        notes: remarks on the row.
     """
 
     dataset: str
@@ -89,6 +103,10 @@ class Row:
     def name(self) -> str:
         """Method and defense, as in `heterofl / memdefense`."""
         return f"{self.method} / {self.defense}"
+
+    def entry(self, measure: Measure) -> Value | NotAvailable:
+        """Entry of a column, or why there is none."""
+        return self.values.get(measure.key, NOT_MEASURED)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""One self-contained page about a collection of runs: tables, pictures, and how to read them."""
+"""One self-contained page about a collection of runs: tables, figures, and how to read them."""

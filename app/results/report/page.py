@@ -1,91 +1,81 @@
-"""The report: one HTML file that needs nothing else, and beside it the tables and pictures as files."""
+"""The report: one HTML file that needs nothing else, and beside it the tables and figures as files."""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from app.errors import UserError
 from app.files import replace_all
+from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
-from app.results.report.details import run_section
-from app.results.report.drawing import Drawing
-from app.results.report.markup import Html, joined, tag
-from app.results.report.sections import (
-    download_section,
-    finding_section,
-    heading,
-    obtained_section,
-    picture_section,
-    skip_links,
-    skipped_section,
-)
-from app.results.report.table_section import table_section
-from app.results.report.threats import threat_section
+from app.results.published.formats import HEADS, as_cells
+from app.results.published.side_by_side import PublishedComparison
+from app.results.report.conclusions import Conclusion, conclusions
+from app.results.report.details import row_details
+from app.results.report.drawing import RenderedFigure
+from app.results.report.notes import PageNotes
+from app.results.report.table import page_table
+from app.results.report.threats import threat_models
 from app.results.run.store import Store
 
 GENERATOR = "rampart report"
 """Tells our pages from those of others."""
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Nothing may be loaded from anywhere, nor sent anywhere."""
+KINDS = {".csv": "text/csv", ".md": "text/markdown", ".tex": "application/x-tex"}
+"""Media types of the tables."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of the page.
+@dataclass(frozen=True, eq=False)
+class PageContent:
+    """Everything that a page shows.
 
     Attributes:
-        key: its id.
-        title: heading above it, and text of the link to it.
-        content: everything below the heading.
+        store: the runs.
+        table: of these runs.
+        figures: of these runs, in order.
+        files: tables as files, content by name.
+        published: published results beside ours; None where there are none.
     """
 
-    key: str
-    title: str
-    content: Html
+    store: Store
+    table: ComparisonTable
+    figures: Sequence[RenderedFigure]
+    files: Mapping[str, str]
+    published: PublishedComparison | None = None
 
 
-def write_page(
-    path: Path,
-    store: Store,
-    table: ComparisonTable,
-    drawings: Sequence[Drawing],
-    tables: Mapping[str, str],
-    more: Iterable[Part] = (),
-    made: datetime | None = None,
-) -> None:
+def write_page(path: Path, content: PageContent) -> None:
     """Write the page and the folder of the same name beside it.
 
     Args:
         path: of the page; its folder is made.
-        store: the runs.
-        table: of these runs.
-        drawings: pictures of them, in order.
-        tables: files of tables, content by name.
-        more: further parts, behind the pictures.
-        made: when; now, unless told otherwise.
+        content: what it shows.
 
     Raises:
         UserError: where nothing can be written there.
     """
     folder = files_folder(path)
-    contents = {folder / name: content.encode() for name, content in tables.items()}
-    for drawing in drawings:
-        contents[folder / f"{drawing.picture.key}.svg"] = drawing.svg.encode()
-        contents[folder / f"{drawing.picture.key}.png"] = drawing.png
-    contents[path] = page(store, table, drawings, tables, folder.name, more, made or datetime.now()).encode()
+    contents = {folder / name: text.encode() for name, text in content.files.items()}
+    for each in content.figures:
+        contents[folder / f"{each.figure.key}.svg"] = each.svg.encode()
+        contents[folder / f"{each.figure.key}.png"] = each.png
+    contents[path] = page(content, folder.name, datetime.now()).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         former = _linked(path, folder)
         replace_all(contents)
-        for left in former - set(contents):
-            left.unlink(missing_ok=True)
+        for obsolete in former - set(contents):
+            obsolete.unlink(missing_ok=True)
     except OSError as error:
         raise UserError.of(
             f"cannot write {path}: {error.strerror or error}",
@@ -100,77 +90,78 @@ def files_folder(path: Path) -> Path:
 
 
 def _linked(path: Path, folder: Path) -> set[Path]:
-    """Files that the page before this one has linked: what it does not link any more would lie there unexplained."""
+    """Files that the former page of this path links."""
     if not path.is_file():
         return set()
     links = re.findall(rf'href="{re.escape(quote(folder.name))}/([^"/]+)"', path.read_text(errors="replace"))
     return {folder / Path(unquote(link)).name for link in links}
 
 
-def page(
-    store: Store,
-    table: ComparisonTable,
-    drawings: Sequence[Drawing],
-    tables: Mapping[str, str],
-    folder: str,
-    more: Iterable[Part],
-    made: datetime,
-) -> str:
+def page(content: PageContent, folder: str, made: datetime) -> str:
     """The page as text.
 
     Args:
-        store: the runs.
-        table: of these runs.
-        drawings: pictures of them, in order.
-        tables: files of tables, content by name.
-        folder: where the files lie, relative to the page.
-        more: further parts, behind the pictures.
-        made: when.
+        content: what it shows.
+        folder: where its files lie, relative to the page.
+        made: time at which it is made.
     """
-    parts = [
-        Part("findings", "Findings", finding_section(table)),
-        Part("table", "Table", table_section(table, store.baseline)),
-        Part("pictures", "Pictures", picture_section(drawings, folder)),
-        *more,
-        Part("threats", "Threat models", threat_section(store)),
-        Part("runs", "Runs", run_section(store, table)),
-        Part("skipped", "Left out", skipped_section(store.skipped)),
-        Part("obtained", "How the numbers were obtained", obtained_section(table)),
-        Part("downloads", "Tables as files", download_section(tables, folder)),
-    ]
-    return f"<!DOCTYPE html>\n{tag('html', _head(store.name), _body(store, table, parts, made), lang='en')}\n"
-
-
-def _head(title: str) -> Html:
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="generator", content=GENERATOR),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title}: report"),
-        tag("style", _asset("report.css")),
-        tag("script", _asset("report.js")),
+    store, table = content.store, content.table
+    environment = Environment(
+        loader=PackageLoader("app.results.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("page.html").render(
+        generator=GENERATOR,
+        style=_asset("report.css"),
+        script=_asset("report.js"),
+        store=store,
+        made=made,
+        facts=_facts(store, table),
+        conclusions=_by_dataset(conclusions(table)),
+        table=page_table(table, store.baseline),
+        figures=content.figures,
+        published=content.published,
+        published_heads=HEADS,
+        published_cells=as_cells(content.published) if content.published else (),
+        published_notes=PageNotes(prefix="published-note"),
+        threats=threat_models(store),
+        details=row_details(store, table),
+        # folders that were left out have a section of their own
+        methods=[note for note in table.notes if not note.startswith("left out:")],
+        any_missing=any(isinstance(value, NotAvailable) for row in table.rows for value in row.values.values()),
+        downloads=[(name, f"{folder}/{name}", _data_url(name, text)) for name, text in content.files.items()],
+        folder=folder,
+        quote=quote,
     )
 
 
-def _body(store: Store, table: ComparisonTable, parts: Sequence[Part], made: datetime) -> Html:
-    toggle = tag("button", "Dark theme", type="button", id="theme", aria_pressed="false", hidden=True)
-    links = skip_links({part.key: part.title for part in parts})
-    sections = joined(
-        tag("section", tag("h2", part.title), part.content, id=part.key, aria_label=part.title) for part in parts
-    )
-    return tag(
-        "body",
-        tag("a", "Skip to the table", href="#table", class_="skip"),
-        tag("header", tag("div", heading(store, table, made), class_="title"), toggle),
-        links,
-        tag("main", sections),
-        tag("div", id="tip", role="tooltip", hidden=True),
-    )
+def _facts(store: Store, table: ComparisonTable) -> dict[str, object]:
+    return {
+        "Runs": len(store.runs),
+        "Rows": len(table.rows),
+        "Seeds": len({run.labels.seed for run in store.runs}),
+        "Datasets": ", ".join(store.datasets),
+        "Baseline": " / ".join(store.baseline) if store.baseline else "none named",
+        "Left out": len(store.skipped),
+    }
 
 
-def _asset(name: str) -> Html:
-    """A file that lies beside this module, to be put into the page as it is."""
-    return Html((files("app.results.report") / name).read_text())
+def _by_dataset(sentences: Sequence[Conclusion]) -> dict[str, list[Conclusion]]:
+    grouped: dict[str, list[Conclusion]] = {}
+    for each in sentences:
+        grouped.setdefault(each.dataset, []).append(each)
+    return grouped
+
+
+def _data_url(name: str, content: str) -> str:
+    kind = KINDS.get(Path(name).suffix, "text/plain")
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(content.encode()).decode()}"
+
+
+def _asset(name: str) -> Markup:
+    """A file of the program beside this module, which the page contains as it is."""
+    return Markup((files("app.results.report") / name).read_text())  # noqa: S704, our own file

@@ -1,4 +1,4 @@
-"""Who the adversaries are, what each of them sees, and what each attack of the report needs."""
+"""Threat models: the adversaries, what each of them observes, and what each attack of the report needs."""
 
 from __future__ import annotations
 
@@ -8,121 +8,105 @@ from dataclasses import dataclass, replace
 
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
-from app.results.report.markup import Html, joined, plain_table, tag
 from app.results.run.store import RunRecord, Store
 
 
 @dataclass(frozen=True)
-class Role:
-    """An adversary.
-
-    Attributes:
-        title: what it is called.
-        sees: what it sees of the federation.
-        does: how far it keeps to the protocol.
-    """
+class Adversary:
+    """An adversary: its title, what it observes of the federation, and how far it follows the protocol."""
 
     title: str
-    sees: str
-    does: str
+    observes: str
+    behaviour: str
 
 
 ROLES = {
-    "external": Role(
-        "Somebody outside", "the model that is released after the last round", "asks it questions, or reads its weights"
+    "external": Adversary(
+        "External adversary", "the model released after the last round", "queries the model, or reads its weights"
     ),
-    "client": Role(
-        "A participant",
-        "the server's model in every round it takes part in, and its own data",
-        "keeps to the protocol",
+    "client": Adversary(
+        "Curious client",
+        "the global model of every round in which it takes part, and its own data",
+        "follows the protocol",
     ),
-    "server": Role(
-        "An honest-but-curious server",
-        "who trains which cells, and what arrives from each client; where the channel hides uploads, only their sum",
-        "keeps to the protocol and keeps what it sees",
+    "server": Adversary(
+        "Honest-but-curious server",
+        "which weights each client trains, and its uploads; where the channel hides uploads, only their sum",
+        "follows the protocol and stores what it receives",
     ),
-    "malicious": Role(
-        "A malicious server",
-        "what an honest-but-curious server sees",
-        "sends manipulated models, or chooses who takes part, to learn more",
+    "malicious": Adversary(
+        "Malicious server",
+        "the same as an honest-but-curious server",
+        "sends manipulated models, or selects clients, to learn more",
     ),
 }
 """Adversaries by their short names, the weakest first."""
 
 SHORT = {"malicious server": "malicious", "curious server": "server", "anybody outside": "external"}
+"""Short names of the adversaries of reconstructions."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one attack assumed in some runs of the report.
+class Requirement:
+    """What one attack needed in some runs of the report.
 
     Attributes:
         attack: its name.
         role: short name of the adversary.
         target: what was attacked.
-        sees: what it reads.
-        data: what data it owns; empty where that is not told.
-        trains: what it trains; empty where that is not told.
+        reads: what the attack reads.
+        data: data that the adversary owns; empty where the run does not say.
+        trains: models that the adversary trains; empty where the run does not say.
     """
 
     attack: str
     role: str
     target: str
-    sees: str
+    reads: str
     data: str = ""
     trains: str = ""
 
+    @property
+    def purpose(self) -> str:
+        """What the attack does, in one line; empty for attacks that do not come with the program."""
+        known: dict[str, type] = {**ATTACKS, **ACTIVE, **PASSIVE}
+        return (inspect.getdoc(known[self.attack]) or "").split("\n", 1)[0] if self.attack in known else ""
 
-def threat_section(store: Store) -> Html:
-    """Adversaries, and what the attacks that were run need."""
-    needs = list(dict.fromkeys(need for run in store.runs for need in _needs(run)))
-    roles = [
-        (role.title, role.sees, role.does, ", ".join(_attacks(needs, short)) or "none in this report")
-        for short, role in ROLES.items()
+
+@dataclass(frozen=True)
+class ThreatModels:
+    """Adversaries with the attacks that they ran, and requirements of attacks with their adversaries and targets."""
+
+    adversaries: list[tuple[Adversary, list[str]]]
+    requirements: list[tuple[Requirement, list[str]]]
+
+
+def threat_models(store: Store) -> ThreatModels:
+    """Threat models of all attacks that ran."""
+    found = list(dict.fromkeys(each for run in store.runs for each in _requirements(run)))
+    adversaries = [
+        (adversary, list(dict.fromkeys(each.attack for each in found if each.role == role)))
+        for role, adversary in ROLES.items()
     ]
-    adversaries = plain_table(("Adversary", "Sees", "Does", "Attacks"), roles, "Adversaries, the weakest first")
-    if not needs:
-        return joined((adversaries, tag("p", "No run of this report was attacked.")))
-    return joined((adversaries, _needs_table(needs)))
-
-
-def _needs_table(needs: list[Need]) -> Html:
-    """One line per attack, with every adversary who ran it and what was attacked."""
     order = list(ROLES)
-    whose: dict[Need, dict[str, list[str]]] = {}
-    for need in sorted(needs, key=lambda need: (need.attack, order.index(need.role), need.target)):
-        roles = whose.setdefault(replace(need, role="", target=""), {})
-        roles.setdefault(need.role, []).append(need.target)
-    rows = [
-        (
-            joined((need.attack, tag("small", purpose(need.attack), class_="purpose"))),
-            joined(tag("div", f"{ROLES[role].title}: {', '.join(targets)}") for role, targets in roles.items()),
-            *(told or "–" for told in (need.sees, need.data, need.trains)),
-        )
-        for need, roles in whose.items()
+    grouped: dict[Requirement, dict[str, list[str]]] = {}
+    for each in sorted(found, key=lambda each: (each.attack, order.index(each.role), each.target)):
+        roles = grouped.setdefault(replace(each, role="", target=""), {})
+        roles.setdefault(ROLES[each.role].title, []).append(each.target)
+    requirements = [
+        (each, [f"{title}: {', '.join(targets)}" for title, targets in roles.items()])
+        for each, roles in grouped.items()
     ]
-    head = ("Attack", "Adversary and target", "Reads", "Owns", "Trains")
-    return plain_table(head, rows, "What the attacks of this report need")
+    return ThreatModels(adversaries, requirements)
 
 
-def purpose(attack: str) -> str:
-    """What an attack does, in one line; empty for attacks that do not come with the program."""
-    known: dict[str, type] = {**ATTACKS, **ACTIVE, **PASSIVE}
-    return (inspect.getdoc(known[attack]) or "").split("\n", 1)[0] if attack in known else ""
-
-
-def _attacks(needs: list[Need], role: str) -> list[str]:
-    return list(dict.fromkeys(need.attack for need in needs if need.role == role))
-
-
-def _needs(run: RunRecord) -> Iterator[Need]:
-    for record in run.attacks:
-        told, threat = record.conditions, record.conditions.threat
-        yield Need(told.attack, told.adversary, told.read_target, threat.sees, threat.data, threat.trains)
-    for found in run.reconstructions:
-        of = found.conditions
-        yield Need(of.attack, SHORT[of.adversary], _whom(len(of.clients)), of.sees)
-
-
-def _whom(clients: int) -> str:
-    return "images of " + {0: "anybody", 1: "one client"}.get(clients, f"{clients} clients")
+def _requirements(run: RunRecord) -> Iterator[Requirement]:
+    for conditions in (record.conditions for record in run.attacks):
+        threat = conditions.threat
+        target = conditions.read_target
+        yield Requirement(conditions.attack, conditions.adversary, target, threat.sees, threat.data, threat.trains)
+    for rebuilt in (record.conditions for record in run.reconstructions):
+        clients = {0: "no particular client", 1: "one client"}.get(
+            len(rebuilt.clients), f"{len(rebuilt.clients)} clients"
+        )
+        yield Requirement(rebuilt.attack, SHORT[rebuilt.adversary], f"images of {clients}", rebuilt.sees)

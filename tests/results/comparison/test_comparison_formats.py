@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.metrics.membership import NotAvailable
-from app.results.comparison.entries import SINGLE
-from app.results.comparison.formats import as_csv, as_csv_seeds, as_latex, as_markdown, as_text
-from app.results.comparison.latex_format import SPECIAL as LATEX
-from app.results.comparison.latex_format import escaped as latex
-from app.results.comparison.markdown_format import escaped as markdown
+from app.results.comparison.data_formats import as_csv, as_csv_seeds
+from app.results.comparison.display import SINGLE
+from app.results.comparison.formats import LATEX, as_latex, as_markdown, as_text, latex_text, markdown_text
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 
 ACCURACY = Measure("server_accuracy", "server", "accuracy", "utility", "%", 100, 1, False)
@@ -71,7 +69,8 @@ def test_the_terminal_shows_blocks_by_group():
         "m / none    2      0.610 ~ yeom, adaptive\n"
         "m / l2      1      N/A (1)\n"
         "\n"
-        "* best of its dataset beyond chance, ~ cannot be told from the best; [low, high] is the 95 % interval\n"
+        "* significantly best of its dataset, ~ not significantly different from the best; [low, high] is the 95 % "
+        "interval\n"
         "\n"
         "N/A:\n"
         "- (1) 50 % of it is hidden\n"
@@ -129,8 +128,8 @@ def test_markdown_is_bold_only_for_the_best():
         "| m | none | 2 | **90.0** \\[88.0, 92.5\\] | 0.610\\~ (yeom, adaptive) |\n"
         "| m | l2 | 1 | 80.0 \\[70.0, 90.0\\] | N/A (1) |\n"
         "\n"
-        "**bold**: best of its dataset beyond chance, \\~ cannot be told from the best; \\[low, high\\] is the 95 % "
-        "interval\n"
+        "**bold**: significantly best of its dataset, \\~ not significantly different from the best; \\[low, high\\] "
+        "is the 95 % interval\n"
         "\n"
         "1. 50 % of it is hidden\n"
         "\n"
@@ -142,8 +141,8 @@ def test_markdown_is_bold_only_for_the_best():
 def test_latex_is_bold_only_for_the_best():
     """One table per dataset and group, a dash with the number of the reason where there is none."""
     legend = (
-        r"\textbf{bold}: best of its dataset beyond chance, $^{\sim}$ cannot be told from the best; [low, high] is the "
-        r"95 \% interval"
+        r"\textbf{bold}: significantly best of its dataset, $^{\sim}$ not significantly different from the best; "
+        r"[low, high] is the 95 \% interval"
     )
     assert as_latex(TINY).split("\n\n") == [
         "% needs \\usepackage{booktabs,graphicx}\n% m / l2: one seed is lost\n% how it was made",
@@ -263,7 +262,7 @@ def test_markdown_keeps_its_cells_whatever_names_contain(text):
     bare = re.sub(r"\\.", "", written)
     assert bare.count("**") == 2 * 3  # the dataset, the legend and the best
     plain = " ".join(text.split())
-    assert re.sub(r"\\(.)", r"\1", markdown(text)) == plain
+    assert re.sub(r"\\(.)", r"\1", markdown_text(text)) == plain
 
 
 @given(words)
@@ -272,7 +271,7 @@ def test_latex_keeps_its_cells_whatever_names_contain(text):
     """No special sign is left, braces are balanced, every row has its cells."""
     back = re.compile("|".join(re.escape(sign) for sign in sorted(LATEX.values(), key=len, reverse=True)))
     signs = {written: sign for sign, written in LATEX.items()}
-    assert back.sub(lambda found: signs[found[0]], latex(text)) == " ".join(text.split())
+    assert back.sub(lambda found: signs[found[0]], latex_text(text)) == " ".join(text.split())
     written = as_latex(named(f"{text}\n[*] {text} & % $ # _ {{ }} ~ ^ \\"))
     body = [line for line in written.splitlines() if line.endswith((r" \\", r"\addlinespace")) and "&" in line]
     assert [len(re.findall(r"(?<!\\)&", re.sub(r"\\\\", "", line))) for line in body] == [3] * len(body) == [3] * 6

@@ -125,7 +125,7 @@ def test_one_seed_has_the_interval_of_its_samples_or_none():
     accuracy = entry(table, "server_accuracy")
     assert accuracy.interval == "none"
     assert math.isnan(accuracy.low)
-    assert any("not about training again" in note for note in table.notes)
+    assert any("not repeated training" in note for note in table.notes)
 
 
 def test_values_that_no_seed_changes_have_no_interval():

@@ -7,14 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_kit import ACCURACY, AUC, HIDDEN, SECONDS, Tree, entry, page_of, parsed, picture, row, store, table
+from report_kit import (
+    ACCURACY,
+    AUC,
+    HIDDEN,
+    SECONDS,
+    Tree,
+    content_of,
+    entry,
+    figure,
+    page_of,
+    parsed,
+    row,
+    store,
+    table,
+)
 
 from app.errors import UserError
+from app.metrics.intervals import Interval
 from app.results.comparison.table import ComparisonTable
-from app.results.report.drawing import drawn
-from app.results.report.markup import Html
-from app.results.report.page import Part, write_page
-from app.results.report.threats import purpose
+from app.results.published.ours import OwnResult
+from app.results.published.side_by_side import PublishedComparison, PublishedRow
+from app.results.published.values import PublishedFigure
+from app.results.report.page import write_page
+from app.results.report.threats import Requirement
 from app.results.run.store import Skipped
 
 EVIL = """<img src=x onerror=alert(1)> & "quoted" 'too'"""
@@ -36,7 +52,7 @@ def cells(root, measure):
 
 
 def test_balanced_with_unique_ids(markup):
-    """Every element is closed in its order, and no name is used twice, pictures included."""
+    """Every element is closed in its order, and no name is used twice, figures included."""
     tree = Tree(markup)
     assert len(tree.ids) == len(set(tree.ids))
     assert {"pareto-title", "other-title", "comparison", "findings", "threats"} <= set(tree.ids)
@@ -58,7 +74,7 @@ def test_self_contained(markup):
 
 
 def test_references_within_the_page_have_targets(markup):
-    """Links, labels and parts of pictures refer to what exists."""
+    """Links, labels and parts of figures refer to what exists."""
     tree = Tree(markup)
     named = set(tree.ids)
     for element in tree.root.all():
@@ -83,7 +99,7 @@ def test_foreign_text_stays_text():
     run = replace(runs.runs[0], path=Path(f"runs/{EVIL}"), notes=(EVIL,))
     run = replace(run, labels=replace(run.labels, dataset=EVIL, method=EVIL, defense=EVIL))
     bad = replace(runs, name=EVIL, purpose=EVIL, runs=(run, *runs.runs), skipped=(Skipped(Path(EVIL), EVIL),))
-    evil = replace(picture(label=EVIL), title=EVIL, shows=EVIL, reading=EVIL)
+    evil = replace(figure(label=EVIL), title=EVIL, shows=EVIL, reading=EVIL)
     found = page_of(ComparisonTable(measures, rows, (EVIL,)), bad, [evil], {"table.csv": EVIL})
     root = parsed(found)
     assert "img" not in root
@@ -115,7 +131,7 @@ def test_entries_tell_their_interval_and_standing(markup):
     level, worse = found["fedavg / dp-sgd"], found["fedavg / none"]
     assert level.text == "0.530 ± 0.020~ indistinguishable"
     assert worse.text == "0.810 ± 0.020"
-    assert "indistinguishable from the best" in level.attributes["data-tip"]
+    assert "not significantly different from the best" in level.attributes["data-tip"]
     assert "0.510 to 0.550" in level.attributes["data-tip"]
     assert "0.529 (seed 0), 0.530 (seed 1), 0.531 (seed 2)" in level.attributes["data-tip"]
     assert "too few seeds" in cells(parsed(markup), SECONDS)["fedavg / none"].attributes["data-tip"]
@@ -183,7 +199,7 @@ def test_datasets_have_a_column_where_there_are_several():
 def test_tables_can_be_saved_from_the_page_alone():
     """The content of every file is part of its link, beside a link to the file."""
     content = "name,value\nü,1\n"
-    root = parsed(page_of(tables={"table.csv": content}))
+    root = parsed(page_of(files={"table.csv": content}))
     saved, beside = root.one("section", id="downloads").all("a")
     assert saved.attributes["download"] == "table.csv"
     head, _, code = saved.attributes["href"].partition(",")
@@ -195,13 +211,13 @@ def test_tables_can_be_saved_from_the_page_alone():
 def test_threat_models(markup):
     """Four adversaries, with the attacks that each of them ran, and what these attacks read."""
     adversaries, needs = parsed(markup).one("section", id="threats").all("tbody")
-    told = {line.children[0].text: line.children[3].text for line in adversaries.children}
-    assert told["A participant"] == "none in this report"
-    assert told["A malicious server"] == "rolling"
-    assert "yeom" in told["Somebody outside"]
-    assert len(told) == 4
+    attacks = {line.children[0].text: line.children[3].text for line in adversaries.children}
+    assert attacks["Curious client"] == "none in this report"
+    assert attacks["Malicious server"] == "rolling"
+    assert "yeom" in attacks["External adversary"]
+    assert len(attacks) == 4
     assert "loss on the sample" in needs.text
-    assert purpose("yeom") in needs.text
+    assert Requirement("yeom", "", "", "").purpose in needs.text
 
 
 def test_threat_models_without_attacks():
@@ -238,17 +254,17 @@ def test_what_was_left_out():
     """Every folder with its reason, or the remark that there is none."""
     left = replace(store(), skipped=(Skipped(Path("runs/half"), "the run is not finished"),))
     assert "runs/half: the run is not finished" in parsed(page_of(store_=left)).one("section", id="skipped").text
-    assert "Every folder that was given has been read." in parsed(page_of()).one("section", id="skipped").text
+    assert "All given folders were read." in parsed(page_of()).one("section", id="skipped").text
 
 
 def test_how_numbers_were_obtained(markup):
     """Remarks on the table once, and what the signs mean; what was left out has its own part."""
     known = replace(table(), notes=(*table().notes, "left out: half, the run is not finished"))
-    told = parsed(page_of(known)).one("section", id="obtained").text
-    assert told.count("corrected after Holm") == 1
-    assert "~: cannot be told from the best" in told
-    assert "never replaced by a guess" in told
-    assert "half" not in told
+    text = parsed(page_of(known)).one("section", id="obtained").text
+    assert text.count("corrected after Holm") == 1
+    assert "~: not significantly different from the best" in text
+    assert "neither estimated nor counted as chance" in text
+    assert "half" not in text
 
 
 def test_single_attacks_are_shown_on_demand():
@@ -276,17 +292,23 @@ def test_the_table_on_paper(markup):
     assert entries == {cell.text for cell in cells(root, AUC).values()}
 
 
-def test_further_parts_have_their_place():
-    """A part of another module is shown with its title, and linked."""
-    root = parsed(page_of(more=[Part("published", "Published figures", Html("<p>none</p>"))]))
-    assert root.one("section", id="published").one("h2").text == "Published figures"
-    assert "Published figures" in root.one("nav").text
+def test_published_results_have_a_part_of_their_own():
+    """Foreign text stays text, remarks are footnotes, the part is linked; without published results there is none."""
+    figure = PublishedFigure(EVIL, "fedavg", "server_accuracy", 90.0, "%", EVIL, remark=EVIL)
+    ours = OwnResult(90.5, Interval(90.0, 91.0), "seeds", (0, 1), 3)
+    root = parsed(page_of(published=PublishedComparison((PublishedRow(figure, ours),))))
+    part = root.one("section", id="published")
+    assert part.one("tbody").one("th").text == f"{EVIL}1"
+    assert part.one("ol", class_="footnotes").one("li").text == EVIL
+    assert [cell.text for cell in part.one("tbody").all("td")][-3:] == ["90.50 ± 0.50 %", "+0.50", "within"]
+    assert "Published results" in root.one("nav").text
+    assert "Published results" not in parsed(page_of()).one("nav").text
 
 
 def test_files(tmp_path):
-    """The page, and beside it a folder of its name with tables and pictures."""
+    """The page, and beside it a folder of its name with tables and figures."""
     path = tmp_path / "new" / "mine.html"
-    write_page(path, store(), table(), [drawn(picture())], {"table.csv": "a\n", "table.md": "b\n"})
+    write_page(path, content_of(figures=[figure()], files={"table.csv": "a\n", "table.md": "b\n"}))
     assert sorted(each.name for each in (tmp_path / "new" / "mine").iterdir()) == [
         *("pareto.png", "pareto.svg", "table.csv", "table.md"),
     ]
@@ -298,9 +320,9 @@ def test_files(tmp_path):
 def test_a_report_made_again(tmp_path):
     """Files of the report before are replaced or taken away; those of others stay."""
     path, folder = tmp_path / "report.html", tmp_path / "report"
-    write_page(path, store(), table(), [drawn(picture("old")), drawn(picture("kept"))], {"table.csv": "a\n"})
+    write_page(path, content_of(figures=[figure("old"), figure("kept")], files={"table.csv": "a\n"}))
     (folder / "mine.png").write_bytes(b"mine")
-    write_page(path, store(), table(), [drawn(picture("kept"))], {"table.csv": "b\n"})
+    write_page(path, content_of(figures=[figure("kept")], files={"table.csv": "b\n"}))
     assert sorted(each.name for each in folder.iterdir()) == ["kept.png", "kept.svg", "mine.png", "table.csv"]
     assert (folder / "table.csv").read_text() == "b\n"
 
@@ -309,5 +331,5 @@ def test_a_place_that_cannot_be_written(tmp_path):
     """Told as a mistake of the user, with what to do."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write") as caught:
-        write_page(tmp_path / "file" / "report.html", store(), table(), [], {})
+        write_page(tmp_path / "file" / "report.html", content_of())
     assert "--output" in caught.value.problems[0].remedy

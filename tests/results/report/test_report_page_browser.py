@@ -117,7 +117,7 @@ def test_sorting_and_reasons_by_keyboard(opened):
     for _ in range(3):
         opened.press("ArrowRight", 39)
     tip = "document.getElementById('tip').hidden ? null : document.getElementById('tip').textContent"
-    assert opened.run(tip).startswith("Accuracy: 91.0 %, best of its dataset")
+    assert opened.run(tip).startswith("Accuracy: 91.0 %, significantly best of its dataset")
     opened.press("ArrowRight", 39)
     opened.press("ArrowRight", 39)
     assert opened.run(tip) == "no defense gives a formal promise"
@@ -136,7 +136,7 @@ def reopened_until(browser, page, condition):
 
 
 def test_themes(opened, tmp_path):
-    """The button turns the page and its pictures dark, and the page remembers it; else the system decides."""
+    """The button turns the page and its figures dark, and the page remembers it; else the system decides."""
     light, ink = opened.run(BACKGROUND), opened.run(INK)
     assert opened.run(DRAWN) == ink
     assert brightness(light) > 200 > 100 > brightness(ink)
@@ -155,7 +155,7 @@ def test_themes(opened, tmp_path):
 
 
 def test_nothing_leaves_the_page(opened, tmp_path):
-    """One request, for the file itself; no complaint; pictures have a size; a request of the page is refused."""
+    """One request, for the file itself; no complaint; figures have a size; a request of the page is refused."""
     assert [one for one in opened.requested() if not one.startswith("data:")] == [(tmp_path / "report.html").as_uri()]
     loaded = opened.run("performance.getEntriesByType('resource').map((one) => one.name)")
     assert [one for one in loaded if not one.startswith("data:")] == []

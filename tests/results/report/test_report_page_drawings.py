@@ -1,18 +1,18 @@
-"""Pictures within the page: ink that follows the theme, names of their own, no rules for the rest of the page."""
+"""Figures within the page: ink that follows the theme, names of their own, no rules for the rest of the page."""
 
 import re
 from xml.etree import ElementTree
 
-from report_kit import Tree, picture
+from report_kit import Tree, figure
 
 from app.results.figures.style import INK
-from app.results.report.drawing import drawn, inline
+from app.results.report.drawing import render_figure
 
 
 def test_ink_follows_the_page():
     """What is drawn in ink takes the colour of the page's text; other colours stay."""
-    drawing = drawn(picture())
-    found = inline(drawing, "name")
+    drawing = render_figure(figure())
+    found = drawing.inline_svg
     assert INK in drawing.svg
     assert INK not in found
     assert found.count("currentColor") >= drawing.svg.count(INK)
@@ -21,7 +21,7 @@ def test_ink_follows_the_page():
 
 def test_names_do_not_clash():
     """The same figure twice, under two keys: no name in common, and every reference stays within its own drawing."""
-    first, second = (Tree(inline(drawn(picture(key)), "name")) for key in ("one", "two"))
+    first, second = (Tree(render_figure(figure(key)).inline_svg) for key in ("one", "two"))
     assert first.ids
     assert not set(first.ids) & set(second.ids)
     for tree in (first, second):
@@ -34,22 +34,22 @@ def test_names_do_not_clash():
 
 def test_nothing_reaches_the_rest_of_the_page():
     """No rules, no metadata, no addresses of namespaces; text stays text."""
-    found = inline(drawn(picture()), "name")
+    found = render_figure(figure()).inline_svg
     assert not re.search(r"<style|<metadata|xmlns|http", found)
     assert ">accuracy</text>" in found
 
 
 def test_the_drawing_has_a_name_and_no_fixed_size():
     """It shrinks with the page, and readers of the screen get the title that stands above it."""
-    root = ElementTree.fromstring(inline(drawn(picture()), "above"))
+    root = ElementTree.fromstring(render_figure(figure("above")).inline_svg)
     assert root.get("role") == "img"
-    assert root.get("aria-labelledby") == "above"
+    assert root.get("aria-labelledby") == "above-title"
     assert root.get("width") is None
     assert root.get("viewBox")
 
 
 def test_files_are_complete():
     """The SVG file stands alone; drawing again gives the same file."""
-    first, second = drawn(picture()), drawn(picture())
+    first, second = render_figure(figure()), render_figure(figure())
     assert ElementTree.fromstring(first.svg).get("width", "").endswith("pt")
     assert first.svg == second.svg

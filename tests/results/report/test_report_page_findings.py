@@ -5,12 +5,13 @@ from dataclasses import replace
 from report_kit import ACCURACY, AUC, SECONDS, entry, row, table
 
 from app.results.comparison.table import ComparisonTable
-from app.results.report.conclusions import findings, headline_measures
+from app.results.report.conclusions import conclusions, headline_measures
 
 
 def sentences(known):
     """Sentences by key of the measure."""
-    return {found.measure.key: found.sentence for found in findings(known)}
+    plain = str.maketrans("\N{NO-BREAK SPACE}", " ")
+    return {found.measure.key: found.sentence.translate(plain) for found in conclusions(known)}
 
 
 def changed(standings, key=ACCURACY.key):
@@ -25,32 +26,32 @@ def changed(standings, key=ACCURACY.key):
 
 def test_a_best_row():
     """It is named with its number, and so is how many others are worse."""
-    said = sentences(table())[ACCURACY.key]
-    assert said == "fedavg / none is best (91.0 ± 0.4 %): all other rows are worse beyond chance."
+    sentence = sentences(table())[ACCURACY.key]
+    assert sentence == "fedavg / none (91.0 ± 0.4 %) is best: all other rows are significantly worse."
 
 
 def test_rows_that_cannot_be_told_apart():
     """None is called best; who is worse is counted; who has no number is named."""
-    said = sentences(table())[AUC.key]
+    sentence = sentences(table())[AUC.key]
     both = "fedavg / memdefense (0.520 ± 0.020) and fedavg / dp-sgd (0.530 ± 0.020)"
-    assert said.startswith(f"no row can be called best. {both} cannot be told apart; ")
-    assert "one row is worse beyond chance" in said
-    assert said.endswith("Not available for fedavg / secure-aggregation.")
-    assert "is best" not in said
+    assert sentence.startswith(f"no row is best. {both} do not differ significantly; ")
+    assert "one row is significantly worse" in sentence
+    assert sentence.endswith("Not available for fedavg / secure-aggregation.")
+    assert "is best:" not in sentence
 
 
 def test_too_few_seeds():
     """No order is claimed, only the span of the means."""
-    said = sentences(table())[SECONDS.key]
-    assert said == "too few seeds to tell which row is best; means: 2.00 to 10.50 s."
+    sentence = sentences(table())[SECONDS.key]
+    assert sentence == "too few seeds to test which row is best; means: 2.00 to 10.50 s."
 
 
 def test_a_best_row_beside_rows_of_too_few_seeds():
     """The claim is limited to what was tested."""
-    said = sentences(changed(["best", "worse", "worse", "unknown"]))[ACCURACY.key]
-    assert "two of 3 others are worse beyond chance" in said
-    assert "One of 4 rows has too few seeds to tell (means: 90.0 %)." in said
-    assert "all other rows" not in said
+    sentence = sentences(changed(["best", "worse", "worse", "unknown"]))[ACCURACY.key]
+    assert "two of 3 other rows are significantly worse" in sentence
+    assert "One of 4 rows has too few seeds for a test (means: 90.0 %)." in sentence
+    assert "all other rows" not in sentence
 
 
 def test_only_measures_with_a_direction_are_headlines():
@@ -71,14 +72,14 @@ def test_leakage_without_headlines():
 def test_a_single_row_is_not_compared():
     """There is nothing to be better than."""
     known = table()
-    assert findings(ComparisonTable(known.measures, known.rows[:1])) == ()
+    assert conclusions(ComparisonTable(known.measures, known.rows[:1])) == ()
 
 
 def test_datasets_are_told_apart():
     """Rows of one dataset are never compared with those of another."""
     known = table()
     far = [row("fedavg", defense, (entry(0.5),) * 4, dataset="letters") for defense in ("none", "other")]
-    found = findings(ComparisonTable(known.measures, (*known.rows, *far)))
+    found = conclusions(ComparisonTable(known.measures, (*known.rows, *far)))
     assert {one.dataset for one in found} == {"digits", "letters"}
     assert all("91.0" not in one.sentence for one in found if one.dataset == "letters")
 
@@ -86,6 +87,6 @@ def test_datasets_are_told_apart():
 def test_many_rows_are_counted():
     """A sentence names four at most."""
     rows = tuple(row("m", f"d{number}", (entry(0.5, 0.1, "indistinguishable"),) * 4) for number in range(7))
-    said = sentences(ComparisonTable(table().measures, rows))[ACCURACY.key]
-    assert said.count("m / d") == 4
-    assert "and three more" in said
+    sentence = sentences(ComparisonTable(table().measures, rows))[ACCURACY.key]
+    assert sentence.count("m / d") == 4
+    assert "and three more" in sentence

@@ -5,19 +5,19 @@ import wandb
 from report_kit import ACCURACY, table
 from tracking_kit import soon_in
 
-from app.results.report.summary import columns, numbers, rows
+from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.run.tracking import make_tracker
 
 
 def test_numbers_are_those_of_the_table():
     """Every mean in its unit, under the row's labels; what is missing has no number."""
-    found = numbers(table())
-    assert found["report/digits/fedavg/none/server_accuracy"] == 91.0
-    assert "report/digits/fedavg/secure-aggregation/uploads_auc" not in found
-    assert len(found) == 4 + 3 + 1 + 4
-    place = columns(table()).index(ACCURACY.key)
-    assert [row[place] for row in rows(table())] == [91.0, 90.0, 80.0, 90.0]
-    assert rows(table())[3][columns(table()).index("uploads_auc")] is None
+    numbers = tracked_numbers(table())
+    assert numbers["report/digits/fedavg/none/server_accuracy"] == 91.0
+    assert "report/digits/fedavg/secure-aggregation/uploads_auc" not in numbers
+    assert len(numbers) == 4 + 3 + 1 + 4
+    place = tracked_columns(table()).index(ACCURACY.key)
+    assert [row[place] for row in tracked_rows(table())] == [91.0, 90.0, 80.0, 90.0]
+    assert tracked_rows(table())[3][tracked_columns(table()).index("uploads_auc")] is None
 
 
 @pytest.mark.slow
@@ -31,9 +31,11 @@ def test_an_offline_run_keeps_the_report(tmp_path, monkeypatch):
     page.write_text("<p>report</p>")
     (folder / "table.csv").write_text("a,b\n")
     tracker = make_tracker("offline", folder, "mine-report", "mine", "rampart")
-    tracker.log_report(page, [folder / "table.csv"], numbers(table()), columns(table()), rows(table()))
+    tracker.log_report(
+        page, [folder / "table.csv"], tracked_numbers(table()), tracked_columns(table()), tracked_rows(table())
+    )
     tracker.finalize("success")
     assert wandb.run is None
     [log] = (folder / "wandb").glob("offline-run-*/run-mine-report.wandb")
-    for told in (b"report/table.csv", b"report.html", b"report/digits/fedavg/none/server_accuracy"):
-        assert soon_in(log, told)
+    for text in (b"report/table.csv", b"report.html", b"report/digits/fedavg/none/server_accuracy"):
+        assert soon_in(log, text)
