@@ -1,1 +1,1 @@
-"""Attacks: they read what an adversary saw and what the public knows, never the trainer."""
+"""Attacks: they use an adversary's view of the transcript and public knowledge, never the trainer."""

@@ -1,4 +1,4 @@
-"""Everything an evaluation of attacks has in hand. The truth is for the evaluator; attacks never get it."""
+"""The run under attack. The true members are for the evaluation only; attacks never see them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AuditContext:
     """One run under attack.
 
     Attributes:
-        knowledge: what every adversary knows; its rounds are those that have been trained.
-        transcript: what was recorded; attacks get views of it.
-        sets: who owns what, newcomers and clients that were never asked included.
+        knowledge: of every adversary; its rounds are those that have been trained.
+        transcript: recorded messages; attacks get an adversary's view of it.
+        sets: samples of every client, including newcomers and clients that never took part.
         final: whether the run is over, so that its last model is released.
         federations: repeats the federation for `shadows: federated`, None where that is not possible.
         cache: folder of shadow models, None to keep none.
@@ -41,13 +41,15 @@ class AuditContext:
 
     @cached_property
     def query(self) -> ModelQuery:
-        """Asks models; one for all attacks, so that they share answers."""
+        """Shared by all attacks, and with it the cached responses."""
         return ModelQuery(self.knowledge)
 
     @cached_property
     def truth(self) -> Membership:
-        """Who was trained on what. Clients that took part in no round own nothing here: their samples are no members,
-        and as non-members they would not be compared with their like."""
+        """Members and non-members of every client; none of clients that took part in no round.
+
+        Their samples are no members, and as non-members they would not come from the distribution of the others.
+        """
         return self.sets.among(self.knowledge.took_part)
 
     @property
@@ -57,10 +59,10 @@ class AuditContext:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known about who is audited."""
-        everybody = len(self.sets.members)
-        absent = everybody - len(self.clients)
-        return (f"{absent} of {everybody} clients took part in no round, and are not audited",) if absent else ()
+        """A note on clients that are not audited."""
+        count = len(self.sets.members)
+        absent = count - len(self.clients)
+        return (f"{absent} of {count} clients took part in no round, and are not audited",) if absent else ()
 
     @cached_property
     def audited(self) -> Mapping[int, Ids]:
@@ -71,9 +73,8 @@ class AuditContext:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Width of each client of the federation, by id, in the last round."""
-        assert self.knowledge.plan_of is not None
-        plan = self.knowledge.plan_of(self.knowledge.rounds - 1)
+        """Width rate of each client, by id, in the last round."""
+        plan = self.knowledge.plan(self.knowledge.rounds - 1)
         return tuple(plan.rate(client) for client in range(len(self.sets.members)))
 
     @property
@@ -81,19 +82,19 @@ class AuditContext:
         """Rounds of the transcript, ascending, counted from 1.
 
         Raises:
-            UserError: where nothing was kept.
+            UserError: where no round was kept.
         """
         rounds = tuple(round_ for round_ in self.transcript.rounds if round_ <= self.knowledge.rounds)
         if not rounds:
             raise UserError.of(
                 "the run has no transcript",
-                "nobody has seen anything that could be attacked",
+                "there is no model that an adversary has observed",
                 "train it again with --transcript.last 2 (the default) or with --transcript.rounds",
             )
         return rounds
 
     def check_disjoint(self) -> None:
-        """Refuse sets that overlap: an attack would be judged on what it was trained on."""
+        """Refuse overlapping sets: an attack would be evaluated on samples it was trained on."""
         parts = {"audited": self.audited[NO_CLIENT], "shadow": self.knowledge.auxiliary}
         parts["population"] = self.knowledge.population
         names = list(parts)
@@ -102,6 +103,6 @@ class AuditContext:
                 if len(shared := np.intersect1d(parts[first], parts[second])):
                     raise UserError.of(
                         f"{len(shared)} samples are both {first} and {second} data, such as sample {shared[0]}",
-                        "the attack would be judged on what it was told",
+                        "the attack would be evaluated on samples whose membership it knows",
                         "draw the sets with the data module's holdout, which keeps them apart",
                     )

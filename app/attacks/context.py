@@ -1,4 +1,4 @@
-"""Where an attack works: it asks models, gets shadows of its target, and has the attacker's own data."""
+"""What an attack works with: queries to models, shadow models of its target, and the attacker's own data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,17 @@ ShadowKind = Literal["out", "in-out"]
 
 @dataclass(frozen=True, eq=False)
 class ShadowSet:
-    """Shadows of one target.
-
-    Attributes:
-        shadows: in a fixed order.
-        notes: how they differ from the target, for the report.
-    """
+    """Shadow models of one target in a fixed order, and notes for the report on how they differ from it."""
 
     shadows: tuple[Shadow, ...]
     notes: tuple[str, ...] = ()
 
 
 class ShadowSource(Protocol):
-    """Makes or looks up shadows."""
+    """Trains or looks up shadow models."""
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
-        """Shadows of a target: all of them, or the first few, which are the same whatever is asked for later.
+        """Shadows of a target: all of them, or the first few, which do not depend on how many are requested.
 
         Raises:
             UserError: where there are no data to train them on.
@@ -43,12 +38,12 @@ class ShadowSource(Protocol):
 
 
 class AttackContext:
-    """An attacker's workplace for one target.
+    """What one attacker has at hand against one target.
 
     Attributes:
-        knowledge: what everybody knows, and the attacker's own data.
-        query: asks models.
-        notes: remarks that belong beside the result; attacks append to it.
+        knowledge: public knowledge and the attacker's own data.
+        query: runs models on samples.
+        notes: remarks for the report beside the result; attacks add to them with `note`.
     """
 
     def __init__(
@@ -57,19 +52,19 @@ class AttackContext:
         self.knowledge, self.query = knowledge, query
         self.notes: list[str] = []
         self._source, self._target = source, target
-        self._left_out: frozenset[str] = frozenset()
+        self._excluded: frozenset[str] = frozenset()
 
     def shadows(self, kind: ShadowKind, first: int | None = None) -> list[Shadow]:
-        """Shadows of the target (or the first few), without the one that plays the target."""
+        """Shadows of the target (or the first few), without a shadow that is itself attacked."""
         made = self._source.shadows(self._target, kind, first)
         for text in made.notes:
             self.note(text)
-        return [shadow for shadow in made.shadows if shadow.model.key not in self._left_out]
+        return [shadow for shadow in made.shadows if shadow.model.key not in self._excluded]
 
-    def playing(self, shadow: Shadow) -> AttackContext:
-        """The same lab where a shadow plays the target, and is therefore no shadow."""
+    def attacking(self, shadow: Shadow) -> AttackContext:
+        """The context in which a shadow is the target, and therefore not among the shadows."""
         other = AttackContext(self.knowledge, self.query, self._source, self._target)
-        other._left_out = self._left_out | {shadow.model.key}
+        other._excluded = self._excluded | {shadow.model.key}
         return other
 
     def note(self, text: str) -> None:
@@ -78,6 +73,6 @@ class AttackContext:
             self.notes.append(text)
 
 
-def progress(items: Iterable[T], what: str, **settings: Any) -> Iterable[T]:
+def progress(items: Iterable[T], description: str, **settings: Any) -> Iterable[T]:
     """The items with a progress bar on a terminal, where they take more than a second."""
-    return tqdm(items, desc=what, delay=1, leave=False, disable=None, **settings)
+    return tqdm(items, desc=description, delay=1, leave=False, disable=None, **settings)

@@ -1,4 +1,4 @@
-"""Controls: an attack's numbers are trusted only if it succeeds on a memorised toy and fails on an untrained model."""
+"""Controls: an attack must succeed on a model that memorised a toy dataset, and fail on an untrained model."""
 
 from __future__ import annotations
 
@@ -39,18 +39,17 @@ AUDITED, AUXILIARY, POPULATION = 400, 400, 1000
 CLASSES, PIXELS = 10, (4, 8)
 TWINS = AUDITED + AUXILIARY + POPULATION
 ROUNDS = (2, 6, 10)
-"""Rounds whose models the toy's adversary has seen."""
+"""Rounds whose models the toy's adversary has observed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Toy:
-    """The small world.
+    """A toy dataset with random labels, and models to attack.
 
     Attributes:
-        knowledge: its network, recipe and data; labels are random.
         memorised: a model that fits its 200 members perfectly.
         untrained: a model with random values.
-        members: ids of the memorised model's members.
+        members: of the memorised model.
         nonmembers: as many from the same source.
     """
 
@@ -62,7 +61,6 @@ class Toy:
 
     @property
     def samples(self) -> Ids:
-        """Audited samples, ascending."""
         return np.arange(AUDITED)
 
     @property
@@ -72,24 +70,23 @@ class Toy:
 
     @property
     def audited(self) -> Mapping[int, Ids]:
-        """Audited samples by client, as the makers of shadows want them."""
+        """Audited samples by client, for shadow models."""
         return {NO_CLIENT: self.samples}
 
     @property
     def twins(self) -> Ids:
-        """Ids of the members' images with a wrong label each, in the order of the members."""
+        """Ids of copies of the members with wrong labels, in the order of the members."""
         return TWINS + np.arange(len(self.members))
 
     @property
     def audited_with_twins(self) -> Mapping[int, Ids]:
-        """Members and their twins by client."""
         return {NO_CLIENT: np.concatenate([self.members, self.twins])}
 
 
 def make_toy(seed: int = 0) -> Toy:
-    """Draw the data and train the model; takes about a second."""
+    """Draw the data and train the model, which takes about a second."""
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
-    knowledge = _knowledge(seed, members)
+    knowledge = _toy_knowledge(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
     (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
     empty = initial_vector(knowledge, 1.0, derive_key(seed, "toy-untrained"))
@@ -103,7 +100,7 @@ def make_toy(seed: int = 0) -> Toy:
     )
 
 
-def _knowledge(seed: int, members: Ids) -> PublicKnowledge:
+def _toy_knowledge(seed: int, members: Ids) -> PublicKnowledge:
     count = TWINS
     generator = numpy_generator(seed, "toy-data")
     images = torch.from_numpy(generator.normal(size=(count, *PIXELS, 1))).float()
@@ -129,22 +126,22 @@ MEMORISED = 0.9
 """Smallest area under the ROC curve that an attack must reach on a model that has memorised its members."""
 
 SIGMAS = 3.0
-"""Largest distance from 1/2, in standard deviations, on a model that knows nothing."""
+"""Largest distance of the AUC from 1/2 on an untrained model, in standard deviations."""
 
 RARE = 5.0
-"""The same for checks that are repeated in every run: beyond it in one of two million by chance."""
+"""The same for checks that are repeated in every run: exceeded by chance once in two million."""
 
 MOST_ROWS = 2000
-"""Samples of each side that the blind baseline looks at."""
+"""Most members, and most non-members, in the blind baseline."""
 
 
 def chance_deviation(members: int, nonmembers: int) -> float:
-    """Standard deviation of the area under the ROC curve of scores that know nothing (Mann-Whitney)."""
+    """Standard deviation of the AUC of random scores (Mann-Whitney)."""
     return math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers))
 
 
 class AttackControls:
-    """Tries attacks on the toy world; one for all attacks, so that its shadows are trained once."""
+    """Tests attacks on the toy; shared by all attacks, so that its shadows are trained once."""
 
     def __init__(self, shadows: int = 5, seed: int = 0) -> None:
         self._shadows, self._seed = shadows, seed
@@ -154,7 +151,6 @@ class AttackControls:
 
     @cached_property
     def toy(self) -> Toy:
-        """The small world."""
         return make_toy(self._seed)
 
     @cached_property
@@ -162,22 +158,22 @@ class AttackControls:
         return ModelQuery(self.toy.knowledge)
 
     def failures(self, attack: MembershipAttack, folder: Path | None = None) -> list[str]:
-        """What is wrong with an attack, in sentences; empty where all controls are passed. Tried once per attack.
+        """Failed controls of an attack, in sentences. Tested once per attack.
 
         Args:
-            attack: what to try.
+            attack: to test.
             folder: where the toy's shadows are kept for other runs, None to keep none.
         """
         if attack not in self._known:
             self._cache = folder
-            self._known[attack] = self._tried(attack)
+            self._known[attack] = self._tested(attack)
         return self._known[attack]
 
-    def _tried(self, attack: MembershipAttack) -> list[str]:
+    def _tested(self, attack: MembershipAttack) -> list[str]:
         try:
             return [*self._memorised(attack), *self._untrained(attack), *self._twins(attack)]
         except UserError as error:
-            return [f"the attack refuses the toy audit: {error.problems[0].cause}"]
+            return [f"the attack refuses the toy: {error.problems[0].cause}"]
 
     def _memorised(self, attack: MembershipAttack) -> list[str]:
         area = self._area(attack, self.toy.memorised, self.toy.samples, self.toy.truth)
@@ -193,14 +189,14 @@ class AttackControls:
         return [f"it finds members of a model that was never trained (AUC {area:.3f}, expected 0.5 ± {bound:.3f})"]
 
     def _twins(self, attack: MembershipAttack) -> list[str]:
-        """Members against the same images with a wrong label, which the model was not trained on."""
+        """Members against the same images with wrong labels, which the model was not trained on."""
         if not attack.uses_labels:
             return []
         samples = np.concatenate([self.toy.members, self.toy.twins])
         area = self._area(attack, self.toy.memorised, samples, samples < len(self.toy.samples), twins=True)
         if area >= MEMORISED:
             return []
-        return [f"it takes members with a wrong label for members (AUC {area:.3f}, at least {MEMORISED})"]
+        return [f"it classifies members with a wrong label as members (AUC {area:.3f}, at least {MEMORISED})"]
 
     def _area(
         self,
@@ -220,36 +216,29 @@ class AttackControls:
 
 @cache
 def attack_controls() -> AttackControls:
-    """The control room of this process."""
+    """The controls of this process."""
     return AttackControls()
 
 
 def metric_failures(scores: MembershipScores, seed: int) -> list[str]:
-    """Checks on the very rows of a result: membership dealt at random, and scores that are all equal, tell nothing."""
+    """Checks on the rows of a result: with permuted membership, and with equal scores, the AUC must be 1/2."""
     failures = []
     shuffled = numpy_generator(seed, "permuted-membership").permutation(scores.members)
     permuted = roc_curve(MembershipScores(scores.scores, shuffled, scores.samples, np.zeros_like(scores.clients))).auc
     bound = RARE * chance_deviation(scores.member_count, scores.nonmember_count)
     if abs(permuted - 0.5) > bound:
-        failures.append(f"membership dealt at random is found (AUC {permuted:.3f}, expected 0.5 ± {bound:.3f})")
+        failures.append(f"permuted membership is found (AUC {permuted:.3f}, expected 0.5 ± {bound:.3f})")
     flat = roc_curve(MembershipScores.of(np.zeros(scores.scores.size), scores.members))
-    found = tpr_at_fpr(flat, 0.0)
-    if flat.auc != 0.5 or getattr(found, "tpr", 0.0) != 0:
-        failures.append(f"scores that are all equal tell members apart (AUC {flat.auc:.3f})")
+    operating_point = tpr_at_fpr(flat, 0.0)
+    if flat.auc != 0.5 or getattr(operating_point, "tpr", 0.0) != 0:
+        failures.append(f"equal scores distinguish members (AUC {flat.auc:.3f})")
     return failures
 
 
-def blind_area(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> MembershipScores | None:
-    """Scores of a classifier that sees images and labels but no model (Das et al. 2024), each out of its fold.
+def blind_scores(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> MembershipScores | None:
+    """Cross-validated scores of a classifier that sees images and labels but no model (Das et al. 2024).
 
-    Args:
-        store: images and labels.
-        members: ids of members.
-        nonmembers: ids of non-members.
-        seed: of the folds and of the samples where there are too many.
-
-    Returns:
-        Scores, or None with fewer than 20 samples on one side.
+    None with fewer than 20 members or non-members. The seed draws the folds, and samples where there are too many.
     """
     generator = numpy_generator(seed, "blind-baseline")
     chosen = [generator.permutation(side)[:MOST_ROWS] for side in (members, nonmembers)]
@@ -270,8 +259,8 @@ def blind_area(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> M
 
 
 def blind_failures(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) -> list[str]:
-    """Whether members and non-members can be told apart without any model: then no attack shows leakage."""
-    scores = blind_area(store, members, nonmembers, seed)
+    """A failure where members and non-members differ without any model: then no attack shows leakage."""
+    scores = blind_scores(store, members, nonmembers, seed)
     if scores is None:
         return []
     area = roc_curve(scores).auc
@@ -279,6 +268,6 @@ def blind_failures(store: ImageStore, members: Ids, nonmembers: Ids, seed: int) 
     if area - 0.5 <= bound:
         return []
     return [
-        f"members and non-members can be told apart without the model (AUC {area:.3f} from images and labels alone, "
+        f"members and non-members can be distinguished without the model (AUC {area:.3f} from images and labels alone, "
         f"expected at most {0.5 + bound:.3f}): they do not come from one distribution"
     ]

@@ -1,6 +1,6 @@
-"""How much of a private choice of factors a server can tell from uploads, judged by somebody who knows the truth.
+"""How much of a client's private choice of factors a server can recover from uploads, compared with the truth.
 
-WAFFLe holds that nobody can rebuild a client's model who does not know which factors the client uses (sec. 2.3).
+WAFFLe assumes that a client's model cannot be rebuilt without knowing which factors the client uses (sec. 2.3).
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from app.metrics.roc import roc_curve
 from app.seeding import numpy_generator
 
 Choices = Mapping[int, Tensor]
-"""Every client's choice coordinates, all layers in a row: the truth, which no attacker sees."""
+"""Every client's true choice coordinates, over all layers; no attacker sees them."""
 
 
 @dataclass(frozen=True)
 class ClientRecovery:
-    """What the server can tell of one client. Areas and accuracies are fractions; NaN where there is none.
+    """What the server can recover of one client. Areas and accuracies are fractions; NaN where there is none.
 
     Attributes:
-        client: client id.
-        round: round of its last upload, counted from 1.
-        used: factors that it uses with a probability above 1/2.
-        support: area under the ROC curve of the server's ranking of factors, for telling those that it uses.
-        moved: the same for how far they moved alone.
-        prior: the same for the public prior alone, which takes no upload.
-        population: the same for the mean choice of all clients, which no upload of this client tells.
-        specific: for telling the factors that it uses more than the others do: how far they moved by their mean.
-        own: accuracy on its own test set of its upload with its true choice.
-        recovered: with the choice that the server takes it for.
-        concealed: without a choice: as the server has it.
+        round: of its last upload, counted from 1.
+        used: number of factors that it uses with a probability above 1/2.
+        support: area under the ROC curve of the server's ranking of factors, for detecting those that it uses.
+        moved: the same for a ranking by movement alone.
+        prior: the same for the public prior alone, a control without any upload.
+        population: the same for the mean choice of all clients, a control without this client's upload.
+        specific: for detecting the factors that it uses more than others do: movement relative to the mean movement.
+        own: accuracy of its upload on its own test set, with its true choice.
+        recovered: with the choice that the server estimates.
+        concealed: without a choice, as the server receives it.
         another: with another client's choice.
     """
 
@@ -64,22 +63,21 @@ class ClientRecovery:
 
 
 MEASURED = ("support", "moved", "prior", "population", "specific", "own", "recovered", "concealed", "another")
-"""What is measured of every client."""
+"""Measured for every client."""
 
 COSTS = {"concealed_cost": "concealed", "recovered_cost": "recovered", "another_cost": "another"}
-"""Accuracy with the true choice less that with another one, client by client: what not knowing it costs."""
+"""Accuracy with the true choice minus accuracy with another one, paired by client."""
 
 
 @dataclass(frozen=True, eq=False)
 class FactorFinding:
-    """What the server can tell of all clients whose uploads it saw.
+    """What the server can recover of all clients whose uploads it received.
 
     Attributes:
-        clients: client by client.
         means: mean over clients of everything in `MEASURED` and `COSTS`, with an interval over clients.
-        moved: (clients, factors) how far factors moved, divided by the mean of the layer.
+        moved: (clients, factors) movement, divided by the mean of the layer.
         chosen: (clients, factors) probability that the client uses the factor.
-        notes: what must be known to read the numbers.
+        notes: remarks for the report.
     """
 
     clients: tuple[ClientRecovery, ...]
@@ -90,53 +88,40 @@ class FactorFinding:
 
 
 def recover_factors(audit: AuditContext, truth: Choices) -> FactorFinding | NotAvailable:
-    """Compare what the server can tell of every client's choice of factors with the truth.
-
-    Args:
-        audit: the run under attack.
-        truth: choice coordinates of every client that has any of its own.
-    """
+    """Compare the server's estimate of every client's choice of factors with the truth of clients that have one."""
     layout = FactorLayout.of(audit.knowledge.prototype)
-    seen = observed_uploads(audit.transcript.server_view(), audit.knowledge, audit.kept_rounds)
-    heard = {client: own for client, own in seen.items() if not isinstance(own, NotAvailable) and client in truth}
-    if not heard:
-        return NotAvailable("; ".join(few([one.reason for one in seen.values() if isinstance(one, NotAvailable)], 2)))
-    return RecoveryScoring(audit, layout, truth, heard).finding()
+    observed = observed_uploads(audit.transcript.server_view(), audit.knowledge, audit.kept_rounds)
+    uploads = {client: own for client, own in observed.items() if not isinstance(own, NotAvailable) and client in truth}
+    if not uploads:
+        reasons = [own.reason for own in observed.values() if isinstance(own, NotAvailable)]
+        return NotAvailable("; ".join(few(reasons, 2)))
+    return RecoveryScoring(audit, layout, truth, uploads).finding()
 
 
 class RecoveryScoring:
-    """The server's guesses beside the truth."""
+    """Scores the server's estimates against the truth; `uploads` has at least one model per client, by round."""
 
     def __init__(
-        self, audit: AuditContext, layout: FactorLayout, truth: Choices, heard: Mapping[int, Sequence[ObservedModel]]
+        self, audit: AuditContext, layout: FactorLayout, truth: Choices, uploads: Mapping[int, Sequence[ObservedModel]]
     ) -> None:
-        """Rank the factors of every client.
-
-        Args:
-            audit: the run under attack.
-            layout: where factors lie.
-            truth: choice coordinates of every client that has any of its own.
-            heard: uploads of every client that was heard, by round; at least one each.
-        """
-        self._audit, self._layout, self._truth, self._heard = audit, layout, truth, heard
-        self._scores = {client: layout.moved(own) for client, own in heard.items()}
+        self._audit, self._layout, self._truth, self._uploads = audit, layout, truth, uploads
+        self._scores = {client: layout.moved(own) for client, own in uploads.items()}
         self._usual = torch.stack(list(self._scores.values())).mean(dim=0)
         self._chosen = {client: layout.probabilities(own) for client, own in truth.items()}
         self._population = torch.stack(list(self._chosen.values())).mean(dim=0)
 
     def finding(self) -> FactorFinding:
-        """All clients that were heard."""
-        clients = tuple(self._of(client) for client in sorted(self._heard))
+        clients = tuple(self._recovery(client) for client in sorted(self._uploads))
         means = {name: _mean([getattr(one, name) for one in clients]) for name in MEASURED}
         means |= {cost: _cost(clients, name) for cost, name in COSTS.items()}
         moved = torch.stack([self._layout.levelled(self._scores[one.client]) for one in clients])
         chosen = torch.stack([self._chosen[one.client] for one in clients])
         return FactorFinding(clients, means, moved.numpy(), chosen.numpy(), tuple(self._notes()))
 
-    def _of(self, client: int) -> ClientRecovery:
-        scores, chosen, last = self._scores[client], self._chosen[client], self._heard[client][-1]
+    def _recovery(self, client: int) -> ClientRecovery:
+        scores, chosen, last = self._scores[client], self._chosen[client], self._uploads[client][-1]
         specific = torch.where(self._usual > 0, scores / self._usual, 0)
-        guess = FactorChoice(self._layout).applied(self._heard[client])[-1]
+        estimated = FactorChoice(self._layout).applied(self._uploads[client])[-1]
         return ClientRecovery(
             client=client,
             round=last.round,
@@ -147,7 +132,7 @@ class RecoveryScoring:
             population=self._area(self._population, chosen > 0.5),
             specific=self._area(specific, chosen > self._population),
             own=self._accuracy(client, self._with(last, self._truth[client])),
-            recovered=self._accuracy(client, guess.snapshot),
+            recovered=self._accuracy(client, estimated.snapshot),
             concealed=self._accuracy(client, last.snapshot),
             another=self._accuracy(client, self._with(last, self._truth[self._partner(client)])),
         )
@@ -161,8 +146,8 @@ class RecoveryScoring:
         ]
         return math.fsum(areas) / len(areas) if areas else math.nan
 
-    def _with(self, observed: ObservedModel, choice: Tensor) -> Snapshot:
-        return self._layout.choosing(observed, choice).snapshot
+    def _with(self, model: ObservedModel, choice: Tensor) -> Snapshot:
+        return self._layout.with_choice(model, choice).snapshot
 
     def _partner(self, client: int) -> int:
         """Another client that has a choice of its own; the client itself where it is the only one."""
@@ -170,7 +155,7 @@ class RecoveryScoring:
         return int(order[(order.index(client) + 1) % len(order)])
 
     def _accuracy(self, client: int, snapshot: Snapshot) -> float:
-        """On the client's own test set, as the client itself would be evaluated."""
+        """On the client's own test set, 0 to 1, as in the evaluation of clients."""
         knowledge, truth = self._audit.knowledge, self._audit.truth
         net, test = self._audit.query.network(snapshot), torch.from_numpy(truth.nonmembers[client])
         train = torch.from_numpy(truth.members[client])
@@ -178,11 +163,11 @@ class RecoveryScoring:
             return score(net, knowledge.store, test, knowledge.batch_size).accuracy
 
     def _notes(self) -> list[str]:
-        heard, everybody = len(self._heard), len(self._audit.clients)
-        if heard == everybody:
+        count, total = len(self._uploads), len(self._audit.clients)
+        if count == total:
             return []
         kept = ", ".join(map(str, self._audit.kept_rounds))
-        return [f"{heard} of {everybody} clients were heard in rounds {kept} (--transcript.last keeps more)"]
+        return [f"{count} of {total} clients uploaded in rounds {kept} (--transcript.last keeps more)"]
 
 
 def _mean(values: Sequence[float]) -> Estimate | NotAvailable:

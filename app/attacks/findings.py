@@ -1,4 +1,4 @@
-"""The result of a membership attack, with everything a reader needs to judge it."""
+"""Results of membership attacks, with the conditions under which they were obtained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.metrics.vulnerability import ClientRow
 
 
 def explained(error: Exception) -> str:
-    """A refusal with its remedies, or where the attack broke down."""
+    """Causes and remedies of a refused attack, or where the attack broke down."""
     if isinstance(error, UserError):
         return "; ".join(f"{problem.cause} ({problem.remedy})" for problem in error.problems)
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -23,13 +23,7 @@ def explained(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class CapacityRow:
-    """Leakage of all clients that train one width.
-
-    Attributes:
-        rate: width rate, in (0, 1].
-        clients: how many there are.
-        leakage: of their rows together, or why it cannot be measured.
-    """
+    """Leakage of all clients of one width rate (in (0, 1]) together, or why it cannot be measured."""
 
     rate: float
     clients: int
@@ -41,7 +35,7 @@ class ReportedNumber:
     """A number as a paper reports it.
 
     Attributes:
-        name: what it is, with its unit, such as `Adv %`.
+        name: with its unit, such as `Adv %`.
         value: the mean over clients where it is measured per client.
         per_client: value of every client, by client id; empty for numbers of the whole federation.
     """
@@ -56,11 +50,9 @@ class AttackConditions:
     """Under which conditions an attack was run.
 
     Attributes:
-        attack: name of the attack.
-        target: what was attacked: `global` or `uploads`, with `@round` for a round before the last.
+        target: `global` or `uploads`, with `@round` for a round before the last.
         protocol: `audit`, or the paper that is followed.
-        adversary: who attacks.
-        threat: what else is assumed of the adversary.
+        threat: what is assumed of the adversary.
         shadows: number and kind of shadow models, in words.
         adaptation: how the attacker adapts to the defense, such as `refilled`; empty for one who does not know it.
     """
@@ -75,12 +67,12 @@ class AttackConditions:
 
     @property
     def read_target(self) -> str:
-        """The target as the attacker has read it: `uploads`, or `uploads+refilled` for one who knows the defense."""
+        """The target with the adaptation, if any: `uploads+refilled`."""
         return f"{self.target}+{self.adaptation}" if self.adaptation else self.target
 
     @property
     def label(self) -> str:
-        """Name of the result, fit for a file name: `lira-online.uploads@40`, papers' results with the paper's name."""
+        """Name of the result and its files: `lira-online.uploads@40`; papers' results start with the paper's name."""
         stem = f"{self.attack}.{self.read_target}"
         return stem if self.protocol == "audit" else f"{self.protocol}.{stem}"
 
@@ -90,15 +82,14 @@ class Finding:
     """Result of one attack on one kind of target.
 
     Attributes:
-        conditions: under which it was obtained.
         scores: one row per audited pair of sample and client, or why there are none.
-        leakage: what follows from them, or why no number is given.
+        leakage: measured on them, or why no number is given.
         clients: leakage client by client.
         capacities: leakage by width, widest first; empty where all clients train one width.
         figures: numbers as the followed paper reports them.
         notes: warnings and remarks.
-        seconds: time it took, shadows that were trained on the way included.
-        failed: whether the attack broke down for a reason that is not the user's.
+        seconds: duration, including the training of shadows.
+        failed: whether the attack broke down for a reason other than the user's settings.
     """
 
     conditions: AttackConditions
@@ -112,7 +103,6 @@ class Finding:
     failed: bool = False
 
     def with_notes(self, *texts: str) -> Finding:
-        """The same finding with further remarks."""
         return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))
 
 

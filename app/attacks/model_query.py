@@ -1,4 +1,4 @@
-"""Asks models for their answers."""
+"""Runs attacked models and shadow models on samples."""
 
 from __future__ import annotations
 
@@ -15,83 +15,104 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Activations, Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
+from app.federation.local_training import merge_short
 from app.federation.parameters import WidthNets
 from app.models.base import ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.seeding import numpy_generator
 
-REMEMBERED = 2_000_000
-"""Logits kept in memory, so that attacks on one model share its answers."""
+CACHED_LOGITS = 2_000_000
+"""Logits kept in memory, so that attacks on one model share its responses."""
 
 
 class ModelQuery:
-    """Runs models on samples. Answers are kept, one network per width is reused."""
+    """Runs models on samples. Responses are cached, and one network per width is reused.
+
+    Attributes:
+        knowledge: network and data.
+    """
 
     def __init__(self, knowledge: PublicKnowledge) -> None:
-        self._knowledge = knowledge
+        self.knowledge = knowledge
         self._nets = WidthNets(knowledge.prototype)
-        self._kept: dict[tuple[str, int, bytes], Responses] = {}
+        self._cached: dict[tuple[str, int, bytes], Responses] = {}
 
     def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Responses:
-        """Answers of a model's snapshot to samples, in their order."""
-        seen = model.snapshots[snapshot]
-        place = (model.key, seen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest())
-        if place not in self._kept:
-            if sum(answer.logits.size for answer in self._kept.values()) > REMEMBERED:
-                self._kept.clear()
-            self._kept[place] = self._ask(seen, samples)
-        return self._kept[place]
+        """Responses of a model's snapshot to samples, in their order."""
+        chosen = model.snapshots[snapshot]
+        key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest())
+        if key not in self._cached:
+            if sum(responses.logits.size for responses in self._cached.values()) > CACHED_LOGITS:
+                self._cached.clear()
+            self._cached[key] = self._run(chosen, samples)
+        return self._cached[key]
 
     def activations(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Activations:
-        """Answers and what the last linear layer read, in the order of the samples."""
+        """Responses and the inputs of the last linear layer, in the order of the samples."""
         net = self.network(model.snapshots[snapshot])
-        heard: list[Tensor] = []
-        handle = last_linear(net).register_forward_hook(lambda _, inputs, __: heard.append(inputs[0].detach()))
+        recorded: list[Tensor] = []
+        handle = last_linear(net).register_forward_hook(lambda _, inputs, __: recorded.append(inputs[0].detach()))
         try:
-            responses = self._ask(model.snapshots[snapshot], samples, heard)
+            responses = self._run(model.snapshots[snapshot], samples, recorded)
         finally:
             handle.remove()
-        inputs = torch.cat([batch.flatten(1) for batch in heard]).double().cpu().numpy()
+        inputs = torch.cat([batch.flatten(1) for batch in recorded]).double().cpu().numpy()
         return Activations(responses, inputs[np.argsort(self._order(net, samples))])
 
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
         net, flat = self._nets.of(snapshot.rate)
-        flat.write(snapshot.vector.to(self._knowledge.device, self._knowledge.dtype))
+        flat.write(snapshot.vector.to(self.knowledge.device, self.knowledge.dtype))
         return net.eval()
 
     @torch.no_grad()
-    def _ask(self, snapshot: Snapshot, samples: Ids, heard: list[Tensor] | None = None) -> Responses:
-        """Answers in the order of the samples, asked for in the order that mixes members and non-members."""
-        net, knowledge = self.network(snapshot), self._knowledge
+    def in_order(self, snapshot: Snapshot, samples: Ids, chunk: int) -> Responses:
+        """Responses to samples queried in their given order, in chunks of so many, as the papers' code does.
+
+        Where a network normalises by the statistics of the batch, they differ between chunks of members and chunks of
+        non-members; `responses` mixes the two.
+        """
+        net, knowledge = self.network(snapshot), self.knowledge
+        logits = []
+        with self._statistics(net, samples), knowledge.precision():
+            for batch in merge_short(torch.from_numpy(samples).split(chunk), least=2):
+                logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu().numpy())
+        return Responses(np.concatenate(logits), self._labels(samples))
+
+    @torch.no_grad()
+    def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None) -> Responses:
+        """Responses in the order of the samples, which are queried in an order that mixes members and non-members."""
+        net, knowledge = self.network(snapshot), self.knowledge
         order = self._order(net, samples)
         logits = []
         with self._statistics(net, samples), knowledge.precision():
-            if heard is not None:
-                heard.clear()  # gathering statistics has run the network too
+            if recorded is not None:
+                recorded.clear()  # gathering statistics has run the network too
             for batch in evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size):
                 logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu())
-        answers = torch.cat(logits).numpy()[np.argsort(order)]
-        labels = knowledge.store.labels[torch.from_numpy(samples).to(knowledge.store.device)].cpu().numpy()
-        return Responses(answers, labels)
+        return Responses(torch.cat(logits).numpy()[np.argsort(order)], self._labels(samples))
+
+    def _labels(self, samples: Ids) -> Ids:
+        store = self.knowledge.store
+        return store.labels[torch.from_numpy(samples).to(store.device)].cpu().numpy()
 
     def _order(self, net: nn.Module, samples: Ids) -> np.ndarray:
-        """Where a batch's own statistics count, its composition must not tell members apart: batches are mixed."""
+        """A random order where the statistics of the batch count: its composition must not reveal members."""
         if not evaluates_by_batch(net):
             return np.arange(len(samples))
         if len(samples) < 2:
             raise UserError.of(
-                f"a network with batch statistics is asked about {len(samples)} sample",
+                f"a network with batch statistics is queried with {len(samples)} sample",
                 "one sample has no batch statistics",
                 "audit at least 2 samples, or set --model.net.norm group",
             )
-        return numpy_generator(self._knowledge.seed, "query").permutation(len(samples))
+        return numpy_generator(self.knowledge.seed, "query").permutation(len(samples))
 
     @contextmanager
     def _statistics(self, net: nn.Module, samples: Ids) -> Iterator[None]:
-        """Post-hoc statistics come from the attacker's own data, or else from the samples themselves."""
-        own = self._knowledge.auxiliary if len(self._knowledge.auxiliary) > 1 else samples
-        with statistics_context(net, self._knowledge.store, torch.from_numpy(own), self._knowledge.batch_size):
+        """Gathers post-hoc statistics on the attacker's own data, or else on the samples themselves."""
+        own = self.knowledge.auxiliary if len(self.knowledge.auxiliary) > 1 else samples
+        with statistics_context(net, self.knowledge.store, torch.from_numpy(own), self.knowledge.batch_size):
             yield
 
 

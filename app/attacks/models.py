@@ -1,4 +1,4 @@
-"""Models in an attacker's hands: the attacked ones, and shadows whose training sets it knows."""
+"""Attacked models, and shadow models whose training sets the attacker knows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from app.attacks.adaptive.base import ReadingStrategy
 
 TargetKind = Literal["global", "uploads"]
-"""The model of the whole federation, or what each client sent."""
+"""The model of the whole federation, or each client's upload."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A model at one time.
+    """A model after one round.
 
     Attributes:
-        round: round after whose training it was seen, counted from 1.
-        rate: width rate of the network it belongs to, in (0, 1].
-        vector: its flat parameters and buffers.
+        round: counted from 1.
+        rate: width rate of its network, in (0, 1].
+        vector: flat parameters and buffers.
     """
 
     round: int
@@ -35,14 +35,14 @@ class Snapshot:
 
 @dataclass(frozen=True, eq=False)
 class AttackedModel:
-    """A model as one adversary has seen it, over one or several rounds.
+    """A model as one adversary has observed it, over one or several rounds.
 
     Attributes:
-        key: name that no other model of the run has, shadows included.
+        key: unique among all models of the run, shadows included.
         client: whose upload it is, NO_CLIENT for the model of the whole federation.
         size: samples it was trained on; the server knows how many samples its clients have.
-        snapshots: in the order of the rounds; the last one is the model itself.
-        reading: how an attacker who knows the defense has read what it saw, None for as it was seen.
+        snapshots: by round; the last one is the model itself.
+        reading: how an attacker who knows the defense has adapted what it observed, None for as observed.
     """
 
     key: str
@@ -53,7 +53,6 @@ class AttackedModel:
 
     @property
     def last(self) -> Snapshot:
-        """The model itself."""
         return self.snapshots[-1]
 
     @property
@@ -63,11 +62,10 @@ class AttackedModel:
 
     @property
     def is_global(self) -> bool:
-        """Whether all clients trained it."""
         return self.client == NO_CLIENT
 
     def only_last(self) -> AttackedModel:
-        """The same model without its past."""
+        """The same model with its last snapshot only."""
         return replace(self, snapshots=self.snapshots[-1:])
 
 
@@ -76,7 +74,7 @@ class Shadow:
     """A model like the attacked one whose training set the attacker knows.
 
     Attributes:
-        model: the model, with snapshots at the same rounds as the attacked one.
+        model: with snapshots at the rounds of the attacked model.
         members: ids it was trained on, ascending.
         nonmembers: ids from the same source that it was not trained on, ascending.
     """
@@ -91,5 +89,5 @@ class Shadow:
         return np.sort(np.concatenate([self.members, self.nonmembers]))
 
     def trained_on(self, samples: Ids) -> np.ndarray:
-        """Whether each of the samples was trained on (bool)."""
+        """Whether each of the samples is a member (bool)."""
         return np.isin(samples, self.members)

@@ -12,35 +12,35 @@ from app.errors import UserError
 T = TypeVar("T")
 
 
-def by_name(given: str | T, catalogue: Mapping[str, type[T]], base: type[T], what: str) -> T:
-    """An attack with its usual settings, by name or by the dotted path of a class; attacks are returned as they are.
+def by_name(attack: str | T, catalogue: Mapping[str, type[T]], base: type[T], kind: str) -> T:
+    """An attack with its default settings, by name or by the dotted path of a class; attacks are returned as they are.
 
     Args:
-        given: name, path or attack.
+        attack: name, path or attack.
         catalogue: attacks by name.
-        base: what every such attack derives from.
-        what: kind of attack in words.
+        base: class that every such attack derives from.
+        kind: of attack, in words.
 
     Raises:
-        UserError: for a name that means nothing.
+        UserError: for an unknown name.
     """
-    if not isinstance(given, str):
-        return given
-    if given in catalogue:
-        return catalogue[given]()
-    kind = _class_of(given)
-    if not (isinstance(kind, type) and issubclass(kind, base)):
-        near = difflib.get_close_matches(given, catalogue, n=2)
+    if not isinstance(attack, str):
+        return attack
+    if attack in catalogue:
+        return catalogue[attack]()
+    named = _imported(attack)
+    if not (isinstance(named, type) and issubclass(named, base)):
+        near = difflib.get_close_matches(attack, catalogue, n=2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UserError.of(
-            f"there is no {what} {given!r}",
+            f"there is no {kind} {attack!r}",
             "it cannot be run",
             f"{hint}choose from {', '.join(catalogue)}, or name a class of yours as module.Class",
         )
-    return kind()
+    return named()
 
 
-def _class_of(path: str) -> object:
+def _imported(path: str) -> object:
     module, _, name = path.rpartition(".")
     if not module:
         return None

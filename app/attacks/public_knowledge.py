@@ -1,4 +1,4 @@
-"""What every adversary is taken to know: the network, the training recipe, the plan, and data of its own."""
+"""What every adversary is assumed to know: the network, the training recipe, the plan, and data of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datamodules.store import ImageStore
 
 
 def no_samples() -> Ids:
-    """No sample at all."""
+    """An empty array of sample ids."""
     return np.empty(0, dtype=np.int64)
 
 
@@ -32,18 +32,18 @@ class PublicKnowledge:
 
     Attributes:
         prototype: the server's network, for its architecture; its present values are never read.
-        store: images and labels by sample id. An attack asks it only for samples it was given or owns.
+        store: images and labels by sample id; an attack reads audited samples and its own only.
         local: how clients train.
         learning_rates: the clients' learning rate in every round.
         augment: augmentation of training batches, None for none.
-        auxiliary: ids of the attacker's own data, from the distribution of the members but disjoint from them: what
-            shadow models are trained on.
-        population: ids of further data of that kind, which no shadow is trained on.
+        auxiliary: ids of the attacker's own data, from the distribution of the members but disjoint from them; shadow
+            models are trained on them.
+        population: ids of further data from that distribution, which no shadow is trained on.
         plan_of: the public plan of every round (0-based).
         seed: key of the attacker's random choices.
         batch_size: samples per query for networks that normalise by the statistics of the batch.
         precision: makes the context in which networks run.
-        defenses: the defenses of the run that say what they do, in the order in which they act.
+        defenses: defenses of the run that declare their traits, in the order in which they act.
     """
 
     prototype: ScalableNet
@@ -61,38 +61,43 @@ class PublicKnowledge:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run."""
         return len(self.learning_rates)
+
+    def plan(self, round_: int) -> Plan:
+        """The public plan of a round, counted from 0."""
+        assert self.plan_of is not None, "the attack needs the public plan"
+        return self.plan_of(round_)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Training samples of every client, by id."""
+        return self.plan(0).client_pool.sizes
 
     @cached_property
     def took_part(self) -> frozenset[int]:
-        """Clients that the plan has in any round: of nobody else can a model know anything."""
-        assert self.plan_of is not None, "who took part is known from the public plan alone"
-        client_pool = self.plan_of(0).client_pool
+        """Clients that take part in any round of the plan."""
+        client_pool = self.plan(0).client_pool
         return frozenset(client for round_ in range(self.rounds) for client in client_pool.participants(round_))
 
     @property
     def traits(self) -> frozenset[Trait]:
-        """What the defenses of the run do, all together."""
+        """Traits of all defenses of the run together."""
         return frozenset().union(*(defense.traits for defense in self.defenses))
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
         return self.store.classes
 
     @property
     def device(self) -> torch.device:
-        """Where networks run."""
         return next(self.prototype.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Floating type of the networks."""
         return next(self.prototype.parameters()).dtype
 
     def local_context(self) -> LocalContext:
-        """What training a model the way clients do depends on, without any defense."""
+        """Settings of a local training with the clients' recipe and without any defense."""
         return LocalContext(
             prototype=self.prototype,
             store=self.store,

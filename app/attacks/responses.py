@@ -1,7 +1,8 @@
-"""What a model answers to labelled samples, and the quantities that attacks read from it, all in double precision."""
+"""Logits of a model on labelled samples, and the quantities that attacks derive from them, in double precision."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +18,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Responses:
-    """Answers of one model.
+    """Responses of one model.
 
     Attributes:
         logits: (samples, classes) float64.
@@ -26,6 +27,11 @@ class Responses:
 
     logits: Array
     labels: Ids
+
+    @classmethod
+    def joined(cls, parts: Sequence[Responses]) -> Responses:
+        """Responses of several queries, one below the other."""
+        return cls(np.concatenate([part.logits for part in parts]), np.concatenate([part.labels for part in parts]))
 
     @cached_property
     def log_probabilities(self) -> Array:
@@ -58,18 +64,14 @@ class Responses:
         others[rows, self.labels] = -np.inf
         return np.asarray(self.logits[rows, self.labels] - logsumexp(others, axis=1))
 
-    def select(self, rows: NDArray[np.bool_] | Ids) -> Responses:
-        """The chosen rows."""
-        return Responses(self.logits[rows], self.labels[rows])
-
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """What a white-box attacker reads off a model beside its answers.
+    """What a white-box attacker computes from a model beside its responses.
 
     Attributes:
         responses: the logits, the output of the last layer.
-        inputs: (samples, features) float64, what the last linear layer reads: the output of the layer before.
+        inputs: (samples, features) float64, inputs of the last linear layer.
     """
 
     responses: Responses

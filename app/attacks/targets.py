@@ -1,8 +1,8 @@
-"""Turns what an adversary saw into models it can attack. Each function takes the one view that it needs."""
+"""Models that an adversary can attack, from its view of the transcript."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ Models = dict[int, AttackedModel | NotAvailable]
 
 
 def released_model(view: ExternalView, knowledge: PublicKnowledge, prefix: str) -> AttackedModel:
-    """The final model, as anybody outside sees it."""
+    """The final model, as an external adversary observes it."""
     return _global(knowledge, prefix, (Snapshot(knowledge.rounds, 1.0, view.released()),))
 
 
@@ -31,23 +31,20 @@ def aggregated_models(
     prefix: str,
     reading: ReadingStrategy | None = None,
 ) -> AttackedModel:
-    """The server's model after several rounds, as a participant sees it.
+    """The server's model after several rounds, as a participant observes it.
 
     Args:
         view: a participant's.
-        knowledge: says how many samples there are.
-        rounds: rounds to look at, ascending, counted from 1.
+        knowledge: holds the clients' sizes.
+        rounds: ascending, counted from 1.
         prefix: of the model's key.
-        reading: what an attacker who knows the defense makes of it.
+        reading: of an attacker who knows the defense.
     """
     if reading is None:
         return _global(knowledge, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
     trainable = _trainable(knowledge)
-    seen = [
-        _whole(view.broadcast(round_), view.aggregate(round_), round_, trainable)
-        for round_ in sorted({*reading.rounds, *rounds})
-    ]
-    return _global(knowledge, prefix, reading.snapshots(seen, rounds), reading)
+    observed = [_observed_aggregate(view, round_, trainable) for round_ in sorted({*reading.rounds, *rounds})]
+    return _global(knowledge, prefix, reading.snapshots(observed, rounds), reading)
 
 
 def uploaded_models(
@@ -59,146 +56,132 @@ def uploaded_models(
     reading: ReadingStrategy | None = None,
     only: int | None = None,
 ) -> Models:
-    """Every client's uploads, as an honest-but-curious server sees them.
+    """Every client's uploads, as an honest-but-curious server observes them.
 
     Args:
         view: the server's.
-        knowledge: the public plan says which coordinates an upload is about.
-        rounds: rounds to look at, ascending, counted from 1.
+        knowledge: its plan gives the coordinates of every upload.
+        rounds: ascending, counted from 1.
         prefix: of the models' keys.
         last: keep only each client's last upload among them; else all of them.
-        reading: what an attacker who knows the defense makes of them, with the rounds before that it draws on.
-        only: the one client that is wanted; without, all of them.
+        reading: of an attacker who knows the defense, with the earlier rounds that it uses.
+        only: one client; without, all of them.
     """
-    looked_at = sorted({*rounds, *(reading.rounds if reading is not None else ())})
-    heard = _heard(view, knowledge, looked_at, only)
+    all_rounds = sorted({*rounds, *(reading.rounds if reading is not None else ())})
+    messages = _messages(view, knowledge, all_rounds, only)
     return {
-        client: _uploaded(knowledge, client, found, rounds, prefix, last, reading) for client, found in heard.items()
+        client: _uploaded(knowledge, client, own, rounds, prefix, last, reading) for client, own in messages.items()
     }
 
 
 def observed_uploads(
     view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int]
 ) -> dict[int, list[ObservedModel] | NotAvailable]:
-    """What an honest-but-curious server reads of every client in some rounds, by client and round.
-
-    Args:
-        view: the server's.
-        knowledge: the public plan says which coordinates an upload is about.
-        rounds: ascending, counted from 1.
-    """
-    found: dict[int, list[ObservedModel] | NotAvailable] = {}
-    for client, heard in _heard(view, knowledge, rounds, None).items():
-        read = [one.observed() for one in heard]
-        seen = [observed for observed in read if isinstance(observed, ObservedModel)]
-        sealed = [observed for observed in read if isinstance(observed, NotAvailable)]
-        found[client] = seen or (sealed[-1] if sealed else _silent(client, rounds))
-    return found
+    """Every client's readable uploads in some rounds (ascending, counted from 1), by client and round."""
+    results: dict[int, list[ObservedModel] | NotAvailable] = {}
+    for client, messages in _messages(view, knowledge, rounds, None).items():
+        models = [message.observed() for message in messages]
+        readable = [model for model in models if isinstance(model, ObservedModel)]
+        hidden = [model for model in models if isinstance(model, NotAvailable)]
+        results[client] = readable or (hidden[-1] if hidden else _no_upload(client, rounds))
+    return results
 
 
-def _heard(
+def _messages(
     view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int], only: int | None
-) -> dict[int, list[_Heard]]:
+) -> dict[int, list[_Message]]:
     """Messages of every client, or of one, by client and round."""
-    heard: dict[int, list[_Heard]] = {client: [] for client in sorted(knowledge.took_part) if only in (None, client)}
+    messages: dict[int, list[_Message]] = {
+        client: [] for client in sorted(knowledge.took_part) if only in (None, client)
+    }
     trainable = _trainable(knowledge)
     for round_ in rounds:
         broadcast = view.broadcast(round_) if view.readable(round_) else None
-        scene = _Scene(round_, _plan_of(knowledge)(round_ - 1), broadcast, trainable)
+        plan = knowledge.plan(round_ - 1)
         for upload in view.uploads(round_):
-            if upload.client in heard:
-                heard[upload.client].append(_Heard(scene, upload))
-    return heard
+            if upload.client in messages:
+                messages[upload.client].append(_Message(round_, plan, broadcast, trainable, upload))
+    return messages
 
 
 @dataclass(frozen=True, eq=False)
-class _Scene:
-    """What the server knows of a round before any message."""
+class _Message:
+    """An upload, with the server's plan and broadcast of its round."""
 
     round: int
     plan: Plan
     broadcast: Tensor | None
     trainable: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Heard:
-    """A message and the round it belongs to."""
-
-    scene: _Scene
     upload: Upload
 
     def observed(self) -> ObservedModel | NotAvailable:
-        """The client's model; coordinates it did not send are those of the broadcast: all the server knows of them."""
-        scene, upload = self.scene, self.upload
-        if upload.payload is None or scene.broadcast is None:
-            what = "ciphertext" if upload.form == "ciphertext" else "masked sums"
-            return NotAvailable(f"the server sees {what} only, no local model")
+        """The client's model; coordinates that it did not upload have the values of the broadcast."""
+        upload = self.upload
+        if upload.payload is None or self.broadcast is None:
+            content = "ciphertext" if upload.form == "ciphertext" else "masked sums"
+            return NotAvailable(f"the server sees {content} only, no local model")
         if upload.payload.numel() == 0:
             return NotAvailable("clients send nothing")
-        coordinates = torch.arange(scene.broadcast.numel()) if upload.index is None else upload.index
-        index, model = scene.plan.index(upload.client).cpu(), scene.broadcast.clone()
+        coordinates = torch.arange(self.broadcast.numel()) if upload.index is None else upload.index
+        index, model = self.plan.index(upload.client).cpu(), self.broadcast.clone()
         model[coordinates] = upload.payload.to(model.dtype)
         arrived = torch.zeros(model.numel(), dtype=torch.bool)
         arrived[coordinates] = True
         return ObservedModel(
-            round=scene.round,
-            rate=scene.plan.rate(upload.client),
+            round=self.round,
+            rate=self.plan.rate(upload.client),
             index=index,
-            received=scene.broadcast[index],
-            sent=model[index],
+            before=self.broadcast[index],
+            after=model[index],
             arrived=arrived[index],
-            trainable=int(torch.searchsorted(index, scene.trainable)),
+            trainable=int(torch.searchsorted(index, self.trainable)),
         )
 
 
 def _global(
     knowledge: PublicKnowledge, prefix: str, snapshots: tuple[Snapshot, ...], reading: ReadingStrategy | None = None
 ) -> AttackedModel:
-    size = sum(_sizes(knowledge)[client] for client in knowledge.took_part)
-    return AttackedModel(f"{_read(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
+    size = sum(knowledge.sizes[client] for client in knowledge.took_part)
+    return AttackedModel(f"{_key(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
 
 
 def _uploaded(
     knowledge: PublicKnowledge,
     client: int,
-    heard: list[_Heard],
+    messages: list[_Message],
     rounds: tuple[int, ...],
     prefix: str,
     last: bool,
     reading: ReadingStrategy | None,
 ) -> AttackedModel | NotAvailable:
-    asked = [one.scene.round for one in heard if one.scene.round in rounds]
-    if not asked:
-        return _silent(client, rounds)
-    asked = asked[-1:] if last else asked
-    found = {one.scene.round: one.observed() for one in heard if reading is not None or one.scene.round in asked}
-    for round_ in asked:
-        if isinstance(sealed := found[round_], NotAvailable):
-            return sealed
-    seen = [observed for observed in found.values() if isinstance(observed, ObservedModel)]
-    key, size = f"{_read(prefix, reading)}-client-{client}", _sizes(knowledge)[client]
+    attacked = [message.round for message in messages if message.round in rounds]
+    if not attacked:
+        return _no_upload(client, rounds)
+    attacked = attacked[-1:] if last else attacked
+    models = {one.round: one.observed() for one in messages if reading is not None or one.round in attacked}
+    for round_ in attacked:
+        if isinstance(hidden := models[round_], NotAvailable):
+            return hidden
+    readable = [model for model in models.values() if isinstance(model, ObservedModel)]
+    key, size = f"{_key(prefix, reading)}-client-{client}", knowledge.sizes[client]
     if reading is None:
-        return AttackedModel(key, client, size, tuple(observed.snapshot for observed in seen))
-    own = replace(reading, rounds=tuple(observed.round for observed in seen))
-    return AttackedModel(key, client, size, own.snapshots(seen, asked), own)
+        return AttackedModel(key, client, size, tuple(model.snapshot for model in readable))
+    own = replace(reading, rounds=tuple(model.round for model in readable))
+    return AttackedModel(key, client, size, own.snapshots(readable, attacked), own)
 
 
-def _silent(client: int, rounds: Sequence[int]) -> NotAvailable:
-    where = ", ".join(map(str, rounds))
-    return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({where})")
+def _no_upload(client: int, rounds: Sequence[int]) -> NotAvailable:
+    return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({', '.join(map(str, rounds))})")
 
 
-def _whole(received: Tensor, aggregate: Tensor, round_: int, trainable: int) -> ObservedModel:
-    """The server's model after a round."""
-    coordinates = torch.arange(aggregate.numel())
-    return ObservedModel(
-        round_, 1.0, coordinates, received, aggregate, torch.ones_like(coordinates, dtype=torch.bool), trainable
-    )
+def _observed_aggregate(view: ClientView, round_: int, trainable: int) -> ObservedModel:
+    before, after = view.broadcast(round_), view.aggregate(round_)
+    index = torch.arange(after.numel())
+    return ObservedModel(round_, 1.0, index, before, after, torch.ones_like(index, dtype=torch.bool), trainable)
 
 
-def _read(prefix: str, reading: ReadingStrategy | None) -> str:
-    """Beginning of a key that tells models apart which were read in different ways."""
+def _key(prefix: str, reading: ReadingStrategy | None) -> str:
+    """Beginning of a key that differs between readings of the same model."""
     if reading is None:
         return prefix
     return f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
@@ -207,12 +190,3 @@ def _read(prefix: str, reading: ReadingStrategy | None) -> str:
 def _trainable(knowledge: PublicKnowledge) -> int:
     """Parameters of the server's network; they are the first coordinates of its vector."""
     return sum(parameter.numel() for parameter in knowledge.prototype.parameters())
-
-
-def _plan_of(knowledge: PublicKnowledge) -> Callable[[int], Plan]:
-    assert knowledge.plan_of is not None, "uploads can only be read with the public plan"
-    return knowledge.plan_of
-
-
-def _sizes(knowledge: PublicKnowledge) -> tuple[int, ...]:
-    return _plan_of(knowledge)(0).client_pool.sizes

@@ -88,10 +88,10 @@ class World:
         """Scores of an attack on the target, or on another model."""
         return attack.scores(target or self.target, self.samples, self.context(target))
 
-    def playing(self, attack, kind, number=0):
+    def attacking(self, attack, kind, number=0):
         """Scores and truth where a shadow plays the target."""
         actor = self.context().shadows(kind)[number]
-        scores = attack.scores(actor.model, actor.samples, self.context().playing(actor))
+        scores = attack.scores(actor.model, actor.samples, self.context().attacking(actor))
         return scores, actor.trained_on(actor.samples)
 
 

@@ -1,1 +1,1 @@
-"""Attackers who know the defense: what they make of the models they have seen before they attack them."""
+"""Attackers who know the defense, and adapt the observed models before they attack them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from app.privacy.traits import Trait
 
 
 class Averaging(Adaptation):
-    """A model is taken for the mean of all its sightings so far, each counting once.
+    """Replaces a model by the running mean of its observations.
 
     The mean is taken coordinate by coordinate of the server's vector, over the rounds in which the coordinate arrived,
     since a client's submodel may change from round to round.
@@ -28,17 +28,14 @@ class Averaging(Adaptation):
     }
     needs_rounds = 2
 
-    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
-        """The running mean, in the coordinates of the round it belongs to."""
-        return list(_running_means(observations))
-
-
-def _running_means(observations: Sequence[ObservedModel]) -> Iterator[ObservedModel]:
-    coordinates = 1 + max((int(observed.index.max()) for observed in observations), default=0)
-    total, times = (torch.zeros(coordinates, dtype=torch.float64) for _ in range(2))
-    for observed in observations:
-        index, arrived = observed.index, observed.arrived
-        total[index[arrived]] += observed.sent[arrived].double()
-        times[index[arrived]] += 1
-        mean = (total[index] / times[index].clamp(min=1)).to(observed.sent.dtype)
-        yield replace(observed, sent=torch.where(times[index] > 0, mean, observed.sent))
+    def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
+        coordinates = 1 + max((int(model.index.max()) for model in models), default=0)
+        total, times = (torch.zeros(coordinates, dtype=torch.float64) for _ in range(2))
+        averaged = []
+        for model in models:
+            index, arrived = model.index, model.arrived
+            total[index[arrived]] += model.after[arrived].double()
+            times[index[arrived]] += 1
+            mean = (total[index] / times[index].clamp(min=1)).to(model.after.dtype)
+            averaged.append(replace(model, after=torch.where(times[index] > 0, mean, model.after)))
+        return averaged

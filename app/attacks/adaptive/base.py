@@ -1,4 +1,4 @@
-"""What an attacker who knows the defense does to what it saw, before any membership attack looks at it."""
+"""What an attacker who knows the defense does to observed models before any membership attack uses them."""
 
 from __future__ import annotations
 
@@ -16,70 +16,69 @@ from app.privacy.traits import Trait
 
 @dataclass(frozen=True, eq=False)
 class ObservedModel:
-    """One model as an adversary saw it in one round. All vectors hold the coordinates of `index`, in that order.
+    """A model as an adversary observed it in one round. All vectors hold the coordinates of `index`, in that order.
 
     Attributes:
-        round: round in which it was seen, counted from 1.
-        rate: width rate of the network it belongs to, in (0, 1].
-        index: coordinates of the server's vector that it consists of (int64, ascending).
-        received: values at the start of the round, which the server has sent.
-        sent: values at the end of the round; where nothing arrived, those received.
-        arrived: which coordinates were sent (bool).
+        round: counted from 1.
+        rate: width rate of its network, in (0, 1].
+        index: its coordinates in the server's vector (int64, ascending).
+        before: values at the start of the round, as the server has sent them.
+        after: values at the end of the round; those before where nothing arrived.
+        arrived: which coordinates were uploaded (bool).
         trainable: how many leading coordinates are parameters; the rest are buffers.
     """
 
     round: int
     rate: float
     index: Tensor
-    received: Tensor
-    sent: Tensor
+    before: Tensor
+    after: Tensor
     arrived: Tensor
     trainable: int
 
     @property
     def snapshot(self) -> Snapshot:
-        """The model that the sighting is taken for."""
-        return Snapshot(self.round, self.rate, self.sent)
+        return Snapshot(self.round, self.rate, self.after)
 
 
 class Adaptation(ABC):
     """Undoes a defense as far as an adversary can. One file per adaptation; a subclass overrides `applied`."""
 
     name: ClassVar[str]
-    """What the models are called that it makes, such as `refilled`."""
+    """Of the models that it makes, such as `refilled`."""
 
     what: ClassVar[str]
     """What the attacker does, in words for the report."""
 
     called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]]
-    """Traits of defenses that call for it, by the kind of target that it applies to."""
+    """Traits of defenses that it is made for, by the kind of target that it applies to."""
 
     needs_rounds: ClassVar[int] = 1
-    """Fewest rounds of a model without which it changes nothing; from 2 on, it draws on rounds before the attacked."""
+    """Fewest rounds of a model without which it changes nothing; from 2 on, it uses rounds before the attacked one."""
 
     reads_shadows: ClassVar[bool] = False
-    """Whether it reads shadows, too, that were trained by themselves: what it restores is missing in every model."""
+    """Whether it applies to centrally trained shadows, too, since what it restores is missing in every model."""
 
     def fitted(self, prototype: ScalableNet) -> Self:
         """The adaptation to models of one network, whose architecture is public."""
         return self
 
     @abstractmethod
-    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
-        """What the attacker takes a model for, round by round, as long as the list that is given.
+    def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
+        """The model as the attacker assumes it to be, round by round; as many entries as are given.
 
         Args:
-            sightings: of one model, by round; those before an entry are all that the attacker knew by then.
+            models: of one client, by round; an entry may only depend on itself and on those before it.
         """
 
 
 @dataclass(frozen=True)
 class ReadingStrategy:
-    """How an attacker reads the sightings of one model.
+    """How an attacker reads the observed models of one client.
 
     Attributes:
-        adaptations: what it does to them, one after the other.
-        rounds: rounds that it draws on, ascending, counted from 1; those of the attacked models are among them.
+        adaptations: applied one after the other.
+        rounds: rounds that it uses, ascending, counted from 1; those of the attacked models are among them.
     """
 
     adaptations: tuple[Adaptation, ...]
@@ -95,11 +94,11 @@ class ReadingStrategy:
         """Fewest rounds of a model without which some adaptation changes nothing."""
         return max(adaptation.needs_rounds for adaptation in self.adaptations)
 
-    def snapshots(self, observations: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
-        """The model as the attacker takes it, in the given rounds."""
+    def snapshots(self, models: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
+        """The adapted models of the given rounds."""
         for adaptation in self.adaptations:
-            observations = adaptation.applied(observations)
-        return tuple(observed.snapshot for observed in observations if observed.round in rounds)
+            models = adaptation.applied(models)
+        return tuple(model.snapshot for model in models if model.round in rounds)
 
     @property
     def obstacle(self) -> str | None:

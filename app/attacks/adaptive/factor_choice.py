@@ -16,15 +16,15 @@ from app.models.ibp import LIMIT
 from app.privacy.traits import Trait
 
 GAP = 100.0
-"""How many times as far a factor must move as the next one for the two to be taken for on and off."""
+"""Ratio of the movements of two consecutive factors above which the first counts as used and the second as unused."""
 
 
 class FactorChoice(Adaptation):
-    """A factor is taken for used by the odds of the public prior, times how far it moved by the mean of its layer.
+    """Estimates the odds that a factor is used: those of the public prior, times its movement by the mean of its layer.
 
     The gradient of a factor is proportional to the share that the client gives it. Movements are added up over the
-    rounds in which the client was heard. Where some factors of a layer move more than `GAP` times as far as all others,
-    clients switch factors on and off for good: those are used, and the others are not.
+    observed rounds. Where some factors of a layer move more than `GAP` times as far as all others, clients switch
+    factors on and off for good: those are used, and the others are not.
     """
 
     name = "recovered"
@@ -33,38 +33,31 @@ class FactorChoice(Adaptation):
     reads_shadows = True
 
     def __init__(self, layout: FactorLayout | None = None) -> None:
-        """Know the network, or none yet.
-
-        Args:
-            layout: where its factors lie; without one, nothing is changed until it is `fitted`.
-        """
-        self.layout = layout
+        self.layout = layout  # without one, nothing is changed until the adaptation is fitted
 
     def fitted(self, prototype: ScalableNet) -> Self:
-        """The adaptation to models of one network."""
         return type(self)(FactorLayout.of(prototype))
 
-    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
-        """The same models with a choice of factors in place of the broadcast's."""
+    def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
         layout = self.layout
         if layout is None or not layout.layers:
-            return list(observations)
-        return [_guessed(layout, observations[: place + 1]) for place in range(len(observations))]
+            return list(models)
+        return [_with_estimate(layout, models[: place + 1]) for place in range(len(models))]
 
 
-def _guessed(layout: FactorLayout, observations: Sequence[ObservedModel]) -> ObservedModel:
-    """The last model with the choice that all sightings tell of; where no factor of a layer moved, the broadcast's."""
-    last = observations[-1]
-    parts = zip(layout.layers, layout.split(layout.moved(observations)), layout.split(layout.chosen(last)), strict=True)
-    choice = [guess(layer, moved) if bool(moved.any()) else known for layer, moved, known in parts]
-    return layout.choosing(last, torch.cat(choice))
+def _with_estimate(layout: FactorLayout, models: Sequence[ObservedModel]) -> ObservedModel:
+    """The last model with the choice estimated from all of them; the broadcast's where no factor of a layer moved."""
+    last = models[-1]
+    parts = zip(layout.layers, layout.split(layout.moved(models)), layout.split(layout.chosen(last)), strict=True)
+    choice = [estimate(layer, moved) if bool(moved.any()) else known for layer, moved, known in parts]
+    return layout.with_choice(last, torch.cat(choice))
 
 
-def guess(layer: FactorPlaces, moved: Tensor) -> Tensor:
+def estimate(layer: FactorPlaces, moved: Tensor) -> Tensor:
     """Choice coordinates of a layer, from how far each of its factors moved.
 
     Args:
-        layer: where it lies, and its prior.
+        layer: its places and its prior.
         moved: (factors,) 0 or more, and not all 0.
     """
     ranked, order = moved.sort(descending=True, stable=True)

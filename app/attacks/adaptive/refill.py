@@ -1,4 +1,4 @@
-"""Against uploads with zeroed coordinates: the server knows what the client was sent."""
+"""Against uploads with zeroed coordinates: the server knows what it has sent to the client."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from app.privacy.traits import Trait
 
 
 class Refill(Adaptation):
-    """Coordinates that arrive as exactly zero take the value that the client had received.
+    """Replaces parameters that arrive as exactly zero by the values that the client had received.
 
-    Where a defense zeroes the coordinates that moved least, these are the coordinates whose received values come
-    closest. Buffers are left alone.
+    Where a defense zeroes the parameters that moved least, these are closest to their received values.
     """
 
     name = "refilled"
     what = "parameters that arrive as zero take the value of the broadcast"
     called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {"uploads": frozenset({"pruned-uploads"})}
 
-    def applied(self, observations: Sequence[ObservedModel]) -> list[ObservedModel]:
-        """Every round by itself."""
-        return [_refilled(observed) for observed in observations]
+    def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
+        return [_refilled(model) for model in models]
 
 
-def _refilled(observed: ObservedModel) -> ObservedModel:
-    sent = observed.sent.clone()
-    parameters = slice(observed.trainable)
-    sent[parameters] = torch.where(sent[parameters] == 0, observed.received[parameters], sent[parameters])
-    return replace(observed, sent=sent)
+def _refilled(model: ObservedModel) -> ObservedModel:
+    after = model.after.clone()
+    parameters = slice(model.trainable)
+    after[parameters] = torch.where(after[parameters] == 0, model.before[parameters], after[parameters])
+    return replace(model, after=after)

@@ -1,1 +1,1 @@
-"""Membership inference: was this sample trained on? One file per attack."""
+"""Membership inference attacks, one file per attack."""

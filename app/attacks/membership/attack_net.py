@@ -1,4 +1,4 @@
-"""What attacks that train a network share: seeded fitting, logits as scores, balanced examples, reuse of results."""
+"""Tools of attacks that train a network: option checks, seeded fitting, balanced examples, a cache of results."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from app.models.layers import seed_dropout
 from app.seeding import numpy_generator, torch_generator
 
 Loss = Literal["bce", "mse"]
-"""Cross-entropy of the predicted membership, or the squared error of its probability (Nasr et al.'s code)."""
+"""Binary cross-entropy, or the squared error of the probability (Nasr et al.'s code)."""
 
 CONSTANT = 1e-6
-"""A feature that varies by less than this share of its mean counts as constant."""
+"""A feature whose standard deviation is below this fraction of its mean counts as constant."""
 
-KEPT_CELLS = 250_000_000
-"""Numbers that an attack keeps for reuse, about 1 GB."""
+CACHED_NUMBERS = 250_000_000
+"""Numbers in the results that an attack keeps for reuse, about 1 GB."""
 
 SMALL = 5_000_000
-"""Parameters of a network that is not worth several threads."""
+"""Parameters below which a network trains on one thread."""
 
 T = TypeVar("T")
 
 
 def option_problems(attack: str, counts: Mapping[str, int], amounts: Mapping[str, float]) -> Iterator[Problem]:
-    """Options of an attack that are out of range: counts are at least 1, amounts are finite and positive."""
+    """Options of an attack that are out of range: counts below 1, amounts that are not finite and positive."""
     for option, count in counts.items():
         if count < 1:
             yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
@@ -66,9 +66,9 @@ def choice_problem(attack: str, option: str, value: str, choices: object) -> Ite
 
 
 class Standardise(nn.Module):
-    """Subtracts the mean and divides by the standard deviation that the features have in training.
+    """Standardises features by mean and standard deviation of the training set.
 
-    Features that are constant in training are only centred: dividing would blow up rounding errors.
+    Features that are constant in training are only centred, since dividing would amplify rounding errors.
 
     Args:
         features: (rows, features) of the training set.
@@ -86,12 +86,11 @@ class Standardise(nn.Module):
         self.register_buffer("scale", scale.to(features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(rows, features) in units of the training set's standard deviation."""
         return (features - self.mean) / self.scale
 
 
 def dense(*widths: int) -> nn.Sequential:
-    """Linear layers of these widths, inputs first, with ReLU between them but not behind the last."""
+    """Linear layers of these widths, inputs first, with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
@@ -99,7 +98,7 @@ def dense(*widths: int) -> nn.Sequential:
 
 
 def seeded(build: Callable[[], nn.Module], seed: int, device: torch.device) -> nn.Module:
-    """The network that `build` makes, with initial values that depend on the seed only; nothing else is disturbed."""
+    """The network that `build` makes, with initial values from the seed; the global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
         return build().to(device)
@@ -118,20 +117,20 @@ def fit(
     held_out: Tensor | None = None,
     patience: int | None = None,
 ) -> None:
-    """Train a binary classifier; the same seed gives the same network, and no global random state is touched.
+    """Train a binary classifier; the same seed gives the same network, and the global random state is unchanged.
 
     Args:
-        net: gives one logit per row, called with the rows of every feature tensor; in evaluation mode afterwards. Its
-            dropout must be `SeededDropout`.
+        net: gives one logit per row from the rows of every feature tensor; in evaluation mode afterwards. Its dropout
+            must be `SeededDropout`.
         features: tensors with one row per example, on the device of the network.
         targets: (rows,) 1 or true for members, on the same device.
-        epochs: most passes over the examples.
+        epochs: at most.
         batch_size: examples per step.
         optimizer: makes the optimiser.
-        loss: what is minimised.
+        loss: to minimise.
         seed: key of the batches and of the dropout masks.
-        held_out: (rows,) bool, examples that are not trained on: the epoch with the lowest error on them counts.
-            Without any, the last epoch counts.
+        held_out: (rows,) bool, examples that are not trained on; the epoch with the lowest error on them is kept.
+            Without any, the last epoch is.
         patience: epochs without progress on the held-out examples after which training ends, None for never.
 
     Raises:
@@ -140,23 +139,23 @@ def fit(
     _refuse_infinite(features)
     batches = torch_generator(seed, "attack-net-batches")
     seed_dropout(net, torch_generator(seed, "attack-net-dropout", device=targets.device))
-    spared = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
-    trained, wanted = (~spared).nonzero().flatten(), targets.to(features[0].dtype)
-    stepper, best = optimizer(net.parameters()), _Best(patience)
+    excluded = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
+    trained, truth = (~excluded).nonzero().flatten(), targets.to(features[0].dtype)
+    stepper, best = optimizer(net.parameters()), _BestEpoch(patience)
     with _threads_for(net):
         for _ in progress(range(epochs), "attack network"):
             order = torch.randperm(len(trained), generator=batches).to(targets.device)
             net.train()
             for rows in trained[order].split(batch_size):
-                _step(net, stepper, [feature[rows] for feature in features], wanted[rows], loss)
+                _step(net, stepper, [feature[rows] for feature in features], truth[rows], loss)
             net.eval()
-            if spared.any() and best.stalls(net, _error_on(net, features, wanted, spared, loss)):
+            if excluded.any() and best.stalls(net, _error_on(net, features, truth, excluded, loss)):
                 break
     best.restore(net)
 
 
 def _threads_for(net: nn.Module) -> AbstractContextManager[None]:
-    """One thread for a small network, whose threads would mostly wait for each other, above all on a busy machine."""
+    """One thread for a small network, whose threads would mostly wait for each other."""
     return one_thread() if parameters_of(net) < SMALL else nullcontext()
 
 
@@ -175,8 +174,8 @@ def _error_on(net: nn.Module, features: Sequence[Tensor], targets: Tensor, rows:
     return float(_error(logits, targets[rows].cpu().double(), loss))
 
 
-class _Best:
-    """The epoch with the lowest held-out error."""
+class _BestEpoch:
+    """Keeps the weights of the epoch with the lowest held-out error."""
 
     def __init__(self, patience: int | None) -> None:
         self._patience = patience
@@ -192,7 +191,6 @@ class _Best:
         return self._patience is not None and self._waited >= self._patience
 
     def restore(self, net: nn.Module) -> None:
-        """Go back to the best epoch, where there is one."""
         if self._state:
             net.load_state_dict(self._state)
 
@@ -209,42 +207,29 @@ def _refuse_infinite(features: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def predict(net: nn.Module, features: Sequence[Tensor], batch_size: int = 256) -> Array:
-    """(rows,) float64 logit of the member class, any sign.
-
-    Not its probability, which rounds to 1 for many samples and so makes ties where there are none.
-    """
+    """(rows,) float64 logit of the member class; its probability would round to 1 for many samples and tie them."""
     logits = [net(*rows).flatten() for rows in zip(*(feature.split(batch_size) for feature in features), strict=True)]
     return torch.cat(logits).cpu().double().numpy()
 
 
 def log_losses(responses: Responses) -> Array:
-    """(samples,) ln(e^loss - 1), any sign: about the loss where it is large, its logarithm where it is small.
+    """(samples,) ln(e^loss - 1): about the loss where it is large, its logarithm where it is small.
 
-    It rises with the loss, is finite for every finite logit, and tells apart the losses near 0 of a model that fits its
-    members, which in units of the loss are all the same.
+    Monotone in the loss and finite for finite logits; it separates the losses near 0 of a model that fits its members.
     """
     return -responses.margins
 
 
 @dataclass(frozen=True, eq=False)
 class BalancedSample:
-    """Samples of one model, half of them members.
-
-    Attributes:
-        samples: ids, the members first.
-        truth: (samples,) float64, 1 for members, 0 for others.
-    """
+    """Ids of as many members as non-members of one model, members first, and the truth: 1.0 or 0.0."""
 
     samples: Ids
     truth: Array
 
 
 def known_shadows(context: AttackContext) -> list[Shadow]:
-    """Shadows on the attacker's own data, at least one.
-
-    Raises:
-        UserError: where none is left, because the only one plays the target.
-    """
+    """Shadows on the attacker's own data, at least one; refused where the only one is attacked itself."""
     shadows = context.shadows("out")
     if not shadows:
         raise UserError.of(
@@ -254,17 +239,9 @@ def known_shadows(context: AttackContext) -> list[Shadow]:
 
 
 def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -> BalancedSample:
-    """As many members as non-members, drawn at random.
+    """A random sample of as many members as non-members, `most` together; refused where either side is empty.
 
-    Args:
-        members: ids to draw members from.
-        nonmembers: ids to draw non-members from.
-        most: members and non-members together, at least 2.
-        seed: key of the draw.
-        number: of the model, tells the draws of one seed apart.
-
-    Raises:
-        UserError: where either side is empty.
+    The draw depends on the seed and on the number of the model.
     """
     count = min(len(members), len(nonmembers), most // 2)
     if count == 0:
@@ -281,11 +258,7 @@ def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -
 def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
     """(rows,) bool, examples to hold out: those of the last of three or more models, else a random fifth.
 
-    A whole model is better, since the attacked model is another one too.
-
-    Args:
-        sizes: examples of every model, in the order of the rows.
-        seed: key of the draw.
+    A whole model is better, since the attacked model is another one too. Sizes are the numbers of examples per model.
     """
     rows = torch.arange(sum(sizes))
     if len(sizes) > 2:
@@ -295,26 +268,26 @@ def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
 
 
 class ResultCache(Generic[T]):
-    """Results by key, the latest used ones, as many as fit into a number of coordinates.
+    """The most recently used results by key.
 
     Args:
-        coordinates: size of a result in numbers; the latest result is kept however large it is.
-        most: numbers kept together.
+        size: of a result, in numbers.
+        most: numbers in all results together; the latest result is kept however large it is.
     """
 
-    def __init__(self, coordinates: Callable[[T], int], most: int = KEPT_CELLS) -> None:
-        self._coordinates, self._most = coordinates, most
+    def __init__(self, size: Callable[[T], int], most: int = CACHED_NUMBERS) -> None:
+        self._size, self._most = size, most
         self._results: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of a key, made where it is not there."""
+        """The result of a key, made where it is missing."""
         result = self._results.pop(key) if key in self._results else make()
         self._results[key] = result
-        while len(self._results) > 1 and sum(map(self._coordinates, self._results.values())) > self._most:
+        while len(self._results) > 1 and sum(map(self._size, self._results.values())) > self._most:
             self._results.pop(next(iter(self._results)))
         return result
 
 
 def parameters_of(net: nn.Module) -> int:
-    """Number of parameters of a network."""
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in net.parameters())

@@ -1,4 +1,4 @@
-"""What every membership inference attack offers."""
+"""Base class of membership inference attacks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from app.attacks.responses import Ids
 from app.metrics.membership import Array
 
 Adversary = Literal["external", "client", "server"]
-"""Who attacks: somebody outside, a participant, or an honest-but-curious server."""
+"""An outsider, a participant, or an honest-but-curious server."""
 
 
 @dataclass(frozen=True)
 class Threat:
-    """What an attack assumes of its adversary, beside the role that the target implies.
-
-    Attributes:
-        sees: what it reads of a model.
-        data: what data it owns.
-        trains: what it trains.
-    """
+    """Threat model of an attack: what the adversary sees of a model, which data it owns, and what it trains."""
 
     sees: str
     data: str
@@ -31,34 +25,34 @@ class Threat:
 
 
 class MembershipAttack(ABC):
-    """Tells members from non-members. One file per attack; a subclass overrides `scores`.
+    """Distinguishes members from non-members. One file per attack; a subclass overrides `scores`.
 
-    The attack never learns who is a member: it returns scores, and the truth is set beside them afterwards.
+    The attack never sees the true members: it returns scores, which the evaluation compares with the truth.
     """
 
     name: ClassVar[str]
-    """What to write on the command line."""
+    """On the command line."""
 
     threat: ClassVar[Threat]
 
     shadows: ClassVar[ShadowKind | None] = None
-    """Shadows it works with; without any, a single `out` shadow serves to choose its threshold."""
+    """Kind of shadows it uses; without any, its threshold is chosen on a single `out` shadow."""
 
     needs_rounds: ClassVar[int] = 1
-    """Fewest rounds of the target it needs; 1 for attacks that read the last model only."""
+    """Fewest rounds of the target; 1 for attacks on the last model only."""
 
     all_rounds: ClassVar[bool] = False
-    """Whether it reads every round that the adversary has seen, not the last one only."""
+    """Whether it uses every round that the adversary has observed, not the last one only."""
 
     uses_labels: ClassVar[bool] = True
-    """Whether a wrong label makes a sample look less like a member."""
+    """Whether a wrong label lowers the score of a sample."""
 
     @abstractmethod
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """How member-like each sample looks, the higher the more; any finite scale.
+        """(samples,) finite scores on any scale, higher for likelier members.
 
         Args:
             target: the attacked model.
-            samples: audited ids, members and non-members in no telling order.
-            context: answers models' questions and gives shadows.
+            samples: audited ids, members and non-members mixed.
+            context: queries models and provides shadows.
         """

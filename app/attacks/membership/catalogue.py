@@ -22,11 +22,7 @@ ATTACKS: dict[str, type[MembershipAttack]] = {
 """Attacks by name, the cheap ones first."""
 
 
-def make_attack(given: str | MembershipAttack) -> MembershipAttack:
-    """An attack with its usual settings, by name or by the dotted path of a class; attacks are returned as they are.
-
-    Raises:
-        UserError: for a name that means nothing.
-    """
+def make_attack(attack: str | MembershipAttack) -> MembershipAttack:
+    """An attack with its default settings, by name or by the dotted path of a class; see `by_name`."""
     # a class is abstract by its annotation only: all that can be named are concrete
-    return by_name(given, ATTACKS, MembershipAttack, "membership attack")  # type: ignore[type-abstract]
+    return by_name(attack, ATTACKS, MembershipAttack, "membership attack")  # type: ignore[type-abstract]

@@ -1,4 +1,4 @@
-"""Distillation: a fresh network learns a model's answers, and its epochs stand in for the training nobody saw."""
+"""Distillation of a model into a student, whose epochs imitate the unobserved training of the model."""
 
 from __future__ import annotations
 
@@ -27,21 +27,12 @@ from app.models.layers import seed_dropout
 from app.seeding import derive_key, torch_generator
 
 TeacherMode = Literal["eval", "train"]
-"""Mode of the distilled network: as it is used, or with batch statistics and dropout as one published code has it."""
+"""Mode of the teacher: evaluation, or training (batch statistics and dropout) as in one published code."""
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How a student learns from its teacher, by SGD on KL(teacher || student) at temperature 1.
-
-    Attributes:
-        epochs: passes over the attacker's data, with a snapshot after each.
-        batch_size: samples per step.
-        lr: learning rate.
-        momentum: 0 or more, below 1.
-        weight_decay: 0 or more, below 1.
-        teacher_mode: mode of the teacher.
-    """
+    """Training of a student by SGD on KL(teacher || student) at temperature 1; momentum and decay in [0, 1)."""
 
     epochs: int
     batch_size: int
@@ -51,7 +42,6 @@ class Distillation:
     teacher_mode: TeacherMode
 
     def problems(self, attack: str) -> Iterator[Problem]:
-        """What is wrong with these settings of an attack."""
         yield from option_problems(attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr})
         yield from share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
         yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
@@ -66,25 +56,25 @@ def distil(
     settings: Distillation,
     rate: float,
 ) -> list[Snapshot]:
-    """A student after every epoch.
+    """Snapshots of a student after every epoch.
 
-    All students of one seed start from the same values and see the same batches: they differ by their teachers only.
+    All students of one seed have the same initial values and batches, and differ by their teachers only.
 
     Args:
         teachers: network of the teacher.
         teacher: the distilled model, of any width.
         knowledge: network of the student; its augmentation is used.
-        data: ids to distil on, at least 2; their labels are not read.
+        data: ids to distil on, at least 2; their labels are not used.
         settings: of the student's training.
         rate: width rate of the student, in (0, 1].
 
     Raises:
-        UserError: where there is nothing to distil on.
+        UserError: with fewer than 2 samples.
     """
     if len(data) < 2:
         raise UserError.of(
             f"the attacker has {len(data)} samples to distil models on",
-            "a student would learn nothing of its teacher",
+            "a student would learn nothing from its teacher",
             "keep some out of training with --data.holdout.population, such as 0.1",
         )
     guide, _ = _network(teachers, teacher.rate, teacher.vector)
@@ -102,7 +92,7 @@ def distil(
 
 
 def _network(knowledge: PublicKnowledge, rate: float, vector: Tensor) -> tuple[nn.Module, FlatNet]:
-    """A network of its own in training mode: those of the query change with every question."""
+    """A separate network in training mode, since the networks of `ModelQuery` are reused."""
     with torch.random.fork_rng(devices=[]):
         net = knowledge.prototype.scaled(rate).to(knowledge.device, knowledge.dtype).train()
     seed_dropout(net, torch_generator(knowledge.seed, "distillation-dropout", device=knowledge.device))
@@ -112,7 +102,7 @@ def _network(knowledge: PublicKnowledge, rate: float, vector: Tensor) -> tuple[n
 
 
 def _teaching(knowledge: PublicKnowledge, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
-    """Where a teacher in evaluation mode gets the statistics that it was not trained to keep."""
+    """Post-hoc statistics for a teacher in evaluation mode."""
     if teacher.training:
         return nullcontext()
     return statistics_context(teacher, knowledge.store, torch.from_numpy(data), knowledge.batch_size)
@@ -131,8 +121,8 @@ def _divergence(knowledge: PublicKnowledge, teacher: nn.Module, student: nn.Modu
     """KL(teacher || student) in nats, mean over the batch, at temperature 1."""
     with knowledge.precision():
         with torch.no_grad():
-            wanted = teacher(images)
-        answered = student(images)
+            expected = teacher(images)
+        actual = student(images)
     wide = precise(images.device)
-    logs = (answered.to(wide).log_softmax(1), wanted.to(wide).log_softmax(1))
+    logs = (actual.to(wide).log_softmax(1), expected.to(wide).log_softmax(1))
     return kl_div(*logs, reduction="batchmean", log_target=True)

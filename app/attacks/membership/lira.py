@@ -1,4 +1,4 @@
-"""Carlini et al. 2022, LiRA: is an answer more like those of models trained on the sample, or of models without it?"""
+"""Carlini et al. 2022, LiRA: likelihood ratio of a response under models trained with and without the sample."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from app.errors import UserError
 from app.metrics.membership import Array
 
 Variance = Literal["auto", "global", "sample"]
-"""One variance for all samples, or one for each; `auto` decides by the number of models."""
+"""One variance for all samples, or one for each; `auto` depends on the number of models."""
 
 ENOUGH = 32
-"""Models per sample from which a sample's own variance is trusted, as in the paper."""
+"""Models per sample from which each sample has its own variance, as in the paper."""
 
 SMALLEST_SPREAD = 1e-6
-"""Below what networks in single precision resolve in a logit."""
+"""Below the resolution of a logit in single precision."""
 
 
 class LiRA(MembershipAttack):
-    """Likelihood ratio of two Gaussians over phi, the logit of the true class's probability."""
+    """Likelihood ratio of two Gaussians over phi, the logit of the true class's probability.
+
+    Args:
+        variance: `global` for one variance around all samples' own means, `sample` for one per sample, `auto` for
+            `sample` from 32 models per sample on.
+    """
 
     shadows: ClassVar[ShadowKind]
 
     def __init__(self, variance: Variance = "auto") -> None:
-        """Attack with Gaussians.
-
-        Args:
-            variance: `global` for one variance around all samples' own means, `sample` for one per sample, `auto` for
-                `sample` from 32 models per sample on.
-        """
         if variance not in get_args(Variance):
             raise UserError.of(
                 f"variance is {variance!r}",
@@ -54,9 +53,8 @@ class LiRA(MembershipAttack):
         return responses.margins
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Likelihood ratio, or what ranks like it; any finite number."""
-        heard, inside = ask_shadows(self.phi, samples, context.shadows(self.shadows), context.query)
-        return self.compare(self.phi(context.query.responses(target, samples)), heard, inside)
+        values, inside = shadow_values(self.phi, samples, context.shadows(self.shadows), context.query)
+        return self.compare(self.phi(context.query.responses(target, samples)), values, inside)
 
     @abstractmethod
     def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
@@ -64,39 +62,37 @@ class LiRA(MembershipAttack):
 
 
 class LiRAOffline(LiRA):
-    """How unlikely so high a phi is for models without the sample: needs no model trained on audited samples."""
+    """Distance of phi from the mean of models without the sample, in standard deviations."""
 
     name = "lira-offline"
     threat = Threat(sees="logits", data="in-distribution, disjoint from the members", trains="shadow models")
     shadows = "out"
 
     def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
-        """Standard deviations above the mean of models without the sample."""
         return offline_scores(target, shadows, inside, self._variance)
 
 
 class LiRAOnline(LiRA):
-    """Likelihood of phi for models with the sample against models without it."""
+    """Logarithm of the likelihood ratio of phi, in nats: models with the sample against models without it."""
 
     name = "lira-online"
     threat = Threat(sees="logits", data="in-distribution, and the audited samples", trains="shadow models on them")
     shadows = "in-out"
 
     def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
-        """Logarithm of the likelihood ratio, in nats."""
         return online_scores(target, shadows, inside, self._variance)
 
 
 def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
     """z = (phi - mean) / spread under the Gaussian of the models without the sample, in standard deviations.
 
-    The paper's score, log Phi(z), rises with z: the ranking is the same, but log Phi(z) rounds to 0 for all z above 38,
-    which would make ties of the surest members.
+    The paper's score, log Phi(z), gives the same ranking, but rounds to 0 for all z above 38, which would tie the
+    likeliest members.
 
     Args:
         target: (samples,) phi of the attacked model.
         shadows: (models, samples) phi of the shadows.
-        inside: (models, samples) whether the shadow was trained on the sample; such a model is left out for it.
+        inside: (models, samples) whether the shadow was trained on the sample; such shadows are left out.
         variance: one for all samples, or one for each.
 
     Raises:
@@ -106,13 +102,7 @@ def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], var
 
 
 def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
-    """log N(phi; with the sample) - log N(phi; without it), in nats.
-
-    Args:
-        target: (samples,) phi of the attacked model.
-        shadows: (models, samples) phi of the shadows.
-        inside: (models, samples) whether the shadow was trained on the sample.
-        variance: one for all samples, or one for each.
+    """log N(phi; with the sample) - log N(phi; without it), in nats; arguments as in `offline_scores`.
 
     Raises:
         UserError: where fewer than 2 shadows have a sample, or fewer than 2 do not.
@@ -122,42 +112,30 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
     return with_it.log_density - without.log_density
 
 
-def ask_shadows(
-    read: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], query: ModelQuery
+def shadow_values(
+    value: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], query: ModelQuery
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """What is read from every shadow's answers, (models, samples), and whether it was trained on the sample."""
+    """(models, samples) values of every shadow's responses, and whether the shadow was trained on the sample."""
     shape = (len(shadows), len(samples))
-    heard = [read(query.responses(shadow.model, samples)) for shadow in shadows]
+    values = [value(query.responses(shadow.model, samples)) for shadow in shadows]
     inside = [shadow.trained_on(samples) for shadow in shadows]
-    return np.reshape(heard, shape).astype(np.float64), np.reshape(inside, shape).astype(np.bool_)
+    return np.reshape(values, shape).astype(np.float64), np.reshape(inside, shape).astype(np.bool_)
 
 
 def refuse_few(counts: NDArray[np.int64], fewest: int, models: int, where: str) -> None:
-    """Raise where a sample has fewer models of one kind than are needed.
-
-    Args:
-        counts: (samples,) models of that kind.
-        fewest: models needed.
-        models: all models.
-        where: which kind it is: `in` or `left out by`.
-    """
+    """Raise where a sample has fewer than `fewest` of the models `in` which or `left out by` which (`where`) it is."""
     poor = int((counts < fewest).sum())
     if poor:
         raise UserError.of(
             f"{poor} of {counts.size} samples are {where} fewer than {fewest} of the {models} shadows",
-            "the attack has nothing to compare the target's answer with",
+            "the attack has nothing to compare the target's response with",
             "raise --shadows.count, to 6 or more and an even number",
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """The target's value under one Gaussian per sample.
-
-    Attributes:
-        z: (samples,) distance from the mean in standard deviations.
-        spread: (samples,) standard deviation, above 0.
-    """
+    """The target's distance z (samples,) from the mean in standard deviations, and these deviations, above 0."""
 
     z: Array
     spread: Array
@@ -186,5 +164,5 @@ def _fit(target: Array, shadows: Array, chosen: NDArray[np.bool_], variance: Var
 
 
 def _enough(counts: NDArray[np.int64]) -> bool:
-    """On average, rounded up: a shadow that plays the target leaves some samples one model short."""
+    """On average, rounded up: where a shadow is attacked, some samples have one model less."""
     return counts.size > 0 and math.ceil(counts.mean()) >= ENOUGH and counts.min() >= 2

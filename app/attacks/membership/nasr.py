@@ -1,4 +1,4 @@
-"""Nasr et al. 2019, as MemDefense uses it: a network that reads a model's inside in several rounds tells members."""
+"""Nasr et al. 2019, as used by MemDefense: a white-box attack network over several rounds of a model."""
 
 from __future__ import annotations
 
@@ -36,13 +36,7 @@ from app.seeding import derive_key
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Samples of one model whose membership is known.
-
-    Attributes:
-        model: a shadow, or the attacked model itself where some of its members are known.
-        members: ids it was trained on.
-        nonmembers: ids it was not trained on.
-    """
+    """Known members and non-members of a shadow, or of the attacked model itself."""
 
     model: AttackedModel
     members: Ids
@@ -50,33 +44,26 @@ class Examples:
 
 
 def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
-    """What the attack network reads, one tensor (samples, features + 3 classes + 1) per snapshot.
+    """Inputs of the attack network, one tensor (samples, features + 3 classes + 1) per snapshot.
 
-    Columns: inputs of the last layer (falling, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
-    gradient, which is the outer product of two of them, is far larger, and is made batch by batch.
+    Columns: inputs of the last layer (descending, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
+    gradient is the outer product of two of them, and is computed batch by batch, since it is far larger.
     """
     device = _last_layer(query, model).weight.device
-    seen = (query.activations(model, samples, at) for at in range(len(model.snapshots)))
-    return [torch.from_numpy(_columns(one, align)).float().to(device) for one in seen]
+    activations = (query.activations(model, samples, at) for at in range(len(model.snapshots)))
+    return [torch.from_numpy(_columns(one, align)).float().to(device) for one in activations]
 
 
-def _columns(seen: Activations, align: bool) -> Array:
-    responses = seen.responses
-    inputs = -np.sort(-seen.inputs, axis=1) if align else seen.inputs
+def _columns(activations: Activations, align: bool) -> Array:
+    responses = activations.responses
+    inputs = -np.sort(-activations.inputs, axis=1) if align else activations.inputs
     onehot = np.eye(responses.logits.shape[1])[responses.labels]
-    return np.hstack([inputs, responses.logits, log_losses(responses)[:, None], seen.bias_gradients, onehot])
+    return np.hstack([inputs, responses.logits, log_losses(responses)[:, None], activations.bias_gradients, onehot])
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedNasr:
-    """A trained attack network.
-
-    Attributes:
-        net: the network.
-        query: asks models.
-        rates: width rates of the snapshots it reads, in their order.
-        align: whether it reads sorted inputs.
-    """
+    """A trained attack network for models whose snapshots have these width rates."""
 
     net: nn.Module
     query: ModelQuery
@@ -87,7 +74,7 @@ class TrainedNasr:
         """(samples,) logit of the member class, any sign.
 
         Raises:
-            UserError: where the model's snapshots are not as many or not as wide as those trained on.
+            UserError: where the model's snapshots differ in number or width from those trained on.
         """
         _refuse_unlike(model, self.rates)
         return predict(self.net, observe(self.query, model, samples, self.align))
@@ -97,10 +84,10 @@ def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSe
     """Train the attack network on samples whose membership is known.
 
     Args:
-        query: asks models.
+        query: runs the models.
         examples: of shadows, or of the attacked model itself (MemDefense's evaluation); at least one.
-        settings: network and training.
-        seed: key of initial values, batches, dropout, and of the examples drawn.
+        settings: of network and training.
+        seed: key of initial values, batches, dropout, and the draw of examples.
 
     Raises:
         UserError: where the models' snapshots differ in number or width, or there is nothing to learn from.
@@ -109,10 +96,10 @@ def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSe
     for one in examples:
         _refuse_unlike(one.model, rates)
     drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
-    seen = [
+    observed = [
         observe(query, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
     ]
-    snapshots = [torch.cat(rows) for rows in zip(*seen, strict=True)]
+    snapshots = [torch.cat(rows) for rows in zip(*observed, strict=True)]
     truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
     classes = _last_layer(query, examples[0].model).out_features
     net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
@@ -132,24 +119,24 @@ def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSe
 
 
 class Nasr(MembershipAttack):
-    """White-box attack: reads gradient, outputs of the last two layers, loss and label in every round that was seen.
+    """White-box attack on gradient, outputs of the last two layers, loss and label in every observed round.
 
     The attack network is trained on shadows, never on samples of the target, and shared by targets with the same
-    shadows. Whether one client or the whole federation is attacked, the target decides.
+    shadows. Scores are logits of the member class.
 
     Args:
         kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
-        label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
-        loss: what is minimised: cross-entropy, or the squared error of Nasr et al.'s code.
+        label_branch: use the loss and the label too (Nasr et al.); without, MemDefense's 192 features per snapshot.
+        loss: cross-entropy, or the squared error of Nasr et al.'s code.
         lr: learning rate of Adam; the papers have 1e-4 and more epochs.
-        weight_decay: factor of the L2 term, in [0, 1); the papers have none.
-        epochs: most passes over the shadows' samples; Nasr et al. have 100.
-        patience: epochs without progress on a held-out shadow after which training ends and the best one counts; None
-            to train for all epochs, as the papers do.
+        weight_decay: in [0, 1); the papers have none.
+        epochs: at most; Nasr et al. have 100.
+        patience: epochs without progress on a held-out shadow after which training ends with the best epoch; None to
+            train for all epochs, as the papers do.
         batch_size: samples per step.
-        dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
+        dropout: of the gradient and of the kernels' outputs, in [0, 1).
         most: samples of one shadow that the attack network learns from, at least 2, half of them members.
-        align: sort the last layer's inputs of every sample: hidden units of shadow and target have no common order.
+        align: sort the last layer's inputs of every sample, since hidden units of two networks have no common order.
     """
 
     name = "nasr"
@@ -183,7 +170,6 @@ class Nasr(MembershipAttack):
         self._trained: ResultCache[TrainedNasr] = ResultCache(lambda trained: parameters_of(trained.net))
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Logit of the member class, any sign."""
         examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(context)]
         for one in examples:
             _refuse_unlike(one.model, _rates(target))
@@ -203,10 +189,10 @@ def _rates(model: AttackedModel) -> tuple[float, ...]:
 
 
 def _refuse_unlike(model: AttackedModel, rates: tuple[float, ...]) -> None:
-    found = _rates(model)
-    if found != rates:
+    own = _rates(model)
+    if own != rates:
         raise UserError.of(
-            f"one model has the widths {_listed(found)} in the rounds seen, another {_listed(rates)}",
+            f"one model has the widths {_listed(own)} in the rounds seen, another {_listed(rates)}",
             "their last layers differ in size, and one attack network cannot read both",
             "look at the last round only, or keep the clients' widths fixed",
         )

@@ -1,4 +1,4 @@
-"""The attack network of Nasr et al. 2019, as MemDefense has it: branches per snapshot, and a head over all of them."""
+"""Attack network of Nasr et al. 2019 as described in MemDefense: branches per snapshot, and a common head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.errors import Problem
 from app.models.layers import SeededDropout
 
 CODE = 64
-"""Numbers that each branch of the attack network hands on per snapshot."""
+"""Outputs of each branch of the attack network per snapshot."""
 
 HEAD = (256, 128, 64)
 """Hidden widths behind the branches (MemDefense)."""
@@ -32,18 +32,17 @@ class NasrSettings:
 
     Attributes:
         kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
-        label_branch: read the loss and the label too (Nasr et al.); without, MemDefense's 192 numbers per snapshot.
-        loss: what is minimised; MemDefense's is not stated, Nasr et al.'s code has `mse`.
+        label_branch: use the loss and the label too (Nasr et al.); without, MemDefense's 192 features per snapshot.
+        loss: MemDefense does not state it, Nasr et al.'s code has `mse`.
         lr: learning rate; both papers have 1e-4.
-        epochs: most passes over the examples; Nasr et al. have 100.
+        epochs: at most; Nasr et al. have 100.
         batch_size: examples per step.
-        dropout: share of the gradient, and of what the kernels make of it, that is dropped in training, in [0, 1).
+        dropout: of the gradient and of the kernels' outputs, in [0, 1).
         most: examples taken from one model, at least 2, half of them members.
-        weight_decay: factor of the L2 term, in [0, 1).
-        patience: epochs without progress on held-out examples after which training ends and the best epoch counts; None
-            to hold nothing out and train for all epochs, as the papers do.
-        align: sort the last layer's inputs of every sample. Hidden units of two networks have no common order, so what
-            is learnt from one carries over to another only where it does not depend on the order.
+        weight_decay: in [0, 1).
+        patience: epochs without progress on held-out examples after which training ends with the best epoch; None to
+            hold nothing out and train for all epochs, as the papers do.
+        align: sort the last layer's inputs of every sample, since hidden units of two networks have no common order.
     """
 
     kernels: int = 20
@@ -59,7 +58,6 @@ class NasrSettings:
     align: bool = False
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with these settings."""
         counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
         counts |= {} if self.patience is None else {"patience": self.patience}
         yield from option_problems("nasr", counts, {"lr": self.lr})
@@ -72,7 +70,7 @@ def weight_gradients(errors: Tensor, inputs: Tensor) -> Tensor:
 
     Args:
         errors: (samples, classes) p - onehot, the gradient by the logits.
-        inputs: (samples, features) what the last layer reads.
+        inputs: (samples, features) of the last layer.
 
     Returns:
         (samples, features, classes) the outer products, so that a kernel of one row sees all classes of one feature.
@@ -81,7 +79,7 @@ def weight_gradients(errors: Tensor, inputs: Tensor) -> Tensor:
 
 
 class SnapshotEncoder(nn.Module):
-    """Branches that read one snapshot: gradient, outputs of the last two layers, and loss with label.
+    """Branches for one snapshot: gradient, outputs of the last two layers, and loss with label.
 
     Args:
         rows: training set, as `observe` makes it.
@@ -107,12 +105,11 @@ class SnapshotEncoder(nn.Module):
         self.width = CODE * (4 if settings.label_branch else 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(samples, width) codes of the branches side by side."""
         inputs, logits, losses, errors, labels = rows.split(self.sizes, dim=1)
         gradients = weight_gradients(errors / self.unit, inputs)
-        found = self.kernels(self.dropout(gradients)).relu()
+        filtered = self.kernels(self.dropout(gradients)).relu()
         scaled = [scale(column) for scale, column in zip(self.scales, (inputs, logits, losses), strict=True)]
-        codes = [self.gradient(self.dropout(found.flatten(1))), self.hidden(scaled[0]), self.outputs(scaled[1])]
+        codes = [self.gradient(self.dropout(filtered.flatten(1))), self.hidden(scaled[0]), self.outputs(scaled[1])]
         if self.labels is not None:
             codes.append(self.labels(torch.cat([scaled[2], labels], dim=1)))
         return torch.cat(codes, dim=1).relu()
@@ -134,6 +131,5 @@ class NasrNet(nn.Module):
         self.head = dense(sum(encoder.width for encoder in encoders), *HEAD, 1)
 
     def forward(self, *snapshots: Tensor) -> Tensor:
-        """(samples, 1) logit of the member class."""
         codes = [encoder(rows) for encoder, rows in zip(self.encoders, snapshots, strict=True)]
         return self.head(torch.cat(codes, dim=1))

@@ -1,4 +1,4 @@
-"""Zarifzadeh et al. 2024, RMIA: a member's probability rises more than that of samples nobody was trained on."""
+"""Zarifzadeh et al. 2024, RMIA: likelihood ratios of a sample against those of a population of non-members."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.membership.lira import ask_shadows, refuse_few
+from app.attacks.membership.lira import refuse_few, shadow_values
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
@@ -23,36 +23,41 @@ OFFSETS = tuple(step / 10 for step in range(11))
 """Values of `a` that are tried."""
 
 USUAL_OFFSET = 0.3
-"""Value of `a` where it cannot be tuned, about the one of the paper's experiments on CIFAR-10."""
+"""Value of `a` where it cannot be tuned, close to that of the paper's experiments on CIFAR-10."""
 
 FINE = 1000
-"""Samples of the population from which the score is fine enough for low false alarm rates."""
+"""Population size from which the score is fine enough for low false positive rates."""
 
 
 class RMIA(MembershipAttack):
-    """Share of the population Z that a sample x dominates: p(x|target)/p(x) > gamma * p(z|target)/p(z)."""
+    """Share of the population Z, 0 to 1, that a sample x dominates: p(x|target)/p(x) > gamma * p(z|target)/p(z).
+
+    Args:
+        gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+    """
 
     shadows: ClassVar[ShadowKind]
 
     def __init__(self, gamma: float = 1.0) -> None:
-        """Attack with a population.
-
-        Args:
-            gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
-        """
         if not 1 <= gamma < math.inf:
             raise UserError.of(f"gamma is {gamma:g}", "a sample would dominate copies of itself", "set it to 1 or more")
         self._gamma = gamma
 
     def _material(self, samples: Ids, context: AttackContext) -> tuple[list[Shadow], Ids]:
-        """What the attack works with: shadows, and the part of the population that nobody was trained on."""
+        """Shadows, and the part of the population that no model was trained on."""
         refuse_empty(context.knowledge.population)
         shadows = context.shadows(self.shadows)
         return shadows, unseen_population(context, samples, shadows)
 
 
 class RMIAOffline(RMIA):
-    """p(x) from models without the sample, raised by a line to what models with it would add."""
+    """p(x) from models without the sample, with a linear correction for models trained on it.
+
+    Args:
+        gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+        a: p(x) = ((1 + a) p_out(x) + 1 - a) / 2, from 0 to 1: 1 where models with the sample respond like models
+            without it. Without a number, the value with the largest AUC on a shadow.
+    """
 
     name = "rmia-offline"
     threat = Threat(
@@ -63,28 +68,24 @@ class RMIAOffline(RMIA):
     shadows = "out"
 
     def __init__(self, gamma: float = 1.0, a: float | None = None) -> None:
-        """Attack without models trained on audited samples.
-
-        Args:
-            gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
-            a: p(x) = ((1 + a) p_out(x) + 1 - a) / 2, from 0 to 1: 1 where models with the sample answer like models
-                without it. Without a number, the one that serves best where a shadow plays the target.
-        """
         super().__init__(gamma)
         if a is not None and not 0 <= a <= 1:
             raise UserError.of(f"a is {a:g}", "p(x) would not be a probability", "set it from 0 to 1, or leave it out")
         self._a = a
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Share of the population that each sample dominates, 0 to 1."""
         shadows, population = self._material(samples, context)
         a = tuned_offset(context, shadows, population, self._gamma) if self._a is None else self._a
-        own = offline_ratios(listen(context, target, samples, shadows), a)
-        return dominance(own, offline_ratios(listen(context, target, population, shadows), a), self._gamma)
+        own = offline_ratios(signals_of(context, target, samples, shadows), a)
+        return dominance(own, offline_ratios(signals_of(context, target, population, shadows), a), self._gamma)
 
 
 class RMIAOnline(RMIA):
-    """p(x) from models of which half were trained on the sample."""
+    """p(x) from models of which half were trained on the sample.
+
+    Args:
+        gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+    """
 
     name = "rmia-online"
     threat = Threat(
@@ -95,11 +96,10 @@ class RMIAOnline(RMIA):
     shadows = "in-out"
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Share of the population that each sample dominates, 0 to 1."""
         shadows, population = self._material(samples, context)
-        own = online_ratios(listen(context, target, samples, shadows))
+        own = online_ratios(signals_of(context, target, samples, shadows))
         # No model was trained on the population, so its p(z) is the mean over all of them.
-        return dominance(own, offline_ratios(listen(context, target, population, shadows), 1.0), self._gamma)
+        return dominance(own, offline_ratios(signals_of(context, target, population, shadows), 1.0), self._gamma)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +117,10 @@ class Signals:
     inside: NDArray[np.bool_]
 
     def select(self, rows: NDArray[np.bool_]) -> Signals:
-        """The chosen samples."""
         return Signals(self.target[rows], self.shadows[:, rows], self.inside[:, rows])
 
     def mean_gain(self, chosen: NDArray[np.bool_]) -> Array:
-        """(samples,) logarithm of the chosen models' mean probability, less that of the target's: exactly 0 if equal.
+        """(samples,) logarithm of the chosen models' mean probability, minus that of the target's; exactly 0 if equal.
 
         Args:
             chosen: (models, samples), at least one model per sample.
@@ -153,8 +152,8 @@ def offline_ratios(signals: Signals, a: float) -> Array:
 def online_ratios(signals: Signals) -> Array:
     """log p(x|target) - log p(x) with p(x) halfway between the mean of the models with x and of those without it.
 
-    With as many models of both kinds, p(x) is the mean of all. With one model fewer of one kind, as where a shadow
-    plays the target, their plain mean would tell which kind the missing model was, and so who is a member.
+    With as many models of both kinds, p(x) is the mean of all. With one model less of one kind, as where a shadow is
+    attacked, their plain mean would reveal the kind of the missing model, and so the members.
 
     Raises:
         UserError: where a sample is in every shadow, or in none.
@@ -177,20 +176,20 @@ def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
 
 
 def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: Ids, gamma: float) -> float:
-    """The `a` of the largest area under the curve where the first shadow plays the target.
+    """The `a` with the largest AUC of an attack on the first shadow; the middle one of equally good values.
 
-    Of equally good values the middle one; the usual one, with a remark, where the shadows do not suffice.
+    The usual value, with a note, where there are too few shadows.
     """
     if not shadows:
         return USUAL_OFFSET  # refused later, with the reason
-    actor, rest = shadows[0], shadows[1:]
-    heard = listen(context, actor.model, actor.samples, rest)
-    usable = ~np.all(heard.inside, axis=0, keepdims=True)[0]
-    truth = actor.trained_on(actor.samples)[usable]
+    attacked, rest = shadows[0], shadows[1:]
+    signals = signals_of(context, attacked.model, attacked.samples, rest)
+    usable = ~np.all(signals.inside, axis=0, keepdims=True)[0]
+    truth = attacked.trained_on(attacked.samples)[usable]
     if truth.all() or not truth.any():
         context.note(f"a = {USUAL_OFFSET}: there are too few shadows to tune it (--shadows.count)")
         return USUAL_OFFSET
-    known, others = heard.select(usable), listen(context, actor.model, population, rest)
+    known, others = signals.select(usable), signals_of(context, attacked.model, population, rest)
     areas = []
     for a in OFFSETS:
         shares = dominance(offline_ratios(known, a), offline_ratios(others, a), gamma)
@@ -199,10 +198,10 @@ def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: 
     return OFFSETS[best[len(best) // 2]]
 
 
-def listen(context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
-    """Ask a model and its shadows about samples."""
-    heard, inside = ask_shadows(_signal, samples, shadows, context.query)
-    return Signals(_signal(context.query.responses(model, samples)), heard, inside)
+def signals_of(context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
+    """Signals of a model and its shadows on samples."""
+    values, inside = shadow_values(_signal, samples, shadows, context.query)
+    return Signals(_signal(context.query.responses(model, samples)), values, inside)
 
 
 def _signal(responses: Responses) -> Array:
@@ -210,7 +209,7 @@ def _signal(responses: Responses) -> Array:
 
 
 def unseen_population(context: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
-    """The population without audited samples and without what shadows were trained on, which a remark counts.
+    """The population without audited samples and without members of shadows; a note counts those left out.
 
     Raises:
         UserError: where nothing is left.
@@ -229,7 +228,7 @@ def refuse_empty(population: Ids) -> None:
     """Raise where the attacker has no population."""
     if len(population) == 0:
         raise UserError.of(
-            "the attacker has no population of samples that nobody is trained on",
+            "the attacker has no population of samples that no model is trained on",
             "RMIA has nothing to compare the audited samples with",
             "keep some out of training with --data.holdout.population, such as 0.1",
         )

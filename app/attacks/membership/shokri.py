@@ -1,4 +1,4 @@
-"""Shokri et al. 2017: attack models learn from shadows what an answer to a member looks like."""
+"""Shokri et al. 2017: attack models trained on the responses of shadow models to members and non-members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from app.attacks.context import AttackContext, progress
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.membership.song_mittal import known_answers
+from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.responses import Ids, Responses
 from app.errors import UserError
@@ -22,20 +22,27 @@ from app.metrics.membership import Array
 from app.seeding import derive_key, numpy_generator
 
 HIDDEN, EPOCHS, PENALTY = 64, 60, 1e-3
-"""Units of an attack model's hidden layer, most passes over its rows, and its L2 penalty."""
+"""Hidden units of an attack model, most epochs, and L2 penalty."""
 
 LOWEST = -30.0
-"""Logarithms of probabilities are cut here: what lies below is as good as 0 and would only stretch the scale."""
+"""Lower limit of log-probabilities: values below are practically 0 and would only stretch the scale."""
 
 MOST_ROWS = 20_000
-"""Most rows the model of all classes is trained on."""
+"""Most rows that the model of all classes is trained on."""
 
-KEPT = 8
-"""Sets of attack models kept, so that targets with the same shadows share theirs."""
+CACHED = 8
+"""Sets of attack models in memory; targets with the same shadows share one."""
 
 
 class Shokri(MembershipAttack):
-    """One attack model per class on the probabilities of all classes, trained on the answers of shadows."""
+    """One attack model per class on the probabilities of all classes; scores are log-odds of membership, in nats.
+
+    Args:
+        sort: sort the probabilities of each response, as some later work does.
+        shadows_used: learn from so many shadows, 1 or more; without a number, from all.
+        fewest: members and non-members of a class, counted over the shadows, below which the class takes the model of
+            all classes together; 2 or more.
+    """
 
     name = "shokri"
     threat = Threat(
@@ -46,14 +53,6 @@ class Shokri(MembershipAttack):
     shadows = "out"
 
     def __init__(self, sort: bool = False, shadows_used: int | None = None, fewest: int = 20) -> None:
-        """Attack with learned models.
-
-        Args:
-            sort: sort the probabilities of each answer, as some later work does; hides which class has which.
-            shadows_used: learn from so many shadows, 1 or more; without a number, from all.
-            fewest: members and non-members of a class, counted over the shadows, below which the class takes the model
-                of all classes together; 2 or more.
-        """
         if shadows_used is not None and shadows_used < 1:
             raise UserError.of(f"shadows_used is {shadows_used}", "nothing could be learned", "set it to 1 or more")
         if fewest < 2:
@@ -62,26 +61,23 @@ class Shokri(MembershipAttack):
         self._trained: dict[tuple[Shadow, ...], tuple[_Model | None, ...]] = {}
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Log-odds of membership by the attack model of the sample's class, in nats."""
         models = self._models(context)
-        answers = context.query.responses(target, samples)
-        features, common = attack_features(answers, self._sort), models[-1]
-        scores = np.zeros(len(samples))
-        for label in np.unique(answers.labels):
-            rows, model = answers.labels == label, models[label]
+        responses = context.query.responses(target, samples)
+        features, common = attack_features(responses, self._sort), models[-1]
+        labels, scores = responses.labels, np.zeros(len(samples))
+        for label in np.unique(labels):
+            rows, model = labels == label, models[label]
             if model is not None:
                 scores[rows] = model.log_odds(features[rows])
             elif common is not None:
-                scores[rows] = common.log_odds(
-                    _with_label(features[rows], answers.labels[rows], context.knowledge.classes)
-                )
+                scores[rows] = common.log_odds(_with_label(features[rows], labels[rows], context.knowledge.classes))
         return scores
 
     def _models(self, context: AttackContext) -> tuple[_Model | None, ...]:
-        """A model for every class that has one, and last the one of all classes, where any class needs it."""
+        """A model for every class with enough samples, and last the one of all classes, where any class needs it."""
         shadows = tuple(self._chosen(context))
         if shadows not in self._trained:
-            if len(self._trained) >= KEPT:
+            if len(self._trained) >= CACHED:
                 self._trained.clear()
             self._trained[shadows] = self._train(context, shadows)
         models = self._trained[shadows]
@@ -96,13 +92,13 @@ class Shokri(MembershipAttack):
         used = self._shadows_used
         if used is None:
             return context.shadows("out")
-        shadows = context.shadows("out", used + 1)[:used]  # one of them may play the target
+        shadows = context.shadows("out", used + 1)[:used]  # one of them may be attacked itself
         if len(shadows) < used:
             context.note(f"shokri learns from {len(shadows)} shadows: there are no {used}")
         return shadows
 
     def _train(self, context: AttackContext, shadows: Sequence[Shadow]) -> tuple[_Model | None, ...]:
-        known, truth = known_answers(context, shadows)
+        known, truth = shadow_responses(context, shadows)
         features, classes = attack_features(known, self._sort), context.knowledge.classes
         models: list[_Model | None] = []
         for label in progress(range(classes), "attack models"):
@@ -111,9 +107,9 @@ class Shokri(MembershipAttack):
             key = derive_key(context.knowledge.seed, "shokri", label)
             models.append(None if few else _train(features[rows], truth[rows], key))
         if None in models:
-            some = _some_rows(truth.size, context.knowledge.seed)
-            wide = _with_label(features[some], known.labels[some], classes)
-            return (*models, _train(wide, truth[some], derive_key(context.knowledge.seed, "shokri", classes)))
+            rows = _some_rows(truth.size, context.knowledge.seed)
+            wide = _with_label(features[rows], known.labels[rows], classes)
+            return (*models, _train(wide, truth[rows], derive_key(context.knowledge.seed, "shokri", classes)))
         return (*models, None)
 
 
@@ -131,7 +127,7 @@ class _Model:
     net: MLPClassifier
 
     def log_odds(self, features: Array) -> Array:
-        """(rows,) log-odds of membership; finite, where the net's own probabilities would round to 0 or 1."""
+        """(rows,) log-odds of membership; finite, while the net's probabilities round to 0 or 1."""
         (first, second), (shift, offset) = self.net.coefs_, self.net.intercepts_
         hidden = np.maximum(self.scale.transform(features) @ first + shift, 0)
         return np.asarray((hidden @ second + offset)[:, 0])
@@ -141,7 +137,7 @@ def _train(features: Array, truth: NDArray[np.bool_], key: int) -> _Model:
     scale = StandardScaler().fit(features)
     net = MLPClassifier((HIDDEN,), alpha=PENALTY, max_iter=EPOCHS, learning_rate_init=3e-3, random_state=key % 2**32)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of passes is meant to end the training
+        warnings.simplefilter("ignore", ConvergenceWarning)  # training ends by the number of epochs
         net.fit(scale.transform(features), truth)
     return _Model(scale, net)
 

@@ -1,4 +1,4 @@
-"""Song and Mittal 2021: what a model's answer gives away by one number and one threshold per class."""
+"""Song and Mittal 2021: one value per response, compared with a threshold per class."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ from app.metrics.thresholds import best_threshold
 
 
 class SongMittal(MembershipAttack):
-    """One number per answer, compared with a threshold of the sample's class; a subclass says which number.
+    """Value of a response minus the threshold of the sample's class: 0 or more is classified as a member.
 
-    The thresholds are those of the highest balanced accuracy on the samples of all shadows.
+    A subclass defines the value. The thresholds have the highest balanced accuracy on the samples of all shadows.
+
+    Args:
+        fewest: members and non-members of a class, counted over all shadows, below which the class takes the threshold
+            of all classes together; 1 or more.
     """
 
     threat = Threat(
@@ -33,26 +37,19 @@ class SongMittal(MembershipAttack):
     shadows: ClassVar[ShadowKind | None] = "out"
 
     def __init__(self, fewest: int = 10) -> None:
-        """Attack with thresholds by class.
-
-        Args:
-            fewest: members and non-members of a class, counted over all shadows, below which the class takes the
-                threshold of all classes together; 1 or more.
-        """
         if fewest < 1:
             raise UserError.of(f"fewest is {fewest}", "a threshold needs samples on both sides", "set it to 1 or more")
         self._fewest = fewest
 
     @abstractmethod
     def values(self, responses: Responses) -> Array:
-        """(samples,) finite, the higher the more member-like."""
+        """(samples,) finite, higher for likelier members."""
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """How far the number lies above the threshold of the sample's class: 0 or more is called a member."""
-        answers = context.query.responses(target, samples)
+        responses = context.query.responses(target, samples)
         if self.shadows is None:
-            return self.values(answers)
-        known, truth = known_answers(context, context.shadows(self.shadows))
+            return self.values(responses)
+        known, truth = shadow_responses(context, context.shadows(self.shadows))
         thresholds, common = class_thresholds(
             self.values(known), truth, known.labels, context.knowledge.classes, self._fewest
         )
@@ -61,11 +58,11 @@ class SongMittal(MembershipAttack):
                 f"{self.name}: {len(common)} of {context.knowledge.classes} classes share one threshold, for want of "
                 f"{self._fewest} known members and non-members, or because none tells them apart"
             )
-        return self.values(answers) - thresholds[answers.labels]
+        return self.values(responses) - thresholds[responses.labels]
 
 
 class Correctness(SongMittal):
-    """Members are classified correctly."""
+    """1 where the most probable class is the true one, else 0."""
 
     name = "correctness"
     threat = Threat(sees="predicted class", data="none", trains="nothing")
@@ -75,46 +72,42 @@ class Correctness(SongMittal):
         super().__init__()
 
     def values(self, responses: Responses) -> Array:
-        """1 where the most probable class is the true one, else 0."""
         return (responses.logits.argmax(axis=1) == responses.labels).astype(np.float64)
 
 
 class Confidence(SongMittal):
-    """Members have a higher probability of the true class."""
+    """Logarithm of the true class's probability, at most 0."""
 
     name = "confidence"
 
     def values(self, responses: Responses) -> Array:
-        """Logarithm of the true class's probability, at most 0."""
         return responses.true_log_probabilities
 
 
 class Entropy(SongMittal):
-    """Members are answered with less doubt, whichever class the model is sure of."""
+    """Minus the entropy of the response in nats, from -log(classes) to 0."""
 
     name = "entropy"
     uses_labels = False
 
     def values(self, responses: Responses) -> Array:
-        """Minus the entropy in nats: from -log(classes) to 0."""
         return (responses.probabilities * responses.log_probabilities).sum(axis=1)
 
 
 class ModifiedEntropy(SongMittal):
-    """Members are answered with less doubt about the true class."""
+    """Minus the modified entropy in nats, at most 0."""
 
     name = "modified-entropy"
 
     def values(self, responses: Responses) -> Array:
-        """Minus the modified entropy in nats, at most 0."""
         return -modified_entropy(responses)
 
 
 def modified_entropy(responses: Responses) -> Array:
     """-(1 - p_y) log p_y - sum over the other classes of p_i log(1 - p_i), in nats, for each sample.
 
-    It is 0 for a probability of 1 of the true class and rises without bound for the wrong ones; finite for two or more
-    classes with finite logits.
+    It is 0 where the true class has probability 1 and unbounded where a wrong class has; finite for two or more classes
+    with finite logits.
     """
     rows = np.arange(len(responses.labels))
     own, other = _log_odds_parts(responses.log_probabilities)
@@ -128,7 +121,7 @@ def _log_odds_parts(logarithms: Array) -> tuple[Array, Array]:
     own, rows, top = logarithms.copy(), np.arange(len(logarithms)), logarithms.argmax(axis=1)
     rest = logarithms.copy()
     rest[rows, top] = -np.inf
-    # Only the largest p can exceed 1/2, where 1 - p and log p would lose their digits: the other classes have them.
+    # Only the largest p can exceed 1/2, where 1 - p and log p lose precision: both are computed from the other classes.
     missing = np.minimum(logsumexp(rest, axis=1), 0.0)
     own[rows, top] = np.where(missing < -math.log(2), np.log1p(-np.exp(missing)), own[rows, top])
     other = np.log1p(-np.exp(rest))
@@ -142,15 +135,15 @@ def class_thresholds(
     """Threshold of the highest balanced accuracy for every class, in units of the values.
 
     Args:
-        values: known samples, the higher the more member-like.
+        values: of known samples, higher for likelier members.
         truth: whether each is a member.
         labels: class of each.
         classes: number of classes.
-        fewest: members and non-members a class needs for a threshold of its own.
+        fewest: members and non-members that a class needs for a threshold of its own.
 
     Returns:
-        One finite threshold per class, and the classes that take the one of all classes together; that one is 0 where
-        no threshold is better than a coin.
+        One finite threshold per class, and the classes that take the common one, which is 0 where no threshold is
+        better than chance.
     """
     common = _threshold(values, truth)
     thresholds = np.full(classes, common if math.isfinite(common) else 0.0)
@@ -171,8 +164,8 @@ def _threshold(values: Array, truth: NDArray[np.bool_]) -> float:
     return best_threshold(roc_curve(MembershipScores.of(values, truth)))
 
 
-def known_answers(context: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
-    """Answers of every shadow to its members and non-members, one below the other, and which rows are members.
+def shadow_responses(context: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
+    """Responses of every shadow to its members and non-members, one below the other, and which rows are members.
 
     Raises:
         UserError: where there is no shadow.
@@ -181,8 +174,6 @@ def known_answers(context: AttackContext, shadows: Sequence[Shadow]) -> tuple[Re
         raise UserError.of(
             "there is no shadow model left", "the attack cannot learn what members look like", "raise --shadows.count"
         )
-    heard = [context.query.responses(shadow.model, shadow.samples) for shadow in shadows]
-    together = Responses(
-        np.concatenate([answers.logits for answers in heard]), np.concatenate([answers.labels for answers in heard])
-    )
-    return together, np.concatenate([shadow.trained_on(shadow.samples) for shadow in shadows])
+    responses = [context.query.responses(shadow.model, shadow.samples) for shadow in shadows]
+    truth = np.concatenate([shadow.trained_on(shadow.samples) for shadow in shadows])
+    return Responses.joined(responses), truth

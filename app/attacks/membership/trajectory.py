@@ -1,4 +1,4 @@
-"""Liu et al. 2022: the losses of a sample over a training, real or imitated by distillation, tell members apart."""
+"""Liu et al. 2022: membership from the losses of a sample over a training, observed or imitated by distillation."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""
 
 DECAY = 1e-3
-"""Factor of the attack network's L2 term: one shadow has few samples for so many weights."""
+"""L2 penalty of the attack network, which has many weights for the samples of one shadow."""
 
 PATIENCE = 10
-"""Epochs of the attack network without progress on held-out samples after which its training ends."""
+"""Epochs without progress on held-out samples after which training of the attack network ends."""
 
 Scale = Literal["log", "loss"]
-"""ln(e^loss - 1), which keeps small losses apart, or the loss itself as in the paper."""
+"""ln(e^loss - 1), which separates small losses, or the loss itself as in the paper."""
 
 
 class Trajectory(MembershipAttack):
-    """Loss-trajectory attack: a network trained on shadows reads a sample's losses at several stages of a training.
+    """Loss-trajectory attack: an attack network on the losses of a sample at several stages of a training.
 
-    A subclass says in `trajectory` where the stages come from, and how many shadows it trains on.
+    Scores are logits of the member class. A subclass defines the stages in `trajectory`, and the shadows it trains on.
 
     Args:
-        attack_epochs: passes of the attack network over the shadows' samples; the paper has 100.
+        attack_epochs: epochs of the attack network; the paper has 100.
         attack_batch_size: samples per step of the attack network.
         attack_lr: learning rate of the attack network (Adam).
-        scale: form in which losses enter.
+        scale: of the losses.
         most: samples of one shadow that the attack network learns from, at least 2, half of them members.
     """
 
@@ -84,19 +84,18 @@ class Trajectory(MembershipAttack):
 
     @abstractmethod
     def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """(samples, stages) float64 losses of a model's training, in the scale of `losses`, the model's own last."""
+        """(samples, stages) float64 losses over a model's training, scaled as in `losses`; the model's own are last."""
 
     def training_shadows(self, context: AttackContext) -> list[Shadow]:
-        """Shadows that the attack network is trained on: all there are."""
+        """Shadows that the attack network is trained on."""
         return known_shadows(context)
 
     def losses(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """(samples, snapshots) float64, finite for finite logits: a loss per snapshot of the model."""
-        answers = [context.query.responses(model, samples, stage) for stage in range(len(model.snapshots))]
-        return np.stack([log_losses(seen) if self._scale == "log" else seen.losses for seen in answers], axis=1)
+        """(samples, snapshots) float64 losses, finite for finite logits."""
+        responses = [context.query.responses(model, samples, stage) for stage in range(len(model.snapshots))]
+        return np.stack([log_losses(one) if self._scale == "log" else one.losses for one in responses], axis=1)
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Logit of the member class, any sign, from a network that targets with the same shadows share."""
         shadows = self.training_shadows(context)
         features = self.trajectory(target, samples, context)
         net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, context))
@@ -105,8 +104,8 @@ class Trajectory(MembershipAttack):
     def _train(self, shadows: list[Shadow], context: AttackContext) -> nn.Module:
         seed = derive_key(context.knowledge.seed, self.name)
         drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
-        seen = [self.trajectory(one.model, known.samples, context) for one, known in zip(shadows, drawn, strict=True)]
-        features = _tensor(np.concatenate(seen), context.knowledge)
+        rows = [self.trajectory(one.model, known.samples, context) for one, known in zip(shadows, drawn, strict=True)]
+        features = _tensor(np.concatenate(rows), context.knowledge)
         truth = _tensor(np.concatenate([known.truth for known in drawn]), context.knowledge)
         widths = (features.shape[1], *HIDDEN, 1)
         net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, context.knowledge.device)
@@ -126,7 +125,7 @@ class Trajectory(MembershipAttack):
 
 
 class UploadTrajectory(Trajectory):
-    """The rounds that a server has really seen are the trajectory; nothing is distilled."""
+    """Losses in the rounds that the adversary has observed; nothing is distilled."""
 
     name = "trajectory-uploads"
     threat = Threat(
@@ -138,7 +137,6 @@ class UploadTrajectory(Trajectory):
     all_rounds = True
 
     def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """(samples, rounds) losses at every round that was seen, at least 2."""
         if len(model.snapshots) < self.needs_rounds:
             raise UserError.of(
                 f"{self.name} sees {len(model.snapshots)} round of the model",
@@ -149,23 +147,23 @@ class UploadTrajectory(Trajectory):
 
 
 class DistilledTrajectory(Trajectory):
-    """The training is imitated: a fresh network learns the model's answers, and its epochs are the trajectory.
+    """Losses of a student that is distilled from the model, after each of its epochs, and of the model itself.
 
-    The defaults of the distillation are those of Liu et al.'s code, but for its 100 epochs and its cosine schedule; the
-    25 epochs are those of the integration taxonomy's code. Students have the width of their teacher.
+    The defaults of the distillation are those of Liu et al.'s code, except for its 100 epochs and its cosine schedule;
+    the 25 epochs are those of the integration taxonomy's code. Students have the width of their teacher.
 
     Args:
-        epochs: epochs of the distillation; a sample has a loss for each, and the one of the model itself.
+        epochs: of the distillation.
         batch_size: samples per step of the distillation.
         lr: learning rate of the distillation (SGD).
         momentum: of the distillation, 0 or more, below 1.
         weight_decay: of the distillation, 0 or more.
         teacher_mode: mode of the distilled network.
         distilled_shadows: shadows that are distilled, and that the attack network is trained on.
-        attack_epochs: passes of the attack network over the shadows' samples.
+        attack_epochs: epochs of the attack network.
         attack_batch_size: samples per step of the attack network.
         attack_lr: learning rate of the attack network (Adam).
-        scale: form in which losses enter.
+        scale: of the losses.
         most: samples of one shadow that the attack network learns from, at least 2, half of them members.
     """
 
@@ -208,21 +206,19 @@ class DistilledTrajectory(Trajectory):
         )
 
     def training_shadows(self, context: AttackContext) -> list[Shadow]:
-        """The first shadows: each one costs a distillation."""
-        wanted = self._distilled_shadows
-        # One more than wanted, since one may play the target; all of them where several do.
-        return context.shadows("out", wanted + 1)[:wanted] or super().training_shadows(context)[:wanted]
+        count = self._distilled_shadows
+        # One more than needed, since one may be attacked itself; all of them where several are.
+        return context.shadows("out", count + 1)[:count] or super().training_shadows(context)[:count]
 
     def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """(samples, epochs + 1) losses of the student after every epoch, and of the model itself."""
         student = self._students.get(model.key, lambda: self._student(model, context.knowledge))
         return np.hstack([self.losses(student, samples, context), self.losses(model.only_last(), samples, context)])
 
     def _student(self, teacher: AttackedModel, knowledge: PublicKnowledge) -> AttackedModel:
         """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch."""
         stages = distil(knowledge, teacher.last, knowledge, knowledge.population, self._settings, teacher.last.rate)
-        told = f"{teacher.key}:{teacher.last.round}:{knowledge.seed}:{self._settings}"
-        key = blake2b(told.encode(), digest_size=16).hexdigest()
+        settings = f"{teacher.key}:{teacher.last.round}:{knowledge.seed}:{self._settings}"
+        key = blake2b(settings.encode(), digest_size=16).hexdigest()
         return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
 
 

@@ -10,11 +10,10 @@ from app.metrics.membership import Array
 
 
 class Yeom(MembershipAttack):
-    """Loss threshold: the lower the loss on a sample, the more it looks like a member (section 3 of the paper)."""
+    """Loss threshold (section 3 of the paper): the score is minus the loss, at most 0."""
 
     name = "yeom"
     threat = Threat(sees="loss on the sample", data="none", trains="nothing")
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        """Minus the loss, at most 0."""
         return -context.query.responses(target, samples).losses

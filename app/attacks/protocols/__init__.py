@@ -1,1 +1,1 @@
-"""Protocols of evaluation: the sound one, and those of the papers, repeated as they were."""
+"""Evaluation protocols: the audit, and those of the papers as they were."""

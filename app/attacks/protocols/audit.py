@@ -1,4 +1,4 @@
-"""The sound protocol: audited samples dealt by a coin, disjoint sets, controls, intervals on every number."""
+"""The audit: random members and non-members, disjoint sets, controls, and an interval for every number."""
 
 from __future__ import annotations
 
@@ -27,20 +27,18 @@ from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import roc_curve, tpr_at_fpr
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
-"""What happens to the numbers of an attack that fails a control."""
+"""Treatment of the numbers of an attack that fails a control."""
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What is attacked, and how.
+    """Settings of an audit.
 
     Attributes:
         targets: the model of the whole federation, each client's last upload, or both.
         rounds: further rounds to attack, counted from 1; attacks over several rounds use those and the last one.
-        shadows: how shadow models are made.
-        calibrate: whether attackers choose a threshold on a shadow, which gives accuracies beside the curves.
-        controls: what happens to the numbers of an attack that fails a control.
-        adaptive: whether attackers who know the defenses are tried beside those who do not.
+        calibrate: whether attackers choose a threshold on a shadow, which gives accuracies beside the ROC curves.
+        adaptive: whether to add attackers who know the defenses.
     """
 
     targets: tuple[TargetKind, ...] = ("global", "uploads")
@@ -56,10 +54,9 @@ class PlannedAttack:
     """One attack on one target by one attacker.
 
     Attributes:
-        attack: the attack.
-        choice: the target, and what the attacker does to it before.
-        mode: how its shadows are made.
-        retrained: whether they tell it from an attacker who does not know the defense.
+        selection: the target, and the attacker's adaptations.
+        mode: of its shadows.
+        retrained: whether its shadows are an adaptation to the defense.
     """
 
     attack: MembershipAttack
@@ -69,42 +66,35 @@ class PlannedAttack:
 
     @property
     def adaptation(self) -> str:
-        """Everything that the attacker does because it knows the defense; empty for nothing."""
+        """Names of all adaptations to the defense; empty for none."""
         return "+".join(filter(None, [adapted_name(self.selection.adaptations), RETRAINED if self.retrained else ""]))
 
 
 class Audit(Protocol):
-    """Runs attacks on targets under the rules of an audit."""
+    """Runs attacks on all targets, by attackers who do not know the defenses and by attackers who do."""
 
     name = "audit"
 
     def __init__(self, attacks: Sequence[MembershipAttack], settings: AuditSettings) -> None:
-        """Run nothing yet.
-
-        Args:
-            attacks: what to run, in that order.
-            settings: on what, and how.
-        """
         self._attacks, self._settings = tuple(attacks), settings
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
-        """Every attack on every target, by attackers who do not know the defenses and by those who do."""
         audit.check_disjoint()
         sources, blind = self._sources(audit), self._blind(audit)
         for kind in self._settings.targets:
-            remark = self._unmatched(audit, kind)
+            notes = self._unmatched(audit, kind)
             for round_ in rounds_to_attack(audit, self._settings.rounds):
                 losses: dict[tuple[Adaptation, ...], Finding] = {}
-                for attempt in self._attempts(audit, kind, round_):
-                    finding = self._gated(audit, attempt.attack, self._attempted(audit, sources, attempt), blind)
-                    adaptations = attempt.selection.adaptations
-                    if attempt.attack.name == "yeom":
+                for planned in self._planned(audit, kind, round_):
+                    finding = self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
+                    adaptations = planned.selection.adaptations
+                    if planned.attack.name == "yeom":
                         losses[adaptations] = finding
                     finding = _compared(finding, losses.get(adaptations))
-                    yield finding if attempt.adaptation else finding.with_notes(*remark)
+                    yield finding if planned.adaptation else finding.with_notes(*notes)
 
-    def _attempts(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
-        """Attack by attack; first the attacker who does not know the defenses."""
+    def _planned(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
+        """By attack; first the attacker who does not know the defenses."""
         mode, knowledge = self._settings.shadows.mode, audit.knowledge
         adapted = called_for(knowledge.traits, kind) if self._settings.adaptive else []
         marked = mode == "both" or any(map(marks_models, knowledge.defenses))
@@ -116,34 +106,32 @@ class Audit(Protocol):
                         attack, TargetSelection(kind, round_, attack.all_rounds, adaptations), made, retrained
                     )
 
-    def _attempted(
-        self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], attempt: PlannedAttack
-    ) -> Finding:
-        settings, attack, selection = self._settings, attempt.attack, attempt.selection
+    def _run(self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], planned: PlannedAttack) -> Finding:
+        settings, attack, selection = self._settings, planned.attack, planned.selection
         conditions = AttackConditions(
             attack=attack.name,
             target=selection.name(audit),
             protocol=self.name,
             adversary=selection.adversary(audit),
             threat=attack.threat,
-            shadows=f"{settings.shadows.count} {attempt.mode}" if attack.shadows else "none",
-            adaptation=attempt.adaptation,
+            shadows=f"{settings.shadows.count} {planned.mode}" if attack.shadows else "none",
+            adaptation=planned.adaptation,
         )
-        examination = AttackEvaluation(audit, sources[attempt.mode], attack, settings.calibrate)
+        evaluation = AttackEvaluation(audit, sources[planned.mode], attack, settings.calibrate)
 
-        def found() -> Finding:
+        def finding() -> Finding:
             models = seen_models(audit, selection, settings.rounds)
-            told = [*adaptation_notes(models), *([RETRAINED_WHAT] if attempt.retrained else [])]
-            return examination.finding(models, conditions).with_notes(*told)
+            notes = [*adaptation_notes(models), *([RETRAINED_WHAT] if planned.retrained else [])]
+            return evaluation.finding(models, conditions).with_notes(*notes)
 
-        return guarded(conditions, found)
+        return guarded(conditions, finding)
 
     def _unmatched(self, audit: AuditContext, kind: TargetKind) -> list[str]:
-        """A remark where no attacker adapts to some defense."""
-        attempts = list(self._attempts(audit, kind, audit.knowledge.rounds))
-        used = {adaptation for attempt in attempts for adaptation in attempt.selection.adaptations}
+        """A note where no attacker adapts to some defense."""
+        planned = list(self._planned(audit, kind, audit.knowledge.rounds))
+        used = {adaptation for one in planned for adaptation in one.selection.adaptations}
         left = unmatched(audit.knowledge.defenses, used, kind)
-        if not left or any(attempt.retrained for attempt in attempts):
+        if not left or any(one.retrained for one in planned):
             return []
         remedy = (
             "`rampart attack` with --shadows.mode both trains shadows of lira-online and the like through the defense"
@@ -173,12 +161,12 @@ class Audit(Protocol):
         members, outside = (np.concatenate(list(part)) for part in (audit.truth.members, audit.truth.nonmembers))
         return blind_failures(audit.knowledge.store, members, outside, audit.knowledge.seed)
 
-    def _gated(self, audit: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
+    def _controlled(self, audit: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
         """The finding, without its numbers where a control has failed."""
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):
             return finding
-        tried = attack_controls().failures(attack, audit.cache)
-        failures = [*tried, *metric_failures(finding.scores, audit.knowledge.seed), *blind]
+        tested = attack_controls().failures(attack, audit.cache)
+        failures = [*tested, *metric_failures(finding.scores, audit.knowledge.seed), *blind]
         if not failures:
             return finding
         reason = f"a control failed: {'; '.join(failures)}"
@@ -188,14 +176,14 @@ class Audit(Protocol):
 
 
 def _modes(mode: ShadowMode, attack: MembershipAttack) -> tuple[ShadowMode, ...]:
-    """How the shadows of an attack are made; without shadows of its own, once is enough."""
+    """Modes of an attack's shadows; a single one without shadows."""
     if mode != "both":
         return (mode,)
     return ("central", "federated") if attack.shadows is not None else ("central",)
 
 
 def _compared(finding: Finding, loss: Finding | None) -> Finding:
-    """A remark where an attack that is calibrated by shadows does worse than the plain loss, also at a low FPR."""
+    """A note where an attack that is calibrated by shadows is worse than the plain loss, also at a low FPR."""
     if loss is None or not finding.conditions.attack.startswith(("lira", "rmia")):
         return finding
     plain, calibrated = loss.scores, finding.scores
@@ -217,6 +205,6 @@ def _compared(finding: Finding, loss: Finding | None) -> Finding:
 
 
 def _tpr(scores: MembershipScores) -> float:
-    """Share of the members found at 1 % FPR, 0 to 1; 0 where non-members are too few to tell."""
-    found = tpr_at_fpr(roc_curve(scores), 0.01)
-    return 0.0 if isinstance(found, NotAvailable) else found.tpr
+    """TPR at 1 % FPR, 0 to 1; 0 with too few non-members."""
+    point = tpr_at_fpr(roc_curve(scores), 0.01)
+    return 0.0 if isinstance(point, NotAvailable) else point.tpr

@@ -1,4 +1,4 @@
-"""What every protocol of evaluation offers, and what they share."""
+"""Base class and common functions of evaluation protocols."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.metrics.roc import Decision
 
 
 class Protocol(ABC):
-    """A way to evaluate attacks: which samples, which knowledge, which numbers."""
+    """A way to evaluate attacks: samples, the attacker's knowledge, and reported numbers."""
 
     name: ClassVar[str]
 
@@ -28,11 +28,11 @@ class Protocol(ABC):
 
     @abstractmethod
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
-        """Run the attacks one after the other; a result is given as soon as it is there."""
+        """Run the attacks one after the other, and yield each result at once."""
 
 
 def guarded(conditions: AttackConditions, attempt: Callable[[], Finding]) -> Finding:
-    """The finding, timed; where the attack is refused or breaks down, a finding that says why."""
+    """The finding with its duration; where the attack is refused or breaks down, a finding with the reason."""
     started = time.perf_counter()
     try:
         return replace(attempt(), seconds=time.perf_counter() - started)
@@ -48,17 +48,17 @@ def capacity_rows(
     rates = audit.rates
     if len(set(rates)) < 2:
         return ()
-    found = []
+    capacities = []
     for rate in sorted(set(rates), reverse=True):
         clients = [client for client, own in enumerate(rates) if own == rate]
         rows = scores.select_clients(clients)
         leakage = rows if isinstance(rows, NotAvailable) else measure_leakage(rows, bootstrap=bootstrap)
-        found.append(CapacityRow(rate, len(clients), leakage))
-    return tuple(found)
+        capacities.append(CapacityRow(rate, len(clients), leakage))
+    return tuple(capacities)
 
 
 def total_decision(decisions: Sequence[Decision]) -> Decision:
-    """The decisions on all targets together; the threshold is NaN where each target had its own."""
+    """Sum of the decisions on all targets; the threshold is NaN where each target had its own."""
     threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
     return Decision(
         threshold,
@@ -71,7 +71,7 @@ def total_decision(decisions: Sequence[Decision]) -> Decision:
 
 
 def few(texts: Sequence[str], most: int = 4) -> list[str]:
-    """The distinct texts, the first ones and how many more there are."""
+    """The first distinct texts, and how many more there are."""
     distinct = list(dict.fromkeys(texts))
     more = len(distinct) - most
     return distinct if more <= 0 else [*distinct[:most], f"and {more} more like these"]

@@ -1,4 +1,4 @@
-"""One attack on one kind of target: the scores of all audited samples, and what they amount to."""
+"""Evaluation of one attack on one kind of target: scores of all audited samples, and the measured leakage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from app.metrics.vulnerability import client_table
 
 @dataclass(frozen=True, eq=False)
 class AttackEvaluation:
-    """Attacks models with one attack. Only here do scores meet the truth.
+    """Attacks models with one attack, and compares the scores with the truth.
 
     Attributes:
-        audit: the run under attack.
         source: of shadows.
-        attack: the attack.
         calibrate: whether a threshold is chosen on a shadow.
     """
 
@@ -39,7 +37,7 @@ class AttackEvaluation:
     calibrate: bool
 
     def finding(self, models: Models, conditions: AttackConditions) -> Finding:
-        """The rows of all models together; models that cannot be attacked are left out with a remark."""
+        """The rows of all models together; models that cannot be attacked are left out with a note."""
         parts: list[MembershipScores] = []
         decisions: list[Decision] = []
         notes: list[str] = []
@@ -53,13 +51,12 @@ class AttackEvaluation:
             notes.extend(context.notes)
         if not parts:
             return unavailable(conditions, "; ".join(few(notes)))
-        told = (*self.audit.notes, *few(notes))
-        return self._measured(conditions, MembershipScores.joined(parts), decisions, told)
+        return self._measured(conditions, MembershipScores.joined(parts), decisions, (*self.audit.notes, *few(notes)))
 
     def _measured(
         self, conditions: AttackConditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
     ) -> Finding:
-        # the rows of the whole federation share one model, so they are drawn one by one
+        # the rows of the whole federation share one model, so they are resampled one by one
         bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
         leakage = measure_leakage(scores, bootstrap=bootstrap)
         if decisions:
@@ -83,12 +80,12 @@ class AttackEvaluation:
         return MembershipScores.of(scores, truth, samples, np.full(len(samples), model.client))
 
     def _decisions(self, rows: MembershipScores, context: AttackContext) -> list[Decision]:
-        """Decision at the threshold that would have been best against a shadow; none where there is no shadow."""
+        """Decision at the best threshold of an attack on a shadow; none where there is no shadow."""
         if not self.calibrate:
             return []
         try:
             return [decide(rows, self._threshold(rows, context), "knowledge")]
-        except UserError as error:  # the scores stand all the same
+        except UserError as error:  # the scores are valid without a threshold
             context.note(f"no threshold: {error.problems[0].cause}")
             return []
 
@@ -97,7 +94,7 @@ class AttackEvaluation:
         shadow = context.shadows(kind, None if self.attack.shadows else 1)[0]
         # of in-out shadows, only audited samples are in some and out of others
         samples = np.intersect1d(shadow.samples, rows.samples) if kind == "in-out" else shadow.samples
-        scores = self.attack.scores(shadow.model, samples, context.playing(shadow))
+        scores = self.attack.scores(shadow.model, samples, context.attacking(shadow))
         return best_threshold(roc_curve(MembershipScores.of(scores, shadow.trained_on(samples), samples)))
 
     def _obstacle(self, client: int, model: AttackedModel) -> str | None:
@@ -112,9 +109,9 @@ class AttackEvaluation:
         inside = sum(len(truth.members[one]) for one in chosen)
         outside = sum(len(truth.nonmembers[one]) for one in chosen)
         if min(inside, outside) < 1 or inside + outside < 4:
-            who = "the federation" if client == NO_CLIENT else f"client {client}"
+            owner = "the federation" if client == NO_CLIENT else f"client {client}"
             return (
-                f"{who} has {inside} members and {outside} non-members, too few to compare "
+                f"{owner} has {inside} members and {outside} non-members, too few to compare "
                 "(--data.holdout.clients keeps non-members)"
             )
         return None

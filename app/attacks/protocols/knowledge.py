@@ -1,4 +1,4 @@
-"""What the papers' protocols share: labelled samples that the attacker knows, old permutations, grids, percentages."""
+"""Common parts of the papers' protocols: the attacker's labelled samples, thresholds, figures and findings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
@@ -14,15 +13,11 @@ from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
-from app.attacks.model_query import ModelQuery
-from app.attacks.models import Snapshot, TargetKind
+from app.attacks.models import TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
 from app.attacks.protocols.target_selection import TargetSelection
-from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids, Responses
+from app.attacks.responses import Ids
 from app.errors import UserError
-from app.federation.evaluation import statistics_context
-from app.federation.local_training import merge_short
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores
 from app.metrics.roc import Decision
@@ -31,7 +26,7 @@ from app.metrics.vulnerability import client_table
 OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
 
 GRID = np.linspace(0, 1, 101)
-"""Thresholds that an attacker tries on scores from 0 to 1."""
+"""Thresholds on scores from 0 to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +34,8 @@ class LabelledSets:
     """Samples of one target.
 
     Attributes:
-        known_members: members that the attacker knows as such.
-        known_nonmembers: non-members that it knows as such.
+        known_members: that the attacker knows.
+        known_nonmembers: that the attacker knows.
         members: evaluated members.
         nonmembers: evaluated non-members, as many.
     """
@@ -52,25 +47,21 @@ class LabelledSets:
 
     @property
     def overlap(self) -> int:
-        """Known samples that are evaluated, too."""
+        """Number of known samples that are evaluated, too."""
         inside = np.intersect1d(self.known_members, self.members).size
         return inside + np.intersect1d(self.known_nonmembers, self.nonmembers).size
 
 
-def chosen_attacks(given: Sequence[str] | None, possible: Sequence[str], protocol: str) -> tuple[str, ...]:
-    """The attacks of a paper that were asked for, in the paper's order; None for all.
-
-    Raises:
-        UserError: for an attack that the paper does not have.
-    """
-    strange = [] if given is None else [name for name in given if name not in possible]
-    if strange:
+def chosen_attacks(attacks: Sequence[str] | None, possible: Sequence[str], protocol: str) -> tuple[str, ...]:
+    """The chosen attacks in the paper's order, None for all; refuses attacks that the paper does not have."""
+    unknown = [] if attacks is None else [name for name in attacks if name not in possible]
+    if unknown:
         raise UserError.of(
-            f"protocol {protocol} has no attack {', '.join(map(repr, strange))}",
+            f"protocol {protocol} has no attack {', '.join(map(repr, unknown))}",
             "the paper says nothing about how to evaluate it",
             f"choose from {', '.join(possible)}, or use --attacks.membership.protocol audit",
         )
-    return tuple(name for name in possible if given is None or name in given)
+    return tuple(name for name in possible if attacks is None or name in attacks)
 
 
 def known_count(size: int, ratio: float = 0.01) -> int:
@@ -83,7 +74,7 @@ def known_count(size: int, ratio: float = 0.01) -> int:
 
 
 def legacy_order(pool: Ids, seed: int) -> Ids:
-    """The samples in the order of NumPy's old generator, which both codes draw from."""
+    """The samples permuted by NumPy's legacy generator, as in the papers' code."""
     return pool[np.random.RandomState(seed % 2**32).permutation(len(pool))]
 
 
@@ -116,30 +107,6 @@ def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude
     return LabelledSets(*fronts, inside[len(inside) - count :], outside[len(outside) - count :])
 
 
-@torch.no_grad()
-def ask_in_order(
-    knowledge: PublicKnowledge, query: ModelQuery, snapshot: Snapshot, samples: Ids, chunk: int
-) -> Responses:
-    """Answers to samples asked for in their given order, in chunks of so many, as the papers' code does.
-
-    A network that normalises by the statistics of the batch then tells members from non-members by the company they
-    come in; `ModelQuery.responses` mixes them.
-    """
-    net, ids = query.network(snapshot), torch.from_numpy(samples)
-    logits = []
-    own = knowledge.auxiliary if len(knowledge.auxiliary) > 1 else samples
-    with statistics_context(net, knowledge.store, torch.from_numpy(own), knowledge.batch_size), knowledge.precision():
-        for batch in merge_short(ids.split(chunk), least=2):
-            logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu().numpy())
-    labels = knowledge.store.labels[ids.to(knowledge.store.device)].cpu().numpy()
-    return Responses(np.concatenate(logits), labels)
-
-
-def joined(parts: Sequence[Responses]) -> Responses:
-    """Answers one below the other."""
-    return Responses(np.concatenate([part.logits for part in parts]), np.concatenate([part.labels for part in parts]))
-
-
 def on_last_round(
     audit: AuditContext,
     kind: TargetKind,
@@ -147,14 +114,14 @@ def on_last_round(
     attack: Callable[[AuditContext, TargetSelection, AttackConditions], Finding],
     adaptations: tuple[Adaptation, ...] = (),
 ) -> Finding:
-    """What an attack finds in the last models of one kind, or why it finds nothing.
+    """Finding of an attack on the last models of one kind.
 
     Args:
         audit: the run under attack.
         kind: of the target.
-        named: attack, protocol and threat, for the conditions.
+        named: names of attack and protocol, and the threat.
         attack: makes the finding.
-        adaptations: what the attacker does to the models before, knowing the defense.
+        adaptations: of an attacker who knows the defense.
     """
     selection = TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=adaptations)
     name, protocol, threat = named
@@ -164,14 +131,14 @@ def on_last_round(
 
 
 def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:
-    """Rows of one client: its members first, then the non-members that they are compared with."""
+    """Rows of one client: its members first, then the non-members."""
     samples = np.concatenate([sets.members, sets.nonmembers])
     truth = np.arange(len(samples)) < len(sets.members)
     return MembershipScores.of(scores, truth, samples, np.full(len(samples), client))
 
 
 def federation_rows(audit: AuditContext, scores: Array, sets: LabelledSets) -> MembershipScores:
-    """Rows of the whole federation: members with the client that owns them, then non-members that belong to nobody."""
+    """Rows of the whole federation: members with the client that owns them, then non-members of NO_CLIENT."""
     samples = np.concatenate([sets.members, sets.nonmembers])
     owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
     for client in audit.clients:
@@ -180,13 +147,13 @@ def federation_rows(audit: AuditContext, scores: Array, sets: LabelledSets) -> M
 
 
 def unit_scores(losses: Array) -> Array:
-    """1 - loss, the losses stretched to 0 .. 1 first; all 1 where they are equal."""
+    """1 - loss, with the losses scaled to 0 .. 1; all 1 where they are equal."""
     low, width = losses.min(), np.ptp(losses)
     return 1 - (losses - low) / (width if width > 0 else 1.0)
 
 
 def grid_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
-    """The lowest of the thresholds 0, 0.01 ... 1 with the highest accuracy on known samples (member: score >= it)."""
+    """The lowest threshold of 0, 0.01 ... 1 with the highest accuracy on known samples (member: score >= threshold)."""
     right = [int(((scores >= threshold) == truth).sum()) for threshold in GRID]
     return float(GRID[int(np.argmax(right))])
 
@@ -194,21 +161,21 @@ def grid_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
 def nearest_tpr(rows: MembershipScores, target: float) -> float:
     """TPR, 0 to 1, at the point of scikit-learn's curve whose FPR is nearest to the target, as the taxonomy's code.
 
-    Of equally near points the first counts, so it is 0 with fewer than 1 / (2 target) non-members; and the FPR may lie
-    above the target.
+    Of equally near points the first one, so it is 0 with fewer than 1 / (2 target) non-members; the FPR may lie above
+    the target.
     """
     fpr, tpr, _ = thinned_roc_curve(rows.members, rows.scores)
     return float(tpr[int(np.argmin(np.abs(fpr - target)))])
 
 
 def accuracy(decision: Decision) -> float:
-    """Share of all evaluated samples told correctly, 0 to 1."""
+    """Share of evaluated samples that are classified correctly, 0 to 1."""
     right = decision.true_positives + decision.nonmembers - decision.false_positives
     return right / (decision.members + decision.nonmembers)
 
 
 def client_figure(name: str, values: Mapping[int, float]) -> ReportedNumber:
-    """The mean over clients, and every client's own value."""
+    """The mean over clients, and the value of every client."""
     return ReportedNumber(name, float(np.mean(list(values.values()))), tuple(sorted(values.items())))
 
 
@@ -229,8 +196,8 @@ def concluded(
         rows: evaluated samples of every target; none where nothing could be attacked.
         decisions: on them, in the same order.
         figures: numbers as the paper reports them.
-        notes: what is to be known about the protocol.
-        missing: why some targets could not be attacked.
+        notes: on the protocol.
+        missing: reasons why targets could not be attacked.
     """
     reasons = few(missing)
     if not rows:

@@ -1,4 +1,4 @@
-"""The evaluation of MaPP-FL: a loss threshold from 1 % of labelled members, on the last uploads and on the server."""
+"""Evaluation of MaPP-FL: a loss threshold from 1 % labelled members, on the last uploads and the server's model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.knowledge import (
     OFFICIAL_TEST,
     LabelledSets,
-    ask_in_order,
     both_ends,
     chosen_attacks,
     client_figure,
     concluded,
     evaluated_rows,
     federation_rows,
-    joined,
     known_count,
     on_last_round,
 )
@@ -38,7 +36,7 @@ from app.metrics.thresholds import decide_with_knowledge
 
 MOST_EVALUATED = 5000
 SERVER_KNOWLEDGE = 500
-"""Members of the whole federation that the attacker of the server knows: 1 % of CIFAR's 50,000."""
+"""Members of the whole federation known to the attacker of the server's model: 1 % of CIFAR's 50,000."""
 
 CHUNK = 1000
 """Samples per query."""
@@ -47,17 +45,21 @@ SMALLEST_CLIENT = 400
 """Clients with fewer samples are left out of the correlation (sec. 3.2)."""
 
 STEPS = np.linspace(-5, 5, 1001)
-"""Standard deviations from the mean among which the best threshold is sought."""
+"""Candidate thresholds, in standard deviations from the mean."""
 
 Rule = Callable[[Array, NDArray[np.bool_]], float]
-"""A threshold from the losses of known samples and whether each is a member."""
+"""A threshold, from the losses of known samples and whether each is a member."""
 
 
 class MappFL(Protocol):
     """Yeom's attack as MaPP-FL (sec. 3.1 and 3.2) and its code run it.
 
-    A sample is called a member where its loss lies below the mean loss of known members (Eq. 2); the advantage is
-    2 (accuracy - 50) in percent (Eq. 4). The code records further thresholds, which are given beside it.
+    A sample counts as a member where its loss lies below the mean loss of known members (Eq. 2); the advantage is
+    2 (accuracy - 50) in percent (Eq. 4). The further thresholds of the code are reported, too.
+
+    Args:
+        attacks: `yeom`, the only one.
+        exclude_known: evaluate no sample that the attacker knows; the code does.
     """
 
     name = "mapp-fl"
@@ -65,22 +67,15 @@ class MappFL(Protocol):
     threat = Threat(sees="loss on the sample", data="labelled members and non-members of the target", trains="nothing")
 
     def __init__(self, attacks: Sequence[str] | None = None, *, exclude_known: bool = False) -> None:
-        """Follow the paper.
-
-        Args:
-            attacks: `yeom`, the only one.
-            exclude_known: evaluate no sample that the attacker knows; the code does.
-        """
         self._attacks, self._exclude = chosen_attacks(attacks, self.possible, self.name), exclude_known
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
-        """Every client's last upload, then the server's model."""
         if self._attacks:
             yield on_last_round(audit, "uploads", ("yeom", self.name, self.threat), self._uploads)
             yield on_last_round(audit, "global", ("yeom", self.name, self.threat), self._server)
 
     def sets(self, members: Ids, test: Ids, known: int, seed: int) -> LabelledSets:
-        """Known and evaluated samples of one target, the latter at most 5000 of each kind."""
+        """Known and evaluated samples of one target, at most 5000 evaluated ones of each kind."""
         return both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
 
     def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
@@ -91,19 +86,18 @@ class MappFL(Protocol):
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
     def _uploads(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
-        rows, decisions, told, notes, missing = [], [], {}, _remarks(audit), []
+        rows, decisions, advantages, notes, missing = [], [], {}, _notes(audit), []
         for client, model in seen_models(audit, selection, ()).items():
             sets = self._client_sets(audit, client)
             if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
                 missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
                 continue
             losses = _losses(audit, model, sets)
-            found = evaluated_rows(-losses.evaluated, sets, client)
-            rows.append(found)
-            decisions.append(self._decision(found, _known_rows(losses, sets, client)))
-            told[client] = losses.advantages()
+            rows.append(evaluated_rows(-losses.evaluated, sets, client))
+            decisions.append(self._decision(rows[-1], _known_rows(losses, sets, client)))
+            advantages[client] = losses.advantages()
             notes += _overlaps(sets)
-        figures = _client_figures(told)
+        figures = _client_figures(advantages)
         extra, reason = _correlation(audit, figures)
         return concluded(audit, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
 
@@ -117,7 +111,7 @@ class MappFL(Protocol):
         known = LabelledSets(sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers)
         decision = self._decision(rows, federation_rows(audit, -losses.known, known))
         figures = [ReportedNumber(name, value) for name, value in losses.advantages().items()]
-        return concluded(audit, conditions, [rows], [decision], figures, [*_remarks(audit), *_overlaps(sets)])
+        return concluded(audit, conditions, [rows], [decision], figures, [*_notes(audit), *_overlaps(sets)])
 
     def _decision(self, rows: MembershipScores, known: MembershipScores) -> Decision:
         return decide_with_knowledge(rows, known, "mean", allow_overlap=not self._exclude)
@@ -140,14 +134,14 @@ class YeomLosses:
     known_labels: Ids
 
     def advantages(self) -> dict[str, float]:
-        """Adv in percent, -100 to 100, of every threshold that the code records."""
+        """Adv in percent, -100 to 100, of every threshold in the code."""
         whole: dict[str, Rule] = {"Adv %": mean_rule, "Adv % with the best threshold": best_rule}
         classwise: dict[str, Rule] = {
             "Adv % with a threshold per class": mean_rule,
             "Adv % with the best threshold per class": best_rule,
         }
-        found = {name: self._advantage(rule(self.known, _first_half(self.known))) for name, rule in whole.items()}
-        return found | {name: self._advantage(self._by_class(rule)) for name, rule in classwise.items()}
+        common = {name: self._advantage(rule(self.known, _first_half(self.known))) for name, rule in whole.items()}
+        return common | {name: self._advantage(self._by_class(rule)) for name, rule in classwise.items()}
 
     def _advantage(self, threshold: float | Array) -> float:
         return advantage(self.evaluated < threshold, _first_half(self.evaluated))
@@ -168,15 +162,15 @@ def mean_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
 
 
 def best_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
-    """Mean plus k standard deviations of the known members' losses, with the first k from -5 to 5 that tells most."""
+    """Mean plus k standard deviations of the known members' losses, with the first most accurate k from -5 to 5."""
     thresholds = losses[truth].mean() + STEPS * losses[truth].std()
     right = [int(((losses < threshold) == truth).sum()) for threshold in thresholds]
     return float(thresholds[int(np.argmax(right))])
 
 
-def advantage(called: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
-    """Adv = 2 (accuracy - 50) in percent (Eq. 4), -100 to 100; 0 for calling everybody a member of balanced sets."""
-    return 200 * (float((called == truth).mean()) - 0.5)
+def advantage(predicted: NDArray[np.bool_], truth: NDArray[np.bool_]) -> float:
+    """Adv = 2 (accuracy - 50) in percent (Eq. 4), -100 to 100; 0 at chance on balanced sets."""
+    return 200 * (float((predicted == truth).mean()) - 0.5)
 
 
 def _first_half(values: Array) -> NDArray[np.bool_]:
@@ -184,13 +178,11 @@ def _first_half(values: Array) -> NDArray[np.bool_]:
 
 
 def _losses(audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
-    """Known members, known non-members and the evaluated samples are asked for one after the other."""
-
-    def ask(samples: Ids) -> Responses:
-        return ask_in_order(audit.knowledge, audit.query, model.last, samples, CHUNK)
-
-    known = joined([ask(sets.known_members), ask(sets.known_nonmembers)])
-    evaluated = ask(np.concatenate([sets.members, sets.nonmembers]))
+    """Known members, known non-members and the evaluated samples are queried one after the other."""
+    known = Responses.joined(
+        [audit.query.in_order(model.last, part, CHUNK) for part in (sets.known_members, sets.known_nonmembers)]
+    )
+    evaluated = audit.query.in_order(model.last, np.concatenate([sets.members, sets.nonmembers]), CHUNK)
     return YeomLosses(evaluated.losses, evaluated.labels, known.losses, known.labels)
 
 
@@ -199,9 +191,9 @@ def _known_rows(losses: YeomLosses, sets: LabelledSets, client: int) -> Membersh
     return MembershipScores.of(-losses.known, _first_half(losses.known), samples, np.full(len(samples), client))
 
 
-def _client_figures(told: dict[int, dict[str, float]]) -> list[ReportedNumber]:
-    names = next(iter(told.values()), {})
-    return [client_figure(name, {client: values[name] for client, values in told.items()}) for name in names]
+def _client_figures(advantages: dict[int, dict[str, float]]) -> list[ReportedNumber]:
+    names = next(iter(advantages.values()), {})
+    return [client_figure(name, {client: values[name] for client, values in advantages.items()}) for name in names]
 
 
 def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:
@@ -210,18 +202,20 @@ def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[li
         return [], []
     clients, values = zip(*figures[0].per_client, strict=True)
     sizes = [len(audit.truth.members[client]) for client in clients]
-    found = size_correlation(sizes, values, SMALLEST_CLIENT)
-    if isinstance(found, SizeCorrelation):
-        return [ReportedNumber("Pearson of log10 size and Adv", found.pearson.value)], []
-    return [], [f"no correlation of size and Adv over clients with {SMALLEST_CLIENT} or more samples: {found.reason}"]
+    correlation = size_correlation(sizes, values, SMALLEST_CLIENT)
+    if isinstance(correlation, SizeCorrelation):
+        return [ReportedNumber("Pearson of log10 size and Adv", correlation.pearson.value)], []
+    return [], [
+        f"no correlation of size and Adv over clients with {SMALLEST_CLIENT} or more samples: {correlation.reason}"
+    ]
 
 
 def _overlaps(sets: LabelledSets) -> list[str]:
     return ["some known samples are also evaluated, as in the paper's code"] if sets.overlap else []
 
 
-def _remarks(audit: AuditContext) -> list[str]:
+def _notes(audit: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target itself", OFFICIAL_TEST]
     if evaluates_by_batch(audit.knowledge.prototype):
-        notes.append("members are asked for before non-members: the statistics of each batch tell which is which")
+        notes.append("members are queried before non-members: the statistics of each batch reveal which is which")
     return notes

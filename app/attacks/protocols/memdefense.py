@@ -1,4 +1,4 @@
-"""The evaluation of MemDefense: a white-box attack that is trained on half of the target's own labelled members."""
+"""Evaluation of MemDefense: a white-box attack that is trained on half of the target's own members."""
 
 from __future__ import annotations
 
@@ -40,22 +40,31 @@ from app.seeding import derive_key
 MOST_GLOBAL = 5000
 """Members that the attack on the global model is trained on, and as many that it is tested on (Table III)."""
 
-GRADIENT_CELLS = 256_000
-"""Outputs of the gradient's kernels in Nasr et al.: 1000 kernels on a layer of 256 inputs; MemDefense tells neither."""
+GRADIENT_OUTPUTS = 256_000
+"""Outputs of the gradient's kernels in Nasr et al.: 1000 kernels on 256 inputs; MemDefense states neither."""
 
 MOST_KERNELS = 1000
 
 SETTINGS = NasrSettings(label_branch=False, loss="bce", lr=1e-4, epochs=100, batch_size=40, dropout=0.2, most=10**9)
-"""Three branches per snapshot and Adam at 1e-4 (sec. V-B); what it leaves out is that of Nasr et al.'s code, with the
-cross-entropy of Eq. 3 for its loss."""
+"""Three branches per snapshot and Adam at 1e-4 (sec. V-B); unstated settings are those of Nasr et al.'s code, with the
+cross-entropy of Eq. 3 as the loss."""
+
+
+NOTES = ("the attack is trained on labelled members of the target itself", OFFICIAL_TEST)
 
 
 class MemDefensePaper(Protocol):
     """Nasr et al.'s attack as MemDefense (sec. V-B, Table III) runs it, on local models and on the global one.
 
-    Members are halved: one half, with as many test samples, trains the attack, the other half, with other test samples,
-    is what its accuracy is measured on. The denominators of the printed accuracies fit that reading: 2500 with 2500
-    samples per client. The paper attacks one participant that it does not name; here all of them are.
+    One half of the members, with as many test samples, trains the attack; its accuracy is measured on the other half,
+    with other test samples. The denominators of the printed accuracies agree: 2500 with 2500 samples per client. The
+    paper attacks one participant that it does not name; here all of them are attacked.
+
+    Args:
+        attacks: `nasr`, the only one.
+        clients: attack the uploads of the first so many clients only; each needs an attack network of its own.
+        settings: of the attack network; without any, the paper's.
+        adaptive: beside the paper's attack, the same attack by a server that knows the run's defenses.
     """
 
     name = "memdefense"
@@ -75,20 +84,11 @@ class MemDefensePaper(Protocol):
         settings: NasrSettings | None = None,
         adaptive: bool = True,
     ) -> None:
-        """Follow the paper.
-
-        Args:
-            attacks: `nasr`, the only one.
-            clients: attack the uploads of the first so many clients only; each needs an attack network of its own.
-            settings: of the attack network; without any, the paper's.
-            adaptive: beside the paper's attack, the same attack by a server that knows the run's defenses.
-        """
         self._attacks, self._clients = chosen_attacks(attacks, self.possible, self.name), clients
         raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
         self._settings, self._adaptive = settings, adaptive
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
-        """Local models over several rounds, then the last global model; also by somebody who knows the defense."""
         kinds: tuple[TargetKind, ...] = ("uploads", "global") if self._attacks else ()
         for kind in kinds:
             attack = self._local if kind == "uploads" else self._global
@@ -96,13 +96,7 @@ class MemDefensePaper(Protocol):
                 yield on_last_round(audit, kind, ("nasr", self.name, self.threat), attack, adaptations)
 
     def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
-        """Equally many known and evaluated samples of each kind, all different.
-
-        Args:
-            members: of the target.
-            test: where non-members come from.
-            seed: of the draw.
-            most: samples in each of the four parts at most.
+        """As many known as evaluated samples of each kind, at most `most` each; all different.
 
         Raises:
             UserError: with fewer than 2 members or test samples.
@@ -111,26 +105,26 @@ class MemDefensePaper(Protocol):
         if count == 0:
             raise UserError.of(
                 f"{len(members)} members and {len(test)} test samples cannot be halved",
-                "the attack would have nothing to learn from, or nothing to be tested on",
+                "the attack would have no samples to learn from, or none to be tested on",
                 "give clients and test set at least 2 samples",
             )
         inside, outside = legacy_order(members, seed), legacy_order(test, seed)
         return LabelledSets(inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count])
 
     def rounds(self, audit: AuditContext) -> tuple[tuple[int, ...], str]:
-        """Rounds to look at, and a remark where they are not the paper's."""
+        """Rounds to attack, and a note where they are not the paper's."""
         kept = audit.kept_rounds
-        wanted = tuple(round_ for round_ in kept if round_ in self.rounds_to_keep)
-        if len(wanted) == len(self.rounds_to_keep):
-            return wanted, ""
+        present = tuple(round_ for round_ in kept if round_ in self.rounds_to_keep)
+        if len(present) == len(self.rounds_to_keep):
+            return present, ""
         paper = ", ".join(map(str, sorted(self.rounds_to_keep)))
-        used = wanted or kept
+        used = present or kept
         return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
 
     def _local(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
-        rounds, remark = self.rounds(audit)
+        rounds, note = self.rounds(audit)
         models = self._local_models(audit, selection, rounds)
-        rows, decisions, missing, notes = [], [], [], [*_remarks(), *([remark] if remark else [])]
+        rows, decisions, missing, notes = [], [], [], [*NOTES, *([note] if note else [])]
         notes += adaptation_notes(models)
         for client, model in models.items():
             if self._clients is not None and client >= self._clients:
@@ -143,8 +137,8 @@ class MemDefensePaper(Protocol):
             rows.append(evaluated_rows(self._scores(audit, model, sets), sets, client))
             decisions.append(decide(rows[-1], 0.0))
             notes += _shortened(sets, audit.truth.members[client], client)
-        told = {int(own.client_ids[0]): 100 * accuracy(found) for own, found in zip(rows, decisions, strict=True)}
-        figures = [client_figure("A_att_l %", told)] if told else []
+        accuracies = {int(own.client_ids[0]): 100 * accuracy(one) for own, one in zip(rows, decisions, strict=True)}
+        figures = [client_figure("A_att_l %", accuracies)] if accuracies else []
         return concluded(audit, conditions, rows, decisions, figures, notes, missing)
 
     def _local_models(self, audit: AuditContext, selection: TargetSelection, rounds: tuple[int, ...]) -> Models:
@@ -160,11 +154,8 @@ class MemDefensePaper(Protocol):
         sets = self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
         rows = federation_rows(audit, self._scores(audit, model, sets), sets)
         decision = decide(rows, 0.0)
-        figures, notes = (
-            [ReportedNumber("A_att_g %", 100 * accuracy(decision))],
-            [*_remarks(), *adaptation_notes(models)],
-        )
-        return concluded(audit, conditions, [rows], [decision], figures, notes)
+        figures = [ReportedNumber("A_att_g %", 100 * accuracy(decision))]
+        return concluded(audit, conditions, [rows], [decision], figures, [*NOTES, *adaptation_notes(models)])
 
     def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
         try:
@@ -173,7 +164,7 @@ class MemDefensePaper(Protocol):
             return NotAvailable(f"client {client}: {error.problems[0].cause}")
 
     def _scores(self, audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> Array:
-        """Logits of the member class: 0 or more is a probability of 1/2 or more."""
+        """Logits of the member class."""
         examples = Examples(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)
@@ -182,13 +173,9 @@ class MemDefensePaper(Protocol):
 
 
 def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:
-    """The paper's attack network, with as many kernels as give the wide layers of a target no larger a network."""
+    """The paper's attack network, with fewer kernels for wide layers, so that it is no larger than in Nasr et al."""
     inputs = max(last_linear(query.network(snapshot)).in_features for snapshot in model.snapshots)
-    return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_CELLS // inputs)))
-
-
-def _remarks() -> list[str]:
-    return ["the attack is trained on labelled members of the target itself", OFFICIAL_TEST]
+    return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_OUTPUTS // inputs)))
 
 
 def _shortened(sets: LabelledSets, members: Ids, client: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The evaluation of the taxonomy of integration methods: three attacks on every client's last upload."""
+"""Evaluation of the taxonomy of integration methods: three attacks on every client's last upload."""
 
 from __future__ import annotations
 
@@ -42,8 +42,19 @@ LOW_FPR = 0.001
 class Taxonomy(Protocol):
     """Yeom, LiRA and tMIA as in the taxonomy's sec. IV-A and App. B, with the sets of its code.
 
-    The attacker picks a threshold on samples it knows; AUC, advantage and TPR at 0.1 % FPR are given in percent, and
-    the mean AUC of the attacks, which the paper's figures show.
+    The attacker chooses a threshold on samples it knows. AUC, advantage and TPR at 0.1 % FPR are given in percent, and
+    their means over the attacks, as in the paper's figures.
+
+    Args:
+        attacks: some of `yeom`, `lira` and `tmia`.
+        shadows: shadow models of LiRA per client.
+        shadow_size: samples that each of them is trained on, at most.
+        shadow_epochs: epochs of every shadow.
+        conf: LiRA's confidence; `max` follows the code.
+        ordered_quarters: cut tMIA's data in the order of the clients, as the code does, instead of shuffled.
+        teacher_mode: mode of the distilled network; `train` follows the code.
+        student_epochs: epochs of tMIA's distillation.
+        attack_epochs: epochs of tMIA's attack network.
     """
 
     name = "taxonomy"
@@ -62,19 +73,6 @@ class Taxonomy(Protocol):
         student_epochs: int = 25,
         attack_epochs: int = 30,
     ) -> None:
-        """Follow the paper.
-
-        Args:
-            attacks: some of `yeom`, `lira` and `tmia`.
-            shadows: shadow models of LiRA per client.
-            shadow_size: samples that each of them is trained on, at most.
-            shadow_epochs: epochs of every shadow.
-            conf: LiRA's confidence; `max` follows the code.
-            ordered_quarters: cut tMIA's data in the order of the clients, as the code does, instead of shuffled.
-            teacher_mode: mode of the distilled network; `train` follows the code.
-            student_epochs: epochs of tMIA's distillation.
-            attack_epochs: epochs of tMIA's attack network.
-        """
         self._attacks = chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows, "shadow_size": shadow_size, "shadow_epochs": shadow_epochs}
         counts |= {"student_epochs": student_epochs, "attack_epochs": attack_epochs}
@@ -88,16 +86,16 @@ class Taxonomy(Protocol):
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """The attacks on all last uploads; the last result also has the means over the attacks."""
-        setup, told = TaxonomyContext(audit, self._settings), {}
+        context, figures = TaxonomyContext(audit, self._settings), {}
         selection = TargetSelection("uploads", audit.knowledge.rounds, all_rounds=False)
         for name in self._attacks:
             conditions = AttackConditions(
                 name, selection.name(audit), self.name, selection.adversary(audit), THREATS[name], self._shadows(name)
             )
-            finding = guarded(conditions, partial(self._attacked, setup, selection, conditions))
-            told[name] = finding.figures
+            finding = guarded(conditions, partial(self._attacked, context, selection, conditions))
+            figures[name] = finding.figures
             if name == self._attacks[-1]:
-                finding = replace(finding, figures=(*finding.figures, *mean_figures(told)))
+                finding = replace(finding, figures=(*finding.figures, *mean_figures(figures)))
             yield finding
 
     def sets(self, audit: AuditContext, client: int) -> LabelledSets:
@@ -107,50 +105,54 @@ class Taxonomy(Protocol):
         fronts = legacy_order(members, seed)[:known], legacy_order(test, seed)[:known]
         return LabelledSets(*fronts, members[:count], test[:count])
 
-    def _attacked(self, setup: TaxonomyContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+    def _attacked(self, context: TaxonomyContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         rows: dict[int, MembershipScores] = {}
         decisions: dict[int, Decision] = {}
-        missing, setup.notes = [], [*_remarks(setup.audit), *self._notes(conditions.attack)]
-        for client, model in seen_models(setup.audit, selection, ()).items():
+        missing, context.notes = [], [*_common_notes(context.audit), *self._notes(conditions.attack)]
+        for client, model in seen_models(context.audit, selection, ()).items():
             if isinstance(model, NotAvailable):
                 missing.append(model.reason)
                 continue
-            sets = self.sets(setup.audit, client)
-            scored = ATTACKS[conditions.attack](setup, model, sets)
-            truth = np.arange(len(scored.known)) < len(sets.known_members)
-            unit = evaluated_rows(scored.evaluated, sets, client)
-            decisions[client] = decide(unit, grid_threshold(scored.known, truth), "knowledge")
-            rows[client] = evaluated_rows(scored.ranks, sets, client)
-        found, judged = list(rows.values()), list(decisions.values())
-        return concluded(setup.audit, conditions, found, judged, _figures(rows, decisions), setup.notes, missing)
+            sets = self.sets(context.audit, client)
+            scores = ATTACKS[conditions.attack](context, model, sets)
+            truth = np.arange(len(scores.known)) < len(sets.known_members)
+            unit = evaluated_rows(scores.evaluated, sets, client)
+            decisions[client] = decide(unit, grid_threshold(scores.known, truth), "knowledge")
+            rows[client] = evaluated_rows(scores.ranks, sets, client)
+        figures = _figures(rows, decisions)
+        return concluded(
+            context.audit, conditions, [*rows.values()], [*decisions.values()], figures, context.notes, missing
+        )
 
     def _shadows(self, attack: str) -> str:
         return {"yeom": "none", "lira": f"{self._settings.shadows} central", "tmia": "1 central"}[attack]
 
     def _notes(self, attack: str) -> list[str]:
         if attack == "yeom":
-            return ["losses of known and of evaluated samples are scaled apart, so the threshold does not carry over"]
+            return [
+                "losses of known and of evaluated samples are scaled separately, so the threshold does not carry over"
+            ]
         notes = ["shadows have the server's width and are trained on the other clients' members, whatever the target"]
         if attack == "lira":
-            largest = "LiRA reads the largest probability, as the code does, not that of the true class"
-            right = "LiRA reads the probability of the true class, as the paper says; its code takes the largest"
-            return [*notes, largest if self._settings.conf == "max" else right]
+            largest = "LiRA uses the largest probability, as the code does, not that of the true class"
+            true = "LiRA uses the probability of the true class, as the paper says; its code takes the largest"
+            return [*notes, largest if self._settings.conf == "max" else true]
         if self._settings.ordered_quarters:
             return [*notes, "tMIA's shadow members and non-members come from different clients, as in the code"]
         return notes
 
 
-def mean_figures(told: Mapping[str, Sequence[ReportedNumber]]) -> list[ReportedNumber]:
+def mean_figures(figures: Mapping[str, Sequence[ReportedNumber]]) -> list[ReportedNumber]:
     """Mean over the attacks of every figure, client by client, then over clients; none with fewer than 2 attacks."""
-    having = {name: figures for name, figures in told.items() if figures}
-    if len(having) < 2:
+    present = {name: own for name, own in figures.items() if own}
+    if len(present) < 2:
         return []
-    found = []
-    for same in zip(*having.values(), strict=True):
+    means = []
+    for same in zip(*present.values(), strict=True):
         values = [dict(figure.per_client) for figure in same]
-        means = {client: float(np.mean([value[client] for value in values])) for client in values[0]}
-        found.append(client_figure(f"mean {same[0].name} of {', '.join(having)}", means))
-    return found
+        by_client = {client: float(np.mean([value[client] for value in values])) for client in values[0]}
+        means.append(client_figure(f"mean {same[0].name} of {', '.join(present)}", by_client))
+    return means
 
 
 def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) -> list[ReportedNumber]:
@@ -163,9 +165,11 @@ def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) 
     ]
 
 
-def _remarks(audit: AuditContext) -> list[str]:
+def _common_notes(audit: AuditContext) -> list[str]:
     notes = ["the attacker is given labelled members of the target, and they are among the evaluated", OFFICIAL_TEST]
     notes.append("TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %")
     if evaluates_by_batch(audit.knowledge.prototype):
-        notes.append("members and non-members are asked for apart: the statistics of each batch tell which is which")
+        notes.append(
+            "members and non-members are queried separately: the statistics of each batch reveal which is which"
+        )
     return notes

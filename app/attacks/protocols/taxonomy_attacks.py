@@ -25,12 +25,9 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.protocols.knowledge import (
     LabelledSets,
-    ask_in_order,
-    joined,
     legacy_order,
     unit_scores,
 )
-from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids, Responses
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
@@ -43,10 +40,10 @@ from app.models.norms import uses_batch_statistics
 from app.seeding import derive_key
 
 BATCH = 128
-"""Samples per step of every training, and per query; members and non-members are asked for apart."""
+"""Samples per step of every training, and per query; members and non-members are queried separately."""
 
 CLIP = 1e-4
-"""Distance from 0 and 1 that the code keeps of the largest probability."""
+"""The code clips the largest probability to [CLIP, 1 - CLIP]."""
 
 Confidence = Literal["true", "max"]
 """Probability of the true class, as the paper says (App. B-B), or the largest one, as its code has it."""
@@ -67,25 +64,13 @@ class TaxonomySettings:
 
 
 @dataclass(frozen=True, eq=False)
-class OrderedQuery:
-    """Networks of one kind, and who asks them."""
-
-    knowledge: PublicKnowledge
-    query: ModelQuery
-
-    def ask(self, snapshot: Snapshot, parts: Sequence[Ids]) -> Responses:
-        """Answers to the parts, each asked for by itself."""
-        return joined([ask_in_order(self.knowledge, self.query, snapshot, part, BATCH) for part in parts])
-
-
-@dataclass(frozen=True, eq=False)
 class TaxonomyScores:
     """Scores of one target.
 
     Attributes:
         ranks: of the evaluated samples, any scale.
         evaluated: the same from 0 to 1, for the threshold.
-        known: of the samples that the attacker knows, from 0 to 1.
+        known: of the attacker's known samples, from 0 to 1.
     """
 
     ranks: Array
@@ -94,25 +79,23 @@ class TaxonomyScores:
 
 
 class TaxonomyContext:
-    """What the attacks on one run have in common: targets as they are, shadows with running statistics.
+    """The run under attack: queries of target networks, and of shadow networks, which have running statistics.
 
     Attributes:
-        audit: the run under attack.
-        settings: sizes and readings.
         notes: remarks of the attack that is running.
-        targets: the clients' networks.
-        shadows: networks of shadows and students.
+        targets: runs the clients' networks.
+        shadows: runs shadows and students.
     """
 
     def __init__(self, audit: AuditContext, settings: TaxonomySettings) -> None:
         self.audit, self.settings = audit, settings
         self.notes: list[str] = []
         recipe = LocalTraining(epochs=settings.shadow_epochs, batch_size=BATCH, optimizer=partial(Adam, lr=1e-3))
-        # One round of many epochs: the optimiser is new in every round.
+        # One round of many epochs, since every round has a new optimiser.
         own = replace(
             audit.knowledge, prototype=_with_averages(audit.knowledge.prototype), local=recipe, learning_rates=(1e-3,)
         )
-        self.targets, self.shadows = OrderedQuery(audit.knowledge, audit.query), OrderedQuery(own, ModelQuery(own))
+        self.targets, self.shadows = audit.query, ModelQuery(own)
         self._cache = ShadowCache(audit.cache)
 
     def auxiliary(self, client: int) -> Ids:
@@ -133,45 +116,48 @@ class TaxonomyContext:
         return train_or_find(self.shadows.knowledge, jobs, (1,), seed, self._cache)
 
 
-def yeom(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
-    """Losses (App. B-A), scaled to 0 .. 1 apart for known and for evaluated samples."""
-    losses, known = _halves(setup.targets.ask(model.last, _parts(sets)).losses, sets)
+def yeom(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
+    """Losses (App. B-A), scaled to 0 .. 1 separately for known and for evaluated samples."""
+    losses, known = _halves(responses(context.targets, model.last, _parts(sets)).losses, sets)
     return TaxonomyScores(-losses, unit_scores(losses), unit_scores(known))
 
 
-def lira(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
-    """Offline LiRA (App. B-B): where the target's confidence lies among those of shadows without the sample."""
-    settings, auxiliary, parts = setup.settings, setup.auxiliary(model.client), _parts(sets)
+def lira(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
+    """Offline LiRA (App. B-B): the target's confidence among those of shadows without the sample."""
+    settings, auxiliary, parts = context.settings, context.auxiliary(model.client), _parts(sets)
     if len(auxiliary) <= settings.shadow_size:
-        setup.notes.append(f"all shadows are trained on the same samples: there are no {settings.shadow_size} to draw")
+        context.notes.append(
+            f"all shadows are trained on the same samples: there are no {settings.shadow_size} to draw"
+        )
     drawn = [legacy_order(auxiliary, number)[: settings.shadow_size] for number in range(settings.shadows)]
-    shadows = setup.train(drawn, "lira", model.client)
-    heard = [confidences(setup.shadows.ask(shadow.last, parts), settings.conf) for shadow in shadows]
-    scores = normal_cdf(confidences(setup.targets.ask(model.last, parts), settings.conf), np.stack(heard))
+    shadows = context.train(drawn, "lira", model.client)
+    values = [confidences(responses(context.shadows, shadow.last, parts), settings.conf) for shadow in shadows]
+    target = confidences(responses(context.targets, model.last, parts), settings.conf)
+    scores = normal_cdf(target, np.stack(values))
     evaluated, known = _halves(scores, sets)
     return TaxonomyScores(evaluated, evaluated, known)
 
 
-def tmia(setup: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
-    """tMIA (App. B-C): a network trained on one shadow reads the losses of a student and of the target itself."""
-    members, nonmembers, rest = quarters(setup, model.client)
-    (shadow,) = setup.train([members], "tmia", model.client)
-    learned = _trajectories(setup, setup.shadows, shadow.last, rest, [members, nonmembers])
-    read = _trajectories(setup, setup.targets, model.last, rest, _parts(sets))
-    truth = torch.arange(len(learned)) < len(members)
-    seed, device = derive_key(setup.audit.knowledge.seed, "taxonomy-attack-net", model.client), learned.device
-    net = seeded(lambda: nn.Sequential(dense(learned.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device)
+def tmia(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:
+    """tMIA (App. B-C): an attack network, trained on one shadow, on losses of a student and of the target."""
+    members, nonmembers, rest = quarters(context, model.client)
+    (shadow,) = context.train([members], "tmia", model.client)
+    training = _trajectories(context, context.shadows, shadow.last, rest, [members, nonmembers])
+    attacked = _trajectories(context, context.targets, model.last, rest, _parts(sets))
+    truth = torch.arange(len(training)) < len(members)
+    seed, device = derive_key(context.audit.knowledge.seed, "taxonomy-attack-net", model.client), training.device
+    net = seeded(lambda: nn.Sequential(dense(training.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device)
     fit(
         net,
-        [learned],
+        [training],
         truth.to(device),
-        epochs=setup.settings.attack_epochs,
+        epochs=context.settings.attack_epochs,
         batch_size=BATCH,
         optimizer=partial(SGD, lr=0.005, momentum=0.9, weight_decay=1e-4),
         loss="bce",
         seed=seed,
     )
-    evaluated, known = _halves((predict(net, [read]) + 1) / 2, sets)
+    evaluated, known = _halves((predict(net, [attacked]) + 1) / 2, sets)
     return TaxonomyScores(evaluated, evaluated, known)
 
 
@@ -196,53 +182,55 @@ THREATS = {
 class SoftmaxGap(nn.Module):
     """Probability of the member class minus that of the other, -1 to 1.
 
-    The paper's attack network ends in a softmax whose outputs enter the cross-entropy as if they were logits; of two
-    logits only the difference counts, so this difference is the logit of a binary cross-entropy.
+    The paper's attack network ends in a softmax whose outputs are used as logits in the cross-entropy; of two logits
+    only the difference matters, so this difference is the logit of a binary cross-entropy.
     """
 
     def forward(self, logits: Tensor) -> Tensor:
-        """(rows,) from (rows, 2)."""
         chances = logits.softmax(1)
         return chances[:, 1] - chances[:, 0]
 
 
-def confidences(responses: Responses, conf: Confidence) -> Array:
-    """(samples,) logit of the true class's probability, or of the largest one kept 1e-4 away from 0 and 1."""
+def responses(query: ModelQuery, snapshot: Snapshot, parts: Sequence[Ids]) -> Responses:
+    """Responses to the parts, each queried by itself."""
+    return Responses.joined([query.in_order(snapshot, part, BATCH) for part in parts])
+
+
+def confidences(answers: Responses, conf: Confidence) -> Array:
+    """(samples,) logit of the true class's probability, or of the largest one, clipped."""
     if conf == "true":
-        return responses.margins
-    return np.asarray(logit(np.clip(responses.probabilities.max(axis=1), CLIP, 1 - CLIP)))
+        return answers.margins
+    return np.asarray(logit(np.clip(answers.probabilities.max(axis=1), CLIP, 1 - CLIP)))
 
 
 def normal_cdf(target: Array, shadows: Array) -> Array:
-    """(samples,) from 0 to 1: normal distribution at the target's value, with mean and deviation of the shadows.
+    """(samples,) in [0, 1]: normal distribution function at the target's value (samples,).
 
-    Args:
-        target: (samples,) of the attacked model.
-        shadows: (models, samples); where all of them agree, the distribution is a step.
+    Mean and deviation are those of the shadows (models, samples); where all of them agree, it is a step function.
     """
     away, spread = target - shadows.mean(axis=0), shadows.std(axis=0)
     steps = np.where(away == 0, 0.0, np.copysign(np.inf, away))
     return np.asarray(ndtr(np.where(spread > 0, away / np.where(spread > 0, spread, 1.0), steps)))
 
 
-def quarters(setup: TaxonomyContext, client: int) -> tuple[Ids, Ids, Ids]:
-    """Members and non-members of tMIA's shadow, a quarter of the attacker's data each, and the rest to distil on."""
-    auxiliary = setup.auxiliary(client)
-    if not setup.settings.ordered_quarters:
-        np.random.default_rng(setup.audit.knowledge.seed).shuffle(auxiliary)
+def quarters(context: TaxonomyContext, client: int) -> tuple[Ids, Ids, Ids]:
+    """Members and non-members of tMIA's shadow, a quarter of the attacker's data each; the rest for distillation."""
+    auxiliary = context.auxiliary(client)
+    if not context.settings.ordered_quarters:
+        np.random.default_rng(context.audit.knowledge.seed).shuffle(auxiliary)
     quarter = len(auxiliary) // 4
     return auxiliary[:quarter], auxiliary[quarter : 2 * quarter], auxiliary[2 * quarter :]
 
 
 def _trajectories(
-    setup: TaxonomyContext, side: OrderedQuery, teacher: Snapshot, data: Ids, parts: Sequence[Ids]
+    context: TaxonomyContext, query: ModelQuery, teacher: Snapshot, data: Ids, parts: Sequence[Ids]
 ) -> Tensor:
     """(samples, epochs + 1) losses of a student after every epoch, and of its teacher."""
-    settings = Distillation(setup.settings.student_epochs, BATCH, 1e-2, 0.0, 0.0, setup.settings.teacher_mode)
-    stages = distil(side.knowledge, teacher, setup.shadows.knowledge, data, settings, 1.0)
-    losses = [setup.shadows.ask(stage, parts).losses for stage in stages]
-    losses.append(side.ask(teacher, parts).losses)
-    return torch.from_numpy(np.stack(losses, axis=1)).float().to(setup.audit.knowledge.device)
+    settings = Distillation(context.settings.student_epochs, BATCH, 1e-2, 0.0, 0.0, context.settings.teacher_mode)
+    stages = distil(query.knowledge, teacher, context.shadows.knowledge, data, settings, 1.0)
+    losses = [responses(context.shadows, stage, parts).losses for stage in stages]
+    losses.append(responses(query, teacher, parts).losses)
+    return torch.from_numpy(np.stack(losses, axis=1)).float().to(context.audit.knowledge.device)
 
 
 def _parts(sets: LabelledSets) -> list[Ids]:
@@ -256,7 +244,7 @@ def _halves(values: Array, sets: LabelledSets) -> tuple[Array, Array]:
 
 
 def _with_averages(net: ScalableNet) -> ScalableNet:
-    """The network with running statistics, which the paper's shadows and students have and its targets have not."""
+    """The network with running statistics, which the paper's shadows and students have, unlike its targets."""
     if not (uses_batch_statistics(net) and "statistics" in net.hparams):
         return net
     like = next(net.parameters())

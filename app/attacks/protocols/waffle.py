@@ -1,4 +1,4 @@
-"""The evaluation of WAFFLe: attack models learnt from three shadows, on the models that an interceptor reads."""
+"""Evaluation of WAFFLe: attack models from three shadows, on the released model and on intercepted uploads."""
 
 from __future__ import annotations
 
@@ -41,38 +41,31 @@ from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
 from app.seeding import derive_key, numpy_generator
 
-UNSTATED = "the paper tells neither the data of its shadows nor its attack models: both follow Shokri et al."
+UNSTATED = "the paper states neither the data of its shadows nor its attack models: both follow Shokri et al."
 OTHERS_DATA = "shadows are trained on the other clients' members, for want of data of the attacker's own"
 
 
 @dataclass(frozen=True)
 class FixedShadows:
-    """Shadows that were made before."""
+    """Existing shadows, the same for every target."""
 
     made: tuple[Shadow, ...]
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
-        """The same for every target."""
         return ShadowSet(self.made[:first])
 
 
 class ShadowMaker:
-    """Trains shadows of a target on data without a client's members, half of a draw each inside and outside."""
+    """Trains `count` shadows per target, on data without the attacked client's members."""
 
     def __init__(self, audit: AuditContext, count: int) -> None:
-        """Train nothing yet.
-
-        Args:
-            audit: the run under attack.
-            count: shadows per target.
-        """
         self._audit, self._count = audit, count
         self._cache = ShadowCache(audit.cache)
         self._made: dict[tuple[object, ...], FixedShadows] = {}
 
     @property
     def own_data(self) -> bool:
-        """Whether the attacker has data that no client was given."""
+        """Whether the attacker has data of its own."""
         return len(self._audit.knowledge.auxiliary) >= FEWEST
 
     def pool(self, client: int) -> Ids:
@@ -89,13 +82,13 @@ class ShadowMaker:
         return np.concatenate(others)
 
     def shadows(self, target: AttackedModel, client: int) -> FixedShadows:
-        """Shadows for telling the members of a client from the target's answers, with the target's width and recipe."""
+        """Shadows for an attack on a client's members, with the target's width and recipe."""
         owner, size = NO_CLIENT if self.own_data else client, shared_size(target.size)
-        read = shadow_reading(self._audit.knowledge, target.reading)
-        place = (owner, size, target.last.rate, target.rounds, read)
-        if place not in self._made:
-            self._made[place] = self._make(target, owner, self.pool(client), size)
-        return self._made[place]
+        reading = shadow_reading(self._audit.knowledge, target.reading)
+        key = (owner, size, target.last.rate, target.rounds, reading)
+        if key not in self._made:
+            self._made[key] = self._make(target, owner, self.pool(client), size)
+        return self._made[key]
 
     def _make(self, target: AttackedModel, owner: int, pool: Ids, size: int) -> FixedShadows:
         seed, half = self._audit.knowledge.seed, min(size, len(pool) // 2)
@@ -116,9 +109,17 @@ class ShadowMaker:
 class WafflePaper(Protocol):
     """Membership inference as in WAFFLe's sec. 4.4 and Table 3: Shokri et al.'s attack with three shadow models.
 
-    Every client's members are told from test samples, with the released model and with the client's intercepted update,
-    which is what the text of the paper is about. Coordinates that clients keep to themselves are those of the
-    broadcast; where they are a choice of factors, an interceptor who knows the method guesses it.
+    Every client's members are compared with test samples, on the released model and on the client's intercepted upload,
+    which the text of the paper is about. Private coordinates have the broadcast's values; where they are a choice of
+    factors, an attacker who knows the method estimates it.
+
+    Args:
+        attacks: `shokri`, the only one.
+        shadows: shadow models per target.
+        targets: attacked models: the released one, the clients' uploads, or both.
+        clients: attack the first so many clients only; without data of the attacker's own, each needs shadows.
+        adaptive: where the run hides which factors clients use, attack uploads a second time with the factors that an
+            attacker who knows the method estimates.
     """
 
     name = "waffle"
@@ -133,28 +134,17 @@ class WafflePaper(Protocol):
         clients: int | None = None,
         adaptive: bool = True,
     ) -> None:
-        """Follow the paper.
-
-        Args:
-            attacks: `shokri`, the only one.
-            shadows: shadow models per target.
-            targets: models that are attacked: the released one, the clients' updates, or both.
-            clients: attack the first so many clients only; without data of the attacker's own, each needs shadows.
-            adaptive: where the run hides which factors clients use, attack updates a second time with the factors that
-                an interceptor who knows the method takes for used.
-        """
         self._attacks = chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows} | ({} if clients is None else {"clients": clients})
-        strange = [kind for kind in targets if kind not in ("global", "uploads")]
-        unknown = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in strange]
-        raise_all([*option_problems(self.name, counts, {}), *unknown])
+        unknown = [kind for kind in targets if kind not in ("global", "uploads")]
+        problems = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in unknown]
+        raise_all([*option_problems(self.name, counts, {}), *problems])
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
         self._adaptive = adaptive
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
-        """The released model, then every client's update; where it hides a choice, as it is and with a guess of it."""
         maker, attack = ShadowMaker(audit, self._shadows), Shokri()
-        for selection in self._choices(audit):
+        for selection in self._selections(audit):
             conditions = AttackConditions(
                 attack.name,
                 selection.name(audit),
@@ -166,15 +156,14 @@ class WafflePaper(Protocol):
             )
             yield guarded(conditions, partial(self._attacked, audit, maker, attack, selection, conditions))
 
-    def _choices(self, audit: AuditContext) -> Iterator[TargetSelection]:
-        """What is attacked, one after the other."""
+    def _selections(self, audit: AuditContext) -> Iterator[TargetSelection]:
         for kind in self._targets if self._attacks else ():
             yield TargetSelection(kind, audit.knowledge.rounds, all_rounds=False)
             if self._adaptive and kind == "uploads" and "hidden-choice" in audit.knowledge.traits:
                 yield TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=(FactorChoice(),))
 
     def sets(self, audit: AuditContext, client: int) -> LabelledSets:
-        """The client's members and as many test samples, or as many as there are; the attacker knows none."""
+        """The client's members and as many test samples; the attacker knows none of them."""
         members, test = (
             legacy_order(ids, audit.knowledge.seed) for ids in (audit.truth.members[client], audit.truth.test)
         )
@@ -190,7 +179,7 @@ class WafflePaper(Protocol):
         conditions: AttackConditions,
     ) -> Finding:
         models, missing = seen_models(audit, selection, ()), list[str]()
-        notes = [*_remarks(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)]
+        notes = [*_notes(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)]
         rows: dict[int, MembershipScores] = {}
         for client in audit.clients[: self._clients]:
             model = models.get(client, models.get(NO_CLIENT))
@@ -206,8 +195,9 @@ class WafflePaper(Protocol):
         if self._clients is not None and self._clients < len(audit.clients):
             notes.append(f"only the first {self._clients} clients were attacked")
         decisions = {client: decide(own, 0.0) for client, own in rows.items()}
-        found, judged = list(rows.values()), list(decisions.values())
-        return concluded(audit, conditions, found, judged, _figures(decisions), notes, missing)
+        return concluded(
+            audit, conditions, [*rows.values()], [*decisions.values()], _figures(decisions), notes, missing
+        )
 
 
 def f1_score(decision: Decision) -> float:
@@ -225,5 +215,5 @@ def _figures(decisions: dict[int, Decision]) -> list[ReportedNumber]:
     ]
 
 
-def _remarks(maker: ShadowMaker) -> list[str]:
+def _notes(maker: ShadowMaker) -> list[str]:
     return [OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]

@@ -1,4 +1,4 @@
-"""Shadows on disk, by a hash of everything they depend on."""
+"""Shadow models on disk, by a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from app.files import npz_bytes, replace_all
 from app.models.base import ScalableNet
 
 VERSION = 1
-"""To be raised whenever the same settings lead to other shadows."""
+"""Raised whenever the same settings lead to other shadows."""
 
 
 class ShadowCache:
-    """A folder of arrays, one file per shadow. Without a folder, nothing is kept."""
+    """A folder with one file per shadow. Without a folder, nothing is kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._described: tuple[PublicKnowledge, str] | None = None
 
     def key(self, knowledge: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...], seed: int) -> str:
-        """Hash of what a shadow depends on: network, recipe, the content of its samples, rounds and seed."""
+        """Hash of network, recipe, content of the samples, rounds and seed."""
         if self._described is None or self._described[0] is not knowledge:
             self._described = (knowledge, json.dumps(_description(knowledge), sort_keys=True))
-        told = [self._described[1], job.rate, job.number, rounds, knowledge.learning_rates[: rounds[-1]], seed]
-        digest = hashlib.blake2b(json.dumps(told).encode(), digest_size=16)
+        settings = [self._described[1], job.rate, job.number, rounds, knowledge.learning_rates[: rounds[-1]], seed]
+        digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
         digest.update(_content(knowledge, job.samples))
         return digest.hexdigest()
 
     def read(self, key: str) -> tuple[Snapshot, ...] | None:
-        """The shadow's snapshots, None where it is not there or cannot be read."""
+        """Snapshots of a shadow, None where its file is missing or broken."""
         path = None if self._folder is None else self._folder / f"{key}.npz"
         if path is None or not path.is_file():
             return None
@@ -56,7 +56,7 @@ class ShadowCache:
             return None
 
     def write(self, key: str, snapshots: tuple[Snapshot, ...]) -> None:
-        """Keep a shadow, in one step."""
+        """Keep a shadow; its file appears complete or not at all."""
         if self._folder is None:
             return
         path = self._folder / f"{key}.npz"
@@ -75,7 +75,7 @@ class ShadowCache:
 
 
 def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
-    """Network and recipe in words that are equal for equal settings."""
+    """Network and recipe; equal for equal settings."""
     local = knowledge.local
     optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return {
@@ -88,7 +88,7 @@ def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
         ],
         "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
         "optimizer": [repr(optimizer)],
-        "augment": _plain(getattr(knowledge.augment, "__self__", knowledge.augment)),
+        "augment": _augmentation(getattr(knowledge.augment, "__self__", knowledge.augment)),
         "precision": [str(knowledge.dtype), getattr(knowledge.precision, "__qualname__", "")],
         "normalisation": [knowledge.store.mean.tolist(), knowledge.store.std.tolist(), knowledge.classes],
         "batch": knowledge.batch_size,
@@ -97,20 +97,20 @@ def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
 
 
 def _private_settings(net: ScalableNet) -> list[str]:
-    """Settings of a network with a private part, which its layers do not show when they are printed."""
+    """Settings of a network with a private part; printing its layers does not show them."""
     if not net.private_names():
         return []
     plain = (bool, int, float, str, tuple, dict, type(None))
     return [f"{name}={value!r}" for name, value in sorted(net.hparams.items()) if isinstance(value, plain)]
 
 
-def _plain(augment: Any) -> str:
-    """The settings of an augmentation; the data module that carries it out has them in `augment`."""
+def _augmentation(augment: Any) -> str:
+    """Settings of an augmentation; a data module holds them in `augment`."""
     return repr(getattr(augment, "augment", augment))
 
 
 def _content(knowledge: PublicKnowledge, samples: Ids) -> bytes:
-    """Hash of images and labels of the samples, so that another dataset of the same size is told apart."""
+    """Hash of images and labels of the samples: datasets of equal size differ in it."""
     chosen = torch.from_numpy(samples).to(knowledge.store.device)
     digest = hashlib.blake2b(np.ascontiguousarray(samples).tobytes(), digest_size=16)
     digest.update(knowledge.store.images[chosen].cpu().contiguous().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Shadows trained one by one, as a client would train without a federation: the cheap stand-in."""
+"""Central training of shadow models with the clients' recipe, without a federation."""
 
 from __future__ import annotations
 
@@ -21,18 +21,12 @@ from app.federation.parameters import ParameterSpace
 from app.seeding import derive_key
 
 BLOCK = 32
-"""Models trained at a time: bounds the memory of a vectorised call."""
+"""Models trained at a time, which bounds the memory of a vectorised call."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShadowJob:
-    """One model to train.
-
-    Attributes:
-        number: tells its random choices from those of the others.
-        rate: width rate, in (0, 1].
-        samples: ids it is trained on.
-    """
+    """One model of width rate `rate`, in (0, 1], to train on samples; the number is part of its random seeds."""
 
     number: int
     rate: float

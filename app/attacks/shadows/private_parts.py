@@ -1,7 +1,7 @@
-"""Shadows of networks with a private part, read as their target was: no attacker ever sees a client's private part.
+"""Shadows of networks with a private part, observed like their target: without it.
 
-A shadow learns its own private part like a client does. The attacked model comes without one, so an attack that was
-learnt from whole shadows would expect what its target cannot show.
+A shadow learns a private part like a client does. Since the attacked model is observed without it, an attack must learn
+from shadows without it, too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ READ_ALIKE = "shadows learn a private part of their own, and are read like the t
 
 
 def reading_notes(knowledge: PublicKnowledge) -> list[str]:
-    """How shadows are read, for the report; empty where networks have no private part."""
+    """A note for the report where networks have a private part."""
     return [READ_ALIKE] if knowledge.prototype.private_names() else []
 
 
 def rounds_to_keep(knowledge: PublicKnowledge, rounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Rounds after which snapshots of a shadow are needed for reading it in the given rounds, ascending.
+    """Rounds whose snapshots of a shadow are needed to observe it in the given rounds, ascending.
 
-    Where networks have a private part, a reader may compare a model with the one a round before.
+    Where networks have a private part, an adaptation may compare a model with that of the round before.
     """
     if not knowledge.prototype.private_names():
         return rounds
@@ -42,41 +42,35 @@ def as_seen(
     rounds: tuple[int, ...],
     reading: ReadingStrategy | None,
 ) -> AttackedModel:
-    """A shadow as the attacker of its target would have seen it; itself where networks have no private part.
+    """A shadow as the attacker would observe it; itself where networks have no private part.
 
     Args:
         knowledge: the network.
         model: the shadow, private part included, in the rounds of `rounds_to_keep`.
         start: gives its vector before the first round.
-        rounds: rounds that the target was seen in.
-        reading: how the target was read.
+        rounds: in which the target was observed.
+        reading: of the target.
     """
     if not knowledge.prototype.private_names():
         return model
-    concealing = PrivatePartMask(knowledge, model.last.rate)
+    mask = PrivatePartMask(knowledge, model.last.rate)
     vectors = {0: start().cpu(), **{one.round: one.vector for one in model.snapshots}}
-    observations = [concealing.observed(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
-    snapshots = ReadingStrategy(_reading_shadows(reading), rounds).snapshots(observations, rounds)
+    observed = [mask.observed(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
+    snapshots = ReadingStrategy(_shadow_adaptations(reading), rounds).snapshots(observed, rounds)
     return replace(model, key=f"{model.key}-{shadow_reading(knowledge, reading)}", snapshots=snapshots)
 
 
 def shadow_reading(knowledge: PublicKnowledge, reading: ReadingStrategy | None) -> str:
-    """Name of the way in which shadows are read, such as `concealed+recovered`; empty for as they are."""
+    """Name of the reading of shadows, such as `concealed+recovered`; empty where they have no private part."""
     if not knowledge.prototype.private_names():
         return ""
-    return "+".join(["concealed", *(one.name for one in _reading_shadows(reading))])
+    return "+".join(["concealed", *(one.name for one in _shadow_adaptations(reading))])
 
 
 class PrivatePartMask:
-    """Takes the private part out of vectors of one width."""
+    """Replaces the private part of vectors of one width rate, in (0, 1]."""
 
     def __init__(self, knowledge: PublicKnowledge, rate: float) -> None:
-        """Find out what is private.
-
-        Args:
-            knowledge: the network.
-            rate: width rate, in (0, 1].
-        """
         with torch.random.fork_rng(devices=[]):  # building a network draws initial values
             net = knowledge.prototype.scaled(rate)
         net.mask_private()
@@ -87,22 +81,22 @@ class PrivatePartMask:
             self._private[block.coordinates] = block.name in private
 
     def vector(self, vector: Tensor) -> Tensor:
-        """The vector with what anybody may see in place of its private part."""
+        """The vector with the network's public values in place of its private part."""
         return torch.where(self._private, self._values.to(vector), vector)
 
-    def observed(self, round_: int, received: Tensor, sent: Tensor) -> ObservedModel:
-        """What a server would have seen of a model that went from one vector to another."""
+    def observed(self, round_: int, before: Tensor, after: Tensor) -> ObservedModel:
+        """The server's observation of a model with these vectors before and after a round."""
         return ObservedModel(
             round=round_,
             rate=self._rate,
-            index=torch.arange(len(sent)),
-            received=self.vector(received),
-            sent=self.vector(sent),
+            index=torch.arange(len(after)),
+            before=self.vector(before),
+            after=self.vector(after),
             arrived=~self._private,
             trainable=self._trainable,
         )
 
 
-def _reading_shadows(reading: ReadingStrategy | None) -> tuple[Adaptation, ...]:
-    """What the reader of the target does to shadows, too, that were trained by themselves."""
+def _shadow_adaptations(reading: ReadingStrategy | None) -> tuple[Adaptation, ...]:
+    """Adaptations of the target's reading that apply to centrally trained shadows, too."""
     return () if reading is None else tuple(one for one in reading.adaptations if one.reads_shadows)

@@ -1,4 +1,4 @@
-"""Gives every target its shadows: looked up where they exist, trained where they do not."""
+"""Centrally trained shadow models of every target: looked up in the cache, or trained."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
-from app.attacks.shadows.splits import ShadowSplit, draw_in_out, draw_out, shared_size
+from app.attacks.shadows.splits import ShadowSplit, shared_size, split_in_out, split_out
 from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
 
 ShadowMode = Literal["central", "federated", "both"]
-"""Train every shadow by itself, or repeat the whole federation with its method and its defenses; or one of each."""
+"""Train every shadow centrally, or repeat the whole federation with its method and its defenses; or both."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class ShadowSettings:
     """How shadow models are made.
 
     Attributes:
-        mode: `central` trains each shadow by itself, a cheap stand-in; `federated` repeats the whole federation, method
-            and defenses included, which is what an attacker who adapts would do; `both` shows the two attackers side by
-            side.
+        mode: `central` trains each shadow by itself, a cheap approximation; `federated` repeats the whole federation
+            with its method and defenses, as an adaptive attacker would; `both` reports the two attackers side by side.
         count: shadows per target, at least 2; an even number puts every sample into half of them.
     """
 
@@ -46,49 +45,48 @@ DEFAULT_SHADOWS = ShadowSettings()
 class CentralShadows:
     """Shadows that are trained one by one.
 
-    Those on the attacker's own data are shared by all targets of one width and about one size, and by all runs that
+    Shadows on the attacker's own data are shared by all targets of one width and of similar size, and by all runs that
     differ only in method or defense.
+
+    Args:
+        knowledge: network, data and recipe.
+        audited: audited samples by client, NO_CLIENT for the whole federation; not which of them are members.
+        count: shadows per target.
+        cache: folder to keep them in, None to keep them in memory only.
     """
 
     def __init__(
         self, knowledge: PublicKnowledge, audited: Mapping[int, Ids], count: int = 16, cache: Path | None = None
     ) -> None:
-        """Make no shadow yet.
-
-        Args:
-            knowledge: network, data and recipe.
-            audited: audited samples by client, without who is a member; NO_CLIENT for the whole federation.
-            count: shadows per target.
-            cache: folder to keep them in, None to keep them in memory only.
-        """
         self._knowledge, self._audited, self._count = knowledge, audited, count
         self._cache = ShadowCache(cache)
         self._made: dict[tuple[object, ...], list[Shadow]] = defaultdict(list)
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
-        """Shadows of a target: all of them, or the first few."""
         size = shared_size(target.size) if kind == "out" else target.size
-        owner, read = target.client if kind == "in-out" else None, shadow_reading(self._knowledge, target.reading)
-        place = (kind, size, target.last.rate, target.rounds, owner, read)
-        made, wanted = self._made[place], min(first or self._count, self._count)
-        if len(made) < wanted:
-            made.extend(self._make(target, kind, size, range(len(made), wanted)))
+        owner, reading = target.client if kind == "in-out" else None, shadow_reading(self._knowledge, target.reading)
+        made = self._made[kind, size, target.last.rate, target.rounds, owner, reading]
+        count = min(first or self._count, self._count)
+        if len(made) < count:
+            made.extend(self._make(target, kind, size, range(len(made), count)))
         notes = [*_notes(target, made[0]), *reading_notes(self._knowledge)]
-        return ShadowSet(tuple(made[:wanted]), tuple(notes))
+        return ShadowSet(tuple(made[:count]), tuple(notes))
 
     def _make(self, target: AttackedModel, kind: ShadowKind, size: int, numbers: range) -> list[Shadow]:
-        splits = [self._draw(target, kind, size, number) for number in numbers]
+        splits = [self._split(target, kind, size, number) for number in numbers]
         client = target.client if kind == "in-out" else 0
         seed = derive_key(self._knowledge.seed, f"shadows-{kind}", client, size)
-        jobs = [ShadowJob(number, target.last.rate, draw.members) for number, draw in zip(numbers, splits, strict=True)]
+        jobs = [
+            ShadowJob(number, target.last.rate, split.members) for number, split in zip(numbers, splits, strict=True)
+        ]
         models = train_or_find(self._knowledge, jobs, target.rounds, seed, self._cache, target.client, target.reading)
-        return [Shadow(model, draw.members, draw.nonmembers) for model, draw in zip(models, splits, strict=True)]
+        return [Shadow(model, split.members, split.nonmembers) for model, split in zip(models, splits, strict=True)]
 
-    def _draw(self, target: AttackedModel, kind: ShadowKind, size: int, number: int) -> ShadowSplit:
+    def _split(self, target: AttackedModel, kind: ShadowKind, size: int, number: int) -> ShadowSplit:
         seed = derive_key(self._knowledge.seed, "shadow-draws", target.client if kind == "in-out" else 0)
         if kind == "out":
-            return draw_out(self._knowledge.auxiliary, size, seed, number)
-        return draw_in_out(self._audited[target.client], self._knowledge.auxiliary, size, seed, number)
+            return split_out(self._knowledge.auxiliary, size, seed, number)
+        return split_in_out(self._audited[target.client], self._knowledge.auxiliary, size, seed, number)
 
 
 def train_or_find(
@@ -100,22 +98,20 @@ def train_or_find(
     client: int = NO_CLIENT,
     reading: ReadingStrategy | None = None,
 ) -> list[AttackedModel]:
-    """Models of the jobs, as a client's; those that were never trained before are trained now.
-
-    Where the network has a private part, they are read like their target: without it.
+    """Models of the jobs, from the cache or trained now; without their private part where the network has one.
 
     Args:
         knowledge: network, data and recipe.
         jobs: models to train.
-        rounds: rounds to see them in, ascending, counted from 1.
+        rounds: in which they are observed, ascending, counted from 1.
         seed: key of initial values, batches and augmentation.
-        cache: where they are kept.
-        client: whose model they stand for.
-        reading: how the target was read.
+        cache: of shadow models.
+        client: that the models are attributed to.
+        reading: of the target.
     """
     kept = rounds_to_keep(knowledge, rounds)
     keys = [cache.key(knowledge, job, kept, seed) for job in jobs]
-    known = {key: found for key in keys if (found := cache.read(key)) is not None}
+    known = {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
     if missing:
         trained = train_centrally(knowledge, list(missing.values()), kept, seed)
@@ -137,9 +133,9 @@ def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:
     return notes
 
 
-def size_note(trained: int, wanted: int) -> str:
-    """Remark on shadows with less data than their target."""
-    share = max(1, 5 * round(20 * trained / wanted))
+def size_note(trained: int, size: int) -> str:
+    """Note on shadows with less data than their target."""
+    share = max(1, 5 * round(20 * trained / size))
     return (
         f"for want of data, shadows train on about {share} % as many samples as their target "
         "(--data.holdout.shadow sets more aside)"

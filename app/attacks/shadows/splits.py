@@ -1,4 +1,4 @@
-"""Which samples a shadow is trained on: pure, seeded functions."""
+"""Random splits of samples into members and non-members of shadow models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.errors import UserError
 from app.seeding import numpy_generator
 
 PARTS = 4
-"""The attacker's own data are cut into so many parts; a shadow leaves out one of them at least."""
+"""Parts of the attacker's own data; a shadow leaves out at least one of them."""
 
 FEWEST = 4
-"""Fewest samples of the attacker's own from which shadows can be drawn."""
+"""Fewest samples of its own that an attacker needs for shadows."""
 
 STEP = 1.25
 """Targets whose training sets differ by less than about this factor share their shadows."""
@@ -23,30 +23,25 @@ STEP = 1.25
 
 @dataclass(frozen=True, eq=False)
 class ShadowSplit:
-    """Training set of one shadow.
-
-    Attributes:
-        members: ids it is trained on, ascending.
-        nonmembers: ids from the same source that it is not trained on, ascending.
-    """
+    """Ids that a shadow is trained on, and ids from the same source that it is not trained on; ascending."""
 
     members: Ids
     nonmembers: Ids
 
 
 def shared_size(size: int) -> int:
-    """A size that targets of about that size have in common, at most 12 % away from it."""
+    """The size rounded to a power of `STEP`, at most 12 % away: targets of similar size share their shadows."""
     return max(1, round(STEP ** round(math.log(max(1, size), STEP))))
 
 
-def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
+def split_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
     """A random part of the attacker's own data.
 
-    Of `PARTS` shadows in a row, every sample is left out by one at least, so that a shadow can play the target.
+    Of `PARTS` consecutive shadows, every sample is left out by at least one, so that a shadow can be attacked itself.
 
     Args:
         auxiliary: the attacker's own data.
-        size: samples wanted; fewer where all but the part that is left out are too few.
+        size: of the training set; smaller where the data without the left-out part are fewer.
         seed: key of the draw.
         number: of the shadow.
     """
@@ -58,23 +53,15 @@ def draw_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
 
 
 def held_out_part(auxiliary: Ids, seed: int, number: int) -> Ids:
-    """The part of the attacker's own data that one shadow certainly leaves out, ascending."""
+    """The part of the attacker's own data that one shadow always leaves out, ascending."""
     order = numpy_generator(seed, "shadow-parts", number // PARTS).permutation(auxiliary)
     return np.sort(np.array_split(order, PARTS)[number % PARTS])
 
 
-def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
-    """A random half of the audited samples, filled up from the attacker's own data to the size of the target.
+def split_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
+    """A random half of the audited samples, filled up from the attacker's own data to the size of the training set.
 
-    Shadows come in pairs: what one leaves out, the next one takes, so that every sample is in exactly half of an even
-    number of shadows.
-
-    Args:
-        audited: samples whose membership is to be told.
-        auxiliary: the attacker's own data.
-        size: samples wanted.
-        seed: key of the draw.
-        number: of the shadow.
+    Shadows come in pairs of complementary halves, so that every sample is in exactly half of an even number of shadows.
     """
     order = numpy_generator(seed, "shadow-in-out", number // 2).permutation(audited)
     half = len(order) // 2
@@ -84,7 +71,7 @@ def draw_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int)
 
 
 def refuse_few(auxiliary: Ids) -> None:
-    """Raise where the attacker has too little data of its own."""
+    """Raise where the attacker has too few samples of its own."""
     if len(auxiliary) < FEWEST:
         raise UserError.of(
             f"the attacker has {len(auxiliary)} samples of its own",

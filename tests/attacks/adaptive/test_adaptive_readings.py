@@ -1,5 +1,6 @@
 """What attackers who know the defense make of uploads, against answers that can be computed by hand."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -30,8 +31,9 @@ SHARE = 0.7
 def known(method):
     """Public knowledge of two clients, the second of half the width."""
     client_pool = ClientPool((30, 20), (1.0, 0.5), 1.0, 0)
-    plan_of = lambda round_: Plan(round_, client_pool, method, SPACE)  # noqa: E731
-    return SimpleNamespace(prototype=NET, plan_of=plan_of, took_part=frozenset(range(len(client_pool.sizes))))
+    plan = partial(Plan, client_pool=client_pool, method=method, space=SPACE)
+    sizes = client_pool.sizes
+    return SimpleNamespace(prototype=NET, plan=plan, sizes=sizes, took_part=frozenset(range(len(sizes))))
 
 
 def noise(*size, seed=0):
@@ -216,7 +218,7 @@ def test_one_round_cannot_be_averaged(zeroed):
     mixed = {0: several[0], 1: zeroed.models((Averaging(),), (3,))[1]}
     assert resolved(mixed) is mixed
     assert adaptation_notes(several) == [Averaging.what]
-    assert "1 of 2 clients were heard in one of the kept rounds only" in adaptation_notes(mixed)[1]
+    assert "1 of 2 clients uploaded in one of the kept rounds only" in adaptation_notes(mixed)[1]
     assert not adaptation_notes({0: NotAvailable("no")})
 
 

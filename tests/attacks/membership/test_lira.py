@@ -10,7 +10,7 @@ from scipy.special import log_ndtr
 from scipy.stats import norm
 
 from app.attacks.context import AttackContext
-from app.attacks.membership.lira import LiRAOffline, LiRAOnline, ask_shadows, offline_scores, online_scores
+from app.attacks.membership.lira import LiRAOffline, LiRAOnline, offline_scores, online_scores, shadow_values
 from app.attacks.membership.yeom import Yeom
 from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
@@ -145,7 +145,7 @@ def test_same_scores_every_time(kind, memorised):
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_shadow_can_play_the_target(kind, memorised):
     """Its members are found by comparison with the others."""
-    assert area(*memorised.playing(kind(), kind.shadows)) >= 0.9
+    assert area(*memorised.attacking(kind(), kind.shadows)) >= 0.9
 
 
 @pytest.mark.parametrize("compare", [offline_scores, online_scores])
@@ -210,7 +210,7 @@ def test_refuses_a_lab_without_shadows(toy, memorised):
     context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         LiRAOffline().scores(toy.memorised, toy.samples, context)
-    heard, inside = ask_shadows(LiRAOffline().phi, toy.samples, [], memorised.query)
+    heard, inside = shadow_values(LiRAOffline().phi, toy.samples, [], memorised.query)
     with pytest.raises(UserError, match=r"shadows\.count"):
         LiRAOffline().compare(np.zeros(len(toy.samples)), heard, inside)
 

@@ -168,7 +168,7 @@ def test_targets_with_the_same_shadows_share_a_network(monkeypatch):
     assert np.array_equal(attack.scores(upload, samples, audit.context(upload)), whole)
     assert len(trained) == 1
     first = audit.context().shadows("out")[0]
-    attack.scores(first.model, samples, audit.context().playing(first))
+    attack.scores(first.model, samples, audit.context().attacking(first))
     assert [len(given[1]) for given in trained] == [4, 3]
 
 
@@ -230,7 +230,7 @@ def test_no_shadow_left_is_refused():
     audit = memorised()
     one = audit.context().shadows("out")[0]
     with pytest.raises(UserError, match="no shadow model to learn from"):
-        Nasr(**SMALL).scores(one.model, one.samples, audit.context(source=Given(one)).playing(one))
+        Nasr(**SMALL).scores(one.model, one.samples, audit.context(source=Given(one)).attacking(one))
 
 
 @pytest.mark.parametrize(

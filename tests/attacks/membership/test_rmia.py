@@ -178,7 +178,7 @@ def test_same_scores_every_time(kind, memorised):
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_shadow_can_play_the_target(kind, memorised):
     """Its members are found by comparison with the others."""
-    assert area(*memorised.playing(kind(), kind.shadows)) >= 0.9
+    assert area(*memorised.attacking(kind(), kind.shadows)) >= 0.9
 
 
 def test_the_missing_model_tells_nothing():
@@ -259,7 +259,7 @@ def test_refuses_a_lab_without_shadows(toy):
     context, samples = constant_lab(models=1)
     for attack in (RMIAOffline(), RMIAOnline()):
         with pytest.raises(UserError, match=r"shadows\.count"):
-            attack.scores(fake_model("target"), samples, context.playing(context.shadows("out")[0]))
+            attack.scores(fake_model("target"), samples, context.attacking(context.shadows("out")[0]))
 
 
 def test_refuses_samples_without_models():

@@ -101,7 +101,7 @@ def test_models_are_trained_once_per_shadows(monkeypatch):
     for _ in range(3):
         attack.scores(fake_model("target"), IDS, context)
     assert len(calls) == 2
-    attack.scores(fake_model("target"), IDS, context.playing(context.shadows("out")[0]))
+    attack.scores(fake_model("target"), IDS, context.attacking(context.shadows("out")[0]))
     assert len(calls) == 4
 
 
@@ -162,7 +162,7 @@ def test_bad_input(toy):
         Shokri().scores(toy.memorised, toy.samples, context)
     context, _ = sure_lab(shadows=1)
     with pytest.raises(UserError, match=r"shadows\.count"):
-        Shokri().scores(fake_model("target"), IDS, context.playing(context.shadows("out")[0]))
+        Shokri().scores(fake_model("target"), IDS, context.attacking(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):
         Shokri(shadows_used=0)
     with pytest.raises(UserError, match="2 or more"):

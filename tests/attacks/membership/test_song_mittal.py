@@ -137,7 +137,7 @@ def test_sharing_is_noted():
 def test_a_shadow_can_play_the_target(memorised):
     """Its members are found with the thresholds of the others."""
     for kind in TUNED:
-        assert area(*memorised.playing(kind(), "out")) >= 0.9
+        assert area(*memorised.attacking(kind(), "out")) >= 0.9
 
 
 @pytest.mark.parametrize("kind", TUNED)
@@ -154,6 +154,6 @@ def test_bad_input():
     """No shadow left, and a minimum that means nothing."""
     context, ids, _ = two_class_lab()
     with pytest.raises(UserError, match=r"shadows\.count"):
-        Confidence().scores(fake_model("target"), ids, context.playing(context.shadows("out")[0]))
+        Confidence().scores(fake_model("target"), ids, context.attacking(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):
         Entropy(fewest=0)

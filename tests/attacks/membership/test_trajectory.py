@@ -116,7 +116,7 @@ def test_networks_and_students_are_made_once(monkeypatch):
         attack.scores(target, samples, audit.context(target))
     assert (len(fitted), len(distilled)) == (1, 3)  # two targets and one shadow
     first = audit.context().shadows("out")[0]
-    attack.scores(first.model, first.samples, audit.context().playing(first))
+    attack.scores(first.model, first.samples, audit.context().attacking(first))
     assert (len(fitted), len(distilled)) == (2, 4)  # the second shadow takes the place of the first
 
 
@@ -223,7 +223,7 @@ def test_no_shadow_left_is_refused(kind):
     audit = memorised()
     one = audit.context().shadows("out")[0]
     with pytest.raises(UserError, match="no shadow model to learn from"):
-        kind(attack_epochs=1).scores(one.model, one.samples, audit.context(source=Given(one)).playing(one))
+        kind(attack_epochs=1).scores(one.model, one.samples, audit.context(source=Given(one)).attacking(one))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_attack_network_is_the_papers(memorised, trained, monkeypatch):
 
 def test_wide_layers_get_fewer_kernels(memorised, monkeypatch):
     """64 inputs and 640 coordinates leave 10 kernels."""
-    monkeypatch.setattr(memdefense, "GRADIENT_CELLS", 640)
+    monkeypatch.setattr(memdefense, "GRADIENT_OUTPUTS", 640)
     model = released_model(memorised.transcript.external_view(), memorised.knowledge, "test")
     assert paper_settings(memorised.query, model).kernels == 10
 

@@ -217,7 +217,7 @@ def test_few_clients_are_heard(tmp_path):
     }
     assert set(true_choices(federation)) == set.union(*plans)
     if len(heard) < 4:
-        assert f"{len(heard)} of 4 clients were heard in rounds 3, 4" in attack.found.notes[0]
+        assert f"{len(heard)} of 4 clients uploaded in rounds 3, 4" in attack.found.notes[0]
 
 
 def test_clients_without_test_sets(tmp_path):
