@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -97,12 +98,10 @@ class AuditContext:
         """Refuse overlapping sets: an attack would be evaluated on samples it was trained on."""
         parts = {"audited": self.audited[NO_CLIENT], "shadow": self.knowledge.auxiliary}
         parts["population"] = self.knowledge.population
-        names = list(parts)
-        for number, first in enumerate(names):
-            for second in names[number + 1 :]:
-                if len(shared := np.intersect1d(parts[first], parts[second])):
-                    raise UserError.of(
-                        f"{len(shared)} samples are both {first} and {second} data, such as sample {shared[0]}",
-                        "the attack would be evaluated on samples whose membership it knows",
-                        "draw the sets with the data module's holdout, which keeps them apart",
-                    )
+        for first, second in combinations(parts, 2):
+            if len(shared := np.intersect1d(parts[first], parts[second])):
+                raise UserError.of(
+                    f"{len(shared)} samples are both {first} and {second} data, such as sample {shared[0]}",
+                    "the attack would be evaluated on samples whose membership it knows",
+                    "draw the sets with the data module's holdout, which keeps them apart",
+                )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 
 import numpy as np
@@ -108,12 +107,10 @@ class ModelQuery:
             )
         return numpy_generator(self.knowledge.seed, "query").permutation(len(samples))
 
-    @contextmanager
-    def _statistics(self, net: nn.Module, samples: Ids) -> Iterator[None]:
+    def _statistics(self, net: nn.Module, samples: Ids) -> AbstractContextManager[None]:
         """Gathers post-hoc statistics on the attacker's own data, or else on the samples themselves."""
         own = self.knowledge.auxiliary if len(self.knowledge.auxiliary) > 1 else samples
-        with statistics_context(net, self.knowledge.store, torch.from_numpy(own), self.knowledge.batch_size):
-            yield
+        return statistics_context(net, self.knowledge.store, torch.from_numpy(own), self.knowledge.batch_size)
 
 
 def last_linear(net: nn.Module) -> nn.Linear:

@@ -15,14 +15,7 @@ T = TypeVar("T")
 def by_name(attack: str | T, catalogue: Mapping[str, type[T]], base: type[T], kind: str) -> T:
     """An attack with its default settings, by name or by the dotted path of a class; attacks are returned as they are.
 
-    Args:
-        attack: name, path or attack.
-        catalogue: attacks by name.
-        base: class that every such attack derives from.
-        kind: of attack, in words.
-
-    Raises:
-        UserError: for an unknown name.
+    Every such attack derives from the base class; `kind` names it in the error message for an unknown name.
     """
     if not isinstance(attack, str):
         return attack

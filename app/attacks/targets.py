@@ -31,14 +31,9 @@ def aggregated_models(
     prefix: str,
     reading: ReadingStrategy | None = None,
 ) -> AttackedModel:
-    """The server's model after several rounds, as a participant observes it.
+    """The server's model after several rounds (ascending, counted from 1), as a participant observes it.
 
-    Args:
-        view: a participant's.
-        knowledge: holds the clients' sizes.
-        rounds: ascending, counted from 1.
-        prefix: of the model's key.
-        reading: of an attacker who knows the defense.
+    The key of the model starts with the prefix; the reading is that of an attacker who knows the defense.
     """
     if reading is None:
         return _global(knowledge, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
@@ -63,9 +58,9 @@ def uploaded_models(
         knowledge: its plan gives the coordinates of every upload.
         rounds: ascending, counted from 1.
         prefix: of the models' keys.
-        last: keep only each client's last upload among them; else all of them.
+        last: keep only each client's last upload among them.
         reading: of an attacker who knows the defense, with the earlier rounds that it uses.
-        only: one client; without, all of them.
+        only: one client instead of all.
     """
     all_rounds = sorted({*rounds, *(reading.rounds if reading is not None else ())})
     messages = _messages(view, knowledge, all_rounds, only)

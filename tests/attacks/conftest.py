@@ -1,12 +1,13 @@
-"""Worlds that are trained once for all tests of attacks."""
+"""Targets that are trained once for all tests of attacks."""
 
+from dataclasses import replace
+
+import attack_kit
 import numpy as np
 import pytest
 import torch
-from attack_kit import World, noisy_world
+from attack_kit import memorised_case, noisy_case
 
-from app.attacks.controls import make_toy
-from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
 
 
@@ -22,20 +23,19 @@ def _one_thread():
 @pytest.fixture(scope="session")
 def toy(_one_thread):
     """Random labels, one model that has memorised its members and one that was never trained."""
-    return make_toy(0)
+    return attack_kit.toy()
 
 
 @pytest.fixture(scope="session")
 def shadow_folder(tmp_path_factory):
-    """Where shadows are kept that several worlds share."""
+    """Of shadows that several cases share."""
     return tmp_path_factory.mktemp("shadows")
 
 
 @pytest.fixture(scope="session")
 def memorised(toy, shadow_folder):
     """The memorised model with 16 shadows of each kind."""
-    source = CentralShadows(toy.knowledge, toy.audited, 16, shadow_folder)
-    return World(toy.knowledge, toy.memorised, toy.samples, toy.truth, source, ModelQuery(toy.knowledge))
+    return memorised_case(16, shadow_folder)
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +43,10 @@ def twins(toy, memorised, shadow_folder):
     """Members against their own images with wrong labels."""
     samples = np.concatenate([toy.members, toy.twins])
     source = CentralShadows(toy.knowledge, toy.audited_with_twins, 16, shadow_folder)
-    return World(toy.knowledge, toy.memorised, samples, np.isin(samples, toy.members), source, memorised.query)
+    return replace(memorised, samples=samples, truth=np.isin(samples, toy.members), source=source)
 
 
 @pytest.fixture(scope="session")
 def noisy(_one_thread):
     """A partly learnable problem whose model fits its noisy labels: samples differ in how hard they are."""
-    return noisy_world()
+    return noisy_case()

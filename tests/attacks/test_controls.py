@@ -81,16 +81,16 @@ def test_confidence_in_any_class_is_caught(room):
             return super().scores(target, samples, _Blind(context))
 
     class _Blind:
-        """A lab whose models are asked about their favourite class."""
+        """A context whose models are queried about their most probable class."""
 
         def __init__(self, context):
-            self._lab, self.query = context, self
+            self._context, self.query = context, self
 
         def __getattr__(self, name):
-            return getattr(self._lab, name)
+            return getattr(self._context, name)
 
         def responses(self, model, samples, snapshot=-1):
-            found = self._lab.query.responses(model, samples, snapshot)
+            found = self._context.query.responses(model, samples, snapshot)
             return replace(found, labels=found.logits.argmax(axis=1))
 
     failures = room.failures(MaxConfidence())

@@ -44,14 +44,6 @@ def test_margin_keeps_what_probabilities_lose():
     assert np.isfinite(answers.losses).all()
 
 
-def test_selection_keeps_rows_together():
-    """By mask and by position."""
-    answers = some(2)
-    chosen = answers.select(np.array([7, 3]))
-    np.testing.assert_array_equal(chosen.losses, answers.losses[[7, 3]])
-    np.testing.assert_array_equal(answers.select(answers.labels == 1).margins, answers.margins[answers.labels == 1])
-
-
 def test_bias_gradient_is_probability_less_label():
     """Against central differences of the loss by every logit."""
     answers, step = some(3), 1e-5

@@ -128,7 +128,7 @@ def fit(
         batch_size: examples per step.
         optimizer: makes the optimiser.
         loss: to minimise.
-        seed: key of the batches and of the dropout masks.
+        seed: key of batches and dropout masks.
         held_out: (rows,) bool, examples that are not trained on; the epoch with the lowest error on them is kept.
             Without any, the last epoch is.
         patience: epochs without progress on the held-out examples after which training ends, None for never.

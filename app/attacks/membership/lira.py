@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -84,7 +83,7 @@ class LiRAOnline(LiRA):
 
 
 def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
-    """z = (phi - mean) / spread under the Gaussian of the models without the sample, in standard deviations.
+    """z = (phi - mean) / spread under the Gaussian of the models without the sample.
 
     The paper's score, log Phi(z), gives the same ranking, but rounds to 0 for all z above 38, which would tie the
     likeliest members.
@@ -98,7 +97,7 @@ def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], var
     Raises:
         UserError: where a sample is in every shadow.
     """
-    return _fit(target, shadows, ~inside, variance, 1, "left out by").z
+    return _fit(target, shadows, ~inside, variance, 1, "left out by")[0]
 
 
 def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
@@ -109,7 +108,12 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
     """
     with_it = _fit(target, shadows, inside, variance, 2, "in")
     without = _fit(target, shadows, ~inside, variance, 2, "left out by")
-    return with_it.log_density - without.log_density
+    return _log_density(*with_it) - _log_density(*without)
+
+
+def _log_density(z: Array, spread: Array) -> Array:
+    """(samples,) in nats, without the constant that all Gaussians share."""
+    return -0.5 * z**2 - np.log(spread)
 
 
 def shadow_values(
@@ -133,21 +137,10 @@ def refuse_few(counts: NDArray[np.int64], fewest: int, models: int, where: str) 
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """The target's distance z (samples,) from the mean in standard deviations, and these deviations, above 0."""
-
-    z: Array
-    spread: Array
-
-    @property
-    def log_density(self) -> Array:
-        """(samples,) in nats, without the constant that all Gaussians share."""
-        return -0.5 * self.z**2 - np.log(self.spread)
-
-
-def _fit(target: Array, shadows: Array, chosen: NDArray[np.bool_], variance: Variance, fewest: int, where: str) -> _Fit:
-    """Fit a Gaussian to the chosen models of every sample."""
+def _fit(
+    target: Array, shadows: Array, chosen: NDArray[np.bool_], variance: Variance, fewest: int, where: str
+) -> tuple[Array, Array]:
+    """The target's distance z from the mean of the chosen models, in standard deviations, and these, above 0."""
     counts = chosen.sum(axis=0)
     own = variance == "sample" or (variance == "auto" and _enough(counts))
     refuse_few(counts, 2 if own or np.all(counts < 2) else fewest, len(shadows), where)
@@ -160,7 +153,7 @@ def _fit(target: Array, shadows: Array, chosen: NDArray[np.bool_], variance: Var
     else:
         spread = np.full(counts.size, math.sqrt(squares.sum() / (counts - 1).sum()))
     spread = np.maximum(spread, SMALLEST_SPREAD)
-    return _Fit(-means / spread, spread)
+    return -means / spread, spread
 
 
 def _enough(counts: NDArray[np.int64]) -> bool:

@@ -12,18 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from app.attacks.context import AttackContext
-from app.attacks.membership.attack_net import (
-    Loss,
-    ResultCache,
-    balanced,
-    fit,
-    hold_out,
-    known_shadows,
-    log_losses,
-    parameters_of,
-    predict,
-    seeded,
-)
+from app.attacks.membership import attack_net
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.nasr_net import NasrNet, NasrSettings
 from app.attacks.model_query import ModelQuery, last_linear
@@ -58,7 +47,9 @@ def _columns(activations: Activations, align: bool) -> Array:
     responses = activations.responses
     inputs = -np.sort(-activations.inputs, axis=1) if align else activations.inputs
     onehot = np.eye(responses.logits.shape[1])[responses.labels]
-    return np.hstack([inputs, responses.logits, log_losses(responses)[:, None], activations.bias_gradients, onehot])
+    return np.hstack(
+        [inputs, responses.logits, attack_net.log_losses(responses)[:, None], activations.bias_gradients, onehot]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +68,14 @@ class TrainedNasr:
             UserError: where the model's snapshots differ in number or width from those trained on.
         """
         _refuse_unlike(model, self.rates)
-        return predict(self.net, observe(self.query, model, samples, self.align))
+        return attack_net.predict(self.net, observe(self.query, model, samples, self.align))
 
 
 def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
     """Train the attack network on samples whose membership is known.
 
-    Args:
-        query: runs the models.
-        examples: of shadows, or of the attacked model itself (MemDefense's evaluation); at least one.
-        settings: of network and training.
-        seed: key of initial values, batches, dropout, and the draw of examples.
+    They belong to one or several shadows, or to the attacked model itself (MemDefense's evaluation). The seed is the
+    key of initial values, batches, dropout, and the draw of examples.
 
     Raises:
         UserError: where the models' snapshots differ in number or width, or there is nothing to learn from.
@@ -95,15 +83,17 @@ def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSe
     rates = _rates(examples[0].model)
     for one in examples:
         _refuse_unlike(one.model, rates)
-    drawn = [balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)]
+    drawn = [
+        attack_net.balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)
+    ]
     observed = [
         observe(query, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
     ]
     snapshots = [torch.cat(rows) for rows in zip(*observed, strict=True)]
     truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
     classes = _last_layer(query, examples[0].model).out_features
-    net = seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
-    fit(
+    net = attack_net.seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
+    attack_net.fit(
         net,
         snapshots,
         truth,
@@ -112,7 +102,9 @@ def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSe
         optimizer=partial(Adam, lr=settings.lr, weight_decay=settings.weight_decay, fused=True),
         loss=settings.loss,
         seed=seed,
-        held_out=None if settings.patience is None else hold_out([len(known.samples) for known in drawn], seed),
+        held_out=None
+        if settings.patience is None
+        else attack_net.hold_out([len(known.samples) for known in drawn], seed),
         patience=settings.patience,
     )
     return TrainedNasr(net, query, rates, settings.align)
@@ -153,7 +145,7 @@ class Nasr(MembershipAttack):
         *,
         kernels: int = 20,
         label_branch: bool = True,
-        loss: Loss = "bce",
+        loss: attack_net.Loss = "bce",
         lr: float = 1e-3,
         weight_decay: float = 1e-3,
         epochs: int = 20,
@@ -167,10 +159,12 @@ class Nasr(MembershipAttack):
             kernels, label_branch, loss, lr, epochs, batch_size, dropout, most, weight_decay, patience, align
         )
         raise_all(self._settings.problems())
-        self._trained: ResultCache[TrainedNasr] = ResultCache(lambda trained: parameters_of(trained.net))
+        self._trained: attack_net.ResultCache[TrainedNasr] = attack_net.ResultCache(
+            lambda trained: attack_net.parameters_of(trained.net)
+        )
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        examples = [Examples(one.model, one.members, one.nonmembers) for one in known_shadows(context)]
+        examples = [Examples(one.model, one.members, one.nonmembers) for one in attack_net.known_shadows(context)]
         for one in examples:
             _refuse_unlike(one.model, _rates(target))
         seed = derive_key(context.knowledge.seed, self.name)

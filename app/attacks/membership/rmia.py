@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import refuse_few, shadow_values
 from app.attacks.models import AttackedModel, Shadow
-from app.attacks.responses import Ids, Responses
+from app.attacks.responses import Ids
 from app.errors import UserError
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
@@ -81,11 +82,7 @@ class RMIAOffline(RMIA):
 
 
 class RMIAOnline(RMIA):
-    """p(x) from models of which half were trained on the sample.
-
-    Args:
-        gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
-    """
+    """p(x) from models of which half were trained on the sample."""
 
     name = "rmia-online"
     threat = Threat(
@@ -133,12 +130,7 @@ class Signals:
 def offline_ratios(signals: Signals, a: float) -> Array:
     """log p(x|target) - log p(x) with p(x) = ((1 + a) p_out(x) + 1 - a) / 2 from the models without x.
 
-    Args:
-        signals: probabilities of the samples.
-        a: 0 to 1; with 1, p(x) is the mean of those models.
-
-    Raises:
-        UserError: where a sample is in every shadow.
+    With a = 1, p(x) is the mean of those models. Refused where a sample is in every shadow.
     """
     outside = ~signals.inside
     refuse_few(outside.sum(axis=0), 1, len(outside), "left out by")
@@ -167,10 +159,7 @@ def online_ratios(signals: Signals) -> Array:
 def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
     """Share of the population whose ratio, times gamma, lies below the sample's: 0 to 1, a multiple of 1 / population.
 
-    Args:
-        ratios: (samples,) log ratios of the audited samples.
-        population: (others,) log ratios of the population, at least one.
-        gamma: 1 or more.
+    Ratios are logarithms; there is at least one of the population, and gamma is 1 or more.
     """
     return np.searchsorted(np.sort(population), ratios - math.log(gamma), side="left") / population.size
 
@@ -200,12 +189,8 @@ def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: 
 
 def signals_of(context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
     """Signals of a model and its shadows on samples."""
-    values, inside = shadow_values(_signal, samples, shadows, context.query)
-    return Signals(_signal(context.query.responses(model, samples)), values, inside)
-
-
-def _signal(responses: Responses) -> Array:
-    return responses.true_log_probabilities
+    values, inside = shadow_values(attrgetter("true_log_probabilities"), samples, shadows, context.query)
+    return Signals(context.query.responses(model, samples).true_log_probabilities, values, inside)
 
 
 def unseen_population(context: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:

@@ -134,16 +134,11 @@ def class_thresholds(
 ) -> tuple[Array, list[int]]:
     """Threshold of the highest balanced accuracy for every class, in units of the values.
 
-    Args:
-        values: of known samples, higher for likelier members.
-        truth: whether each is a member.
-        labels: class of each.
-        classes: number of classes.
-        fewest: members and non-members that a class needs for a threshold of its own.
+    Values of known samples are higher for likelier members. A class with fewer than `fewest` members or non-members
+    takes the common threshold, which is 0 where no threshold is better than chance.
 
     Returns:
-        One finite threshold per class, and the classes that take the common one, which is 0 where no threshold is
-        better than chance.
+        One finite threshold per class, and the classes that take the common one.
     """
     common = _threshold(values, truth)
     thresholds = np.full(classes, common if math.isfinite(common) else 0.0)

@@ -14,21 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from app.attacks.context import AttackContext
-from app.attacks.membership.attack_net import (
-    ResultCache,
-    Standardise,
-    balanced,
-    choice_problem,
-    dense,
-    fit,
-    hold_out,
-    known_shadows,
-    log_losses,
-    option_problems,
-    parameters_of,
-    predict,
-    seeded,
-)
+from app.attacks.membership import attack_net
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.models import AttackedModel, Shadow
@@ -76,11 +62,11 @@ class Trajectory(MembershipAttack):
         most: int = 10_000,
     ) -> None:
         counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
-        problems = option_problems(self.name, counts, {"attack_lr": attack_lr})
-        raise_all([*problems, *choice_problem(self.name, "scale", scale, Scale)])
+        problems = attack_net.option_problems(self.name, counts, {"attack_lr": attack_lr})
+        raise_all([*problems, *attack_net.choice_problem(self.name, "scale", scale, Scale)])
         self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
         self._scale, self._most = scale, most
-        self._nets: ResultCache[nn.Module] = ResultCache(parameters_of)
+        self._nets: attack_net.ResultCache[nn.Module] = attack_net.ResultCache(attack_net.parameters_of)
 
     @abstractmethod
     def trajectory(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
@@ -88,28 +74,36 @@ class Trajectory(MembershipAttack):
 
     def training_shadows(self, context: AttackContext) -> list[Shadow]:
         """Shadows that the attack network is trained on."""
-        return known_shadows(context)
+        return attack_net.known_shadows(context)
 
     def losses(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, snapshots) float64 losses, finite for finite logits."""
         responses = [context.query.responses(model, samples, stage) for stage in range(len(model.snapshots))]
-        return np.stack([log_losses(one) if self._scale == "log" else one.losses for one in responses], axis=1)
+        return np.stack(
+            [attack_net.log_losses(one) if self._scale == "log" else one.losses for one in responses], axis=1
+        )
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         shadows = self.training_shadows(context)
         features = self.trajectory(target, samples, context)
         net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, context))
-        return predict(net, [_tensor(features, context.knowledge)])
+        return attack_net.predict(net, [_tensor(features, context.knowledge)])
 
     def _train(self, shadows: list[Shadow], context: AttackContext) -> nn.Module:
         seed = derive_key(context.knowledge.seed, self.name)
-        drawn = [balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)]
+        drawn = [
+            attack_net.balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)
+        ]
         rows = [self.trajectory(one.model, known.samples, context) for one, known in zip(shadows, drawn, strict=True)]
         features = _tensor(np.concatenate(rows), context.knowledge)
         truth = _tensor(np.concatenate([known.truth for known in drawn]), context.knowledge)
         widths = (features.shape[1], *HIDDEN, 1)
-        net = seeded(lambda: nn.Sequential(Standardise(features), dense(*widths)), seed, context.knowledge.device)
-        fit(
+        net = attack_net.seeded(
+            lambda: nn.Sequential(attack_net.Standardise(features), attack_net.dense(*widths)),
+            seed,
+            context.knowledge.device,
+        )
+        attack_net.fit(
             net,
             [features],
             truth,
@@ -118,7 +112,7 @@ class Trajectory(MembershipAttack):
             optimizer=partial(Adam, lr=self._lr, weight_decay=DECAY, fused=True),
             loss="bce",
             seed=seed,
-            held_out=hold_out([len(known.samples) for known in drawn], seed),
+            held_out=attack_net.hold_out([len(known.samples) for known in drawn], seed),
             patience=PATIENCE,
         )
         return net
@@ -198,10 +192,10 @@ class DistilledTrajectory(Trajectory):
             most=most,
         )
         self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
-        raise_all(option_problems(self.name, {"distilled_shadows": distilled_shadows}, {}))
+        raise_all(attack_net.option_problems(self.name, {"distilled_shadows": distilled_shadows}, {}))
         raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
-        self._students: ResultCache[AttackedModel] = ResultCache(
+        self._students: attack_net.ResultCache[AttackedModel] = attack_net.ResultCache(
             lambda one: sum(stage.vector.numel() for stage in one.snapshots)
         )
 

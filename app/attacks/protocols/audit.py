@@ -13,7 +13,7 @@ from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for
 from app.attacks.audit_context import AuditContext
 from app.attacks.context import ShadowSource
 from app.attacks.controls import attack_controls, blind_failures, metric_failures
-from app.attacks.findings import AttackConditions, Finding
+from app.attacks.findings import Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import TargetKind
 from app.attacks.protocols.base import Protocol, guarded
@@ -108,15 +108,9 @@ class Audit(Protocol):
 
     def _run(self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], planned: PlannedAttack) -> Finding:
         settings, attack, selection = self._settings, planned.attack, planned.selection
-        conditions = AttackConditions(
-            attack=attack.name,
-            target=selection.name(audit),
-            protocol=self.name,
-            adversary=selection.adversary(audit),
-            threat=attack.threat,
-            shadows=f"{settings.shadows.count} {planned.mode}" if attack.shadows else "none",
-            adaptation=planned.adaptation,
-        )
+        shadows = f"{settings.shadows.count} {planned.mode}" if attack.shadows else "none"
+        conditions = selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
+        conditions = replace(conditions, adaptation=planned.adaptation)
         evaluation = AttackEvaluation(audit, sources[planned.mode], attack, settings.calibrate)
 
         def finding() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +13,13 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.base import Threat
 from app.attacks.models import AttackedModel
+from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
-from app.attacks.protocols.knowledge import (
-    OFFICIAL_TEST,
-    LabelledSets,
-    both_ends,
-    chosen_attacks,
-    client_figure,
-    concluded,
-    evaluated_rows,
-    federation_rows,
-    known_count,
-    on_last_round,
-)
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.responses import Ids, Responses
-from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.correlation import SizeCorrelation, size_correlation
-from app.metrics.membership import Array, MembershipScores, NotAvailable
+from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide_with_knowledge
 
@@ -67,39 +56,35 @@ class MappFL(Protocol):
     threat = Threat(sees="loss on the sample", data="labelled members and non-members of the target", trains="nothing")
 
     def __init__(self, attacks: Sequence[str] | None = None, *, exclude_known: bool = False) -> None:
-        self._attacks, self._exclude = chosen_attacks(attacks, self.possible, self.name), exclude_known
+        self._attacks, self._exclude = papers.chosen_attacks(attacks, self.possible, self.name), exclude_known
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         if self._attacks:
-            yield on_last_round(audit, "uploads", ("yeom", self.name, self.threat), self._uploads)
-            yield on_last_round(audit, "global", ("yeom", self.name, self.threat), self._server)
+            yield papers.on_last_round(audit, "uploads", ("yeom", self.name, self.threat), self._uploads)
+            yield papers.on_last_round(audit, "global", ("yeom", self.name, self.threat), self._server)
 
-    def sets(self, members: Ids, test: Ids, known: int, seed: int) -> LabelledSets:
+    def sets(self, members: Ids, test: Ids, known: int, seed: int) -> papers.LabelledSets:
         """Known and evaluated samples of one target, at most 5000 evaluated ones of each kind."""
-        return both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
-
-    def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
-        members = audit.truth.members[client]
-        try:
-            return self.sets(members, audit.truth.test, known_count(len(members)), audit.knowledge.seed)
-        except UserError as error:
-            return NotAvailable(f"client {client}: {error.problems[0].cause}")
+        return papers.both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
 
     def _uploads(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
-        rows, decisions, advantages, notes, missing = [], [], {}, _notes(audit), []
+        results, advantages = papers.PaperResults(_notes(audit)), {}
         for client, model in seen_models(audit, selection, ()).items():
-            sets = self._client_sets(audit, client)
+            members, test = audit.truth.members[client], audit.truth.test
+            known, seed = papers.known_count(len(members)), audit.knowledge.seed
+            sets = papers.available_sets(client, partial(self.sets, members, test, known, seed))
             if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
-                missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
+                results.missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
                 continue
             losses = _losses(audit, model, sets)
-            rows.append(evaluated_rows(-losses.evaluated, sets, client))
-            decisions.append(self._decision(rows[-1], _known_rows(losses, sets, client)))
+            results.rows[client] = papers.evaluated_rows(-losses.evaluated, sets, client)
+            results.decisions[client] = self._decision(results.rows[client], _known_rows(losses, sets, client))
+            results.notes += _overlaps(sets)
             advantages[client] = losses.advantages()
-            notes += _overlaps(sets)
         figures = _client_figures(advantages)
         extra, reason = _correlation(audit, figures)
-        return concluded(audit, conditions, rows, decisions, [*figures, *extra], [*notes, *reason], missing)
+        results.notes += reason
+        return results.finding(audit, conditions, [*figures, *extra])
 
     def _server(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         (model,) = seen_models(audit, selection, ()).values()
@@ -107,11 +92,14 @@ class MappFL(Protocol):
         members = np.sort(np.concatenate(audit.truth.members))
         sets = self.sets(members, audit.truth.test, SERVER_KNOWLEDGE, audit.knowledge.seed)
         losses = _losses(audit, model, sets)
-        rows = federation_rows(audit, -losses.evaluated, sets)
-        known = LabelledSets(sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers)
-        decision = self._decision(rows, federation_rows(audit, -losses.known, known))
+        rows = papers.federation_rows(audit, -losses.evaluated, sets)
+        known = papers.LabelledSets(
+            sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers
+        )
+        decision = self._decision(rows, papers.federation_rows(audit, -losses.known, known))
         figures = [ReportedNumber(name, value) for name, value in losses.advantages().items()]
-        return concluded(audit, conditions, [rows], [decision], figures, [*_notes(audit), *_overlaps(sets)])
+        notes = [*_notes(audit), *_overlaps(sets)]
+        return papers.PaperResults(notes, {NO_CLIENT: rows}, {NO_CLIENT: decision}).finding(audit, conditions, figures)
 
     def _decision(self, rows: MembershipScores, known: MembershipScores) -> Decision:
         return decide_with_knowledge(rows, known, "mean", allow_overlap=not self._exclude)
@@ -177,23 +165,25 @@ def _first_half(values: Array) -> NDArray[np.bool_]:
     return np.arange(len(values)) < len(values) // 2
 
 
-def _losses(audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> YeomLosses:
+def _losses(audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> YeomLosses:
     """Known members, known non-members and the evaluated samples are queried one after the other."""
     known = Responses.joined(
         [audit.query.in_order(model.last, part, CHUNK) for part in (sets.known_members, sets.known_nonmembers)]
     )
-    evaluated = audit.query.in_order(model.last, np.concatenate([sets.members, sets.nonmembers]), CHUNK)
+    evaluated = audit.query.in_order(model.last, sets.evaluated, CHUNK)
     return YeomLosses(evaluated.losses, evaluated.labels, known.losses, known.labels)
 
 
-def _known_rows(losses: YeomLosses, sets: LabelledSets, client: int) -> MembershipScores:
+def _known_rows(losses: YeomLosses, sets: papers.LabelledSets, client: int) -> MembershipScores:
     samples = np.concatenate([sets.known_members, sets.known_nonmembers])
     return MembershipScores.of(-losses.known, _first_half(losses.known), samples, np.full(len(samples), client))
 
 
 def _client_figures(advantages: dict[int, dict[str, float]]) -> list[ReportedNumber]:
     names = next(iter(advantages.values()), {})
-    return [client_figure(name, {client: values[name] for client, values in advantages.items()}) for name in names]
+    return [
+        papers.client_figure(name, {client: values[name] for client, values in advantages.items()}) for name in names
+    ]
 
 
 def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:
@@ -210,12 +200,12 @@ def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[li
     ]
 
 
-def _overlaps(sets: LabelledSets) -> list[str]:
+def _overlaps(sets: papers.LabelledSets) -> list[str]:
     return ["some known samples are also evaluated, as in the paper's code"] if sets.overlap else []
 
 
 def _notes(audit: AuditContext) -> list[str]:
-    notes = ["the attacker is given labelled members of the target itself", OFFICIAL_TEST]
+    notes = ["the attacker is given labelled members of the target itself", papers.OFFICIAL_TEST]
     if evaluates_by_batch(audit.knowledge.prototype):
         notes.append("members are queried before non-members: the statistics of each batch reveal which is which")
     return notes

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from app.attacks.adaptive.catalogue import called_for
 from app.attacks.audit_context import AuditContext
-from app.attacks.findings import AttackConditions, Finding, ReportedNumber
+from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import Examples, train_nasr
 from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel, TargetKind
+from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
-from app.attacks.protocols.knowledge import (
-    OFFICIAL_TEST,
-    LabelledSets,
-    accuracy,
-    chosen_attacks,
-    client_figure,
-    concluded,
-    evaluated_rows,
-    federation_rows,
-    legacy_order,
-    on_last_round,
-)
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
 from app.attacks.responses import Ids
 from app.attacks.targets import Models, uploaded_models
@@ -50,7 +40,7 @@ SETTINGS = NasrSettings(label_branch=False, loss="bce", lr=1e-4, epochs=100, bat
 cross-entropy of Eq. 3 as the loss."""
 
 
-NOTES = ("the attack is trained on labelled members of the target itself", OFFICIAL_TEST)
+NOTES = ("the attack is trained on labelled members of the target itself", papers.OFFICIAL_TEST)
 
 
 class MemDefensePaper(Protocol):
@@ -84,7 +74,7 @@ class MemDefensePaper(Protocol):
         settings: NasrSettings | None = None,
         adaptive: bool = True,
     ) -> None:
-        self._attacks, self._clients = chosen_attacks(attacks, self.possible, self.name), clients
+        self._attacks, self._clients = papers.chosen_attacks(attacks, self.possible, self.name), clients
         raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
         self._settings, self._adaptive = settings, adaptive
 
@@ -93,9 +83,9 @@ class MemDefensePaper(Protocol):
         for kind in kinds:
             attack = self._local if kind == "uploads" else self._global
             for adaptations in ((), *(called_for(audit.knowledge.traits, kind) if self._adaptive else ())):
-                yield on_last_round(audit, kind, ("nasr", self.name, self.threat), attack, adaptations)
+                yield papers.on_last_round(audit, kind, ("nasr", self.name, self.threat), attack, adaptations)
 
-    def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> LabelledSets:
+    def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> papers.LabelledSets:
         """As many known as evaluated samples of each kind, at most `most` each; all different.
 
         Raises:
@@ -108,8 +98,10 @@ class MemDefensePaper(Protocol):
                 "the attack would have no samples to learn from, or none to be tested on",
                 "give clients and test set at least 2 samples",
             )
-        inside, outside = legacy_order(members, seed), legacy_order(test, seed)
-        return LabelledSets(inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count])
+        inside, outside = papers.legacy_order(members, seed), papers.legacy_order(test, seed)
+        return papers.LabelledSets(
+            inside[:count], outside[:count], inside[count : 2 * count], outside[count : 2 * count]
+        )
 
     def rounds(self, audit: AuditContext) -> tuple[tuple[int, ...], str]:
         """Rounds to attack, and a note where they are not the paper's."""
@@ -124,22 +116,22 @@ class MemDefensePaper(Protocol):
     def _local(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         rounds, note = self.rounds(audit)
         models = self._local_models(audit, selection, rounds)
-        rows, decisions, missing, notes = [], [], [], [*NOTES, *([note] if note else [])]
-        notes += adaptation_notes(models)
+        results = papers.PaperResults([*NOTES, *([note] if note else []), *adaptation_notes(models)])
         for client, model in models.items():
             if self._clients is not None and client >= self._clients:
-                notes.append(f"only the first {self._clients} clients were attacked")
+                results.notes.append(f"only the first {self._clients} clients were attacked")
                 break
-            sets = self._client_sets(audit, client)
+            members = audit.truth.members[client]
+            halves = partial(self.halves, members, audit.truth.test, audit.knowledge.seed)
+            sets = papers.available_sets(client, halves)
             if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
-                missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
+                results.missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
                 continue
-            rows.append(evaluated_rows(self._scores(audit, model, sets), sets, client))
-            decisions.append(decide(rows[-1], 0.0))
-            notes += _shortened(sets, audit.truth.members[client], client)
-        accuracies = {int(own.client_ids[0]): 100 * accuracy(one) for own, one in zip(rows, decisions, strict=True)}
-        figures = [client_figure("A_att_l %", accuracies)] if accuracies else []
-        return concluded(audit, conditions, rows, decisions, figures, notes, missing)
+            results.rows[client] = papers.evaluated_rows(self._scores(audit, model, sets), sets, client)
+            results.decisions[client] = decide(results.rows[client], 0.0)
+            results.notes += _shortened(sets, members, client)
+        figures = papers.client_figures({"A_att_l %": results.percent(papers.accuracy)})
+        return results.finding(audit, conditions, figures)
 
     def _local_models(self, audit: AuditContext, selection: TargetSelection, rounds: tuple[int, ...]) -> Models:
         view, reading = audit.transcript.server_view(), selection.reading(audit, rounds)
@@ -149,27 +141,22 @@ class MemDefensePaper(Protocol):
         models = seen_models(audit, selection, ())
         model = models[NO_CLIENT]
         if isinstance(model, NotAvailable):
-            return concluded(audit, conditions, [], [], [], [], [model.reason])
+            return unavailable(conditions, model.reason)
         members = np.sort(np.concatenate(audit.truth.members))
         sets = self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
-        rows = federation_rows(audit, self._scores(audit, model, sets), sets)
+        rows = papers.federation_rows(audit, self._scores(audit, model, sets), sets)
         decision = decide(rows, 0.0)
-        figures = [ReportedNumber("A_att_g %", 100 * accuracy(decision))]
-        return concluded(audit, conditions, [rows], [decision], figures, [*NOTES, *adaptation_notes(models)])
+        figures, notes = [ReportedNumber("A_att_g %", 100 * papers.accuracy(decision))], adaptation_notes(models)
+        results = papers.PaperResults([*NOTES, *notes], {NO_CLIENT: rows}, {NO_CLIENT: decision})
+        return results.finding(audit, conditions, figures)
 
-    def _client_sets(self, audit: AuditContext, client: int) -> LabelledSets | NotAvailable:
-        try:
-            return self.halves(audit.truth.members[client], audit.truth.test, audit.knowledge.seed)
-        except UserError as error:
-            return NotAvailable(f"client {client}: {error.problems[0].cause}")
-
-    def _scores(self, audit: AuditContext, model: AttackedModel, sets: LabelledSets) -> Array:
+    def _scores(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> Array:
         """Logits of the member class."""
         examples = Examples(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)
         trained = train_nasr(audit.query, [examples], settings, seed)
-        return trained.scores(model, np.concatenate([sets.members, sets.nonmembers]))
+        return trained.scores(model, sets.evaluated)
 
 
 def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:
@@ -178,7 +165,7 @@ def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:
     return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_OUTPUTS // inputs)))
 
 
-def _shortened(sets: LabelledSets, members: Ids, client: int) -> list[str]:
+def _shortened(sets: papers.LabelledSets, members: Ids, client: int) -> list[str]:
     if len(sets.members) >= len(members) // 2:
         return []
     return [f"client {client} has more members than half the test set: only {2 * len(sets.members)} of them are used"]

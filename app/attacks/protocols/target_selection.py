@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.attacks.adaptive.base import Adaptation, ReadingStrategy
+from app.attacks.adaptive.base import Adaptation, ReadingStrategy, adapted_name
 from app.attacks.audit_context import AuditContext
-from app.attacks.membership.base import Adversary
+from app.attacks.findings import AttackConditions
+from app.attacks.membership.base import Adversary, Threat
 from app.attacks.models import AttackedModel, TargetKind
 from app.attacks.targets import Models, aggregated_models, released_model, uploaded_models
 from app.metrics.membership import NotAvailable
@@ -43,6 +44,13 @@ class TargetSelection:
         if not self.adaptations:
             return None
         return ReadingStrategy(tuple(one.fitted(audit.knowledge.prototype) for one in self.adaptations), rounds)
+
+    def conditions(
+        self, audit: AuditContext, attack: str, protocol: str, threat: Threat, shadows: str = "none"
+    ) -> AttackConditions:
+        """Conditions of an attack on the target."""
+        adapted = adapted_name(self.adaptations)
+        return AttackConditions(attack, self.name(audit), protocol, self.adversary(audit), threat, shadows, adapted)
 
     def _released(self, audit: AuditContext) -> bool:
         return audit.final and self.round == audit.knowledge.rounds

@@ -12,25 +12,14 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.attack_net import choice_problem, option_problems
 from app.attacks.membership.distillation import TeacherMode
+from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.knowledge import (
-    OFFICIAL_TEST,
-    LabelledSets,
-    chosen_attacks,
-    client_figure,
-    concluded,
-    evaluated_rows,
-    grid_threshold,
-    known_count,
-    legacy_order,
-    nearest_tpr,
-)
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Confidence, TaxonomyContext, TaxonomySettings
 from app.errors import raise_all
 from app.federation.evaluation import evaluates_by_batch
-from app.metrics.membership import MembershipScores, NotAvailable
-from app.metrics.roc import Decision, roc_curve
+from app.metrics.membership import NotAvailable
+from app.metrics.roc import roc_curve
 from app.metrics.thresholds import decide
 
 MOST_EVALUATED = 5000
@@ -73,7 +62,7 @@ class Taxonomy(Protocol):
         student_epochs: int = 25,
         attack_epochs: int = 30,
     ) -> None:
-        self._attacks = chosen_attacks(attacks, self.possible, self.name)
+        self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows, "shadow_size": shadow_size, "shadow_epochs": shadow_epochs}
         counts |= {"student_epochs": student_epochs, "attack_epochs": attack_epochs}
         choices = [*choice_problem(self.name, "conf", conf, Confidence)]
@@ -89,40 +78,34 @@ class Taxonomy(Protocol):
         context, figures = TaxonomyContext(audit, self._settings), {}
         selection = TargetSelection("uploads", audit.knowledge.rounds, all_rounds=False)
         for name in self._attacks:
-            conditions = AttackConditions(
-                name, selection.name(audit), self.name, selection.adversary(audit), THREATS[name], self._shadows(name)
-            )
+            conditions = selection.conditions(audit, name, self.name, THREATS[name], self._shadows(name))
             finding = guarded(conditions, partial(self._attacked, context, selection, conditions))
             figures[name] = finding.figures
             if name == self._attacks[-1]:
                 finding = replace(finding, figures=(*finding.figures, *mean_figures(figures)))
             yield finding
 
-    def sets(self, audit: AuditContext, client: int) -> LabelledSets:
+    def sets(self, audit: AuditContext, client: int) -> papers.LabelledSets:
         """The first samples of client and test set, at most 5000 of each, and known ones drawn from all of them."""
         members, test, seed = audit.truth.members[client], audit.truth.test, audit.knowledge.seed
-        known, count = known_count(len(members)), min(len(members), len(test), MOST_EVALUATED)
-        fronts = legacy_order(members, seed)[:known], legacy_order(test, seed)[:known]
-        return LabelledSets(*fronts, members[:count], test[:count])
+        known, count = papers.known_count(len(members)), min(len(members), len(test), MOST_EVALUATED)
+        fronts = papers.legacy_order(members, seed)[:known], papers.legacy_order(test, seed)[:known]
+        return papers.LabelledSets(*fronts, members[:count], test[:count])
 
     def _attacked(self, context: TaxonomyContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
-        rows: dict[int, MembershipScores] = {}
-        decisions: dict[int, Decision] = {}
-        missing, context.notes = [], [*_common_notes(context.audit), *self._notes(conditions.attack)]
+        context.notes = [*_common_notes(context.audit), *self._notes(conditions.attack)]
+        results = papers.PaperResults(context.notes)
         for client, model in seen_models(context.audit, selection, ()).items():
             if isinstance(model, NotAvailable):
-                missing.append(model.reason)
+                results.missing.append(model.reason)
                 continue
             sets = self.sets(context.audit, client)
             scores = ATTACKS[conditions.attack](context, model, sets)
             truth = np.arange(len(scores.known)) < len(sets.known_members)
-            unit = evaluated_rows(scores.evaluated, sets, client)
-            decisions[client] = decide(unit, grid_threshold(scores.known, truth), "knowledge")
-            rows[client] = evaluated_rows(scores.ranks, sets, client)
-        figures = _figures(rows, decisions)
-        return concluded(
-            context.audit, conditions, [*rows.values()], [*decisions.values()], figures, context.notes, missing
-        )
+            unit = papers.evaluated_rows(scores.evaluated, sets, client)
+            results.decisions[client] = decide(unit, papers.grid_threshold(scores.known, truth), "knowledge")
+            results.rows[client] = papers.evaluated_rows(scores.ranks, sets, client)
+        return results.finding(context.audit, conditions, _figures(results))
 
     def _shadows(self, attack: str) -> str:
         return {"yeom": "none", "lira": f"{self._settings.shadows} central", "tmia": "1 central"}[attack]
@@ -151,22 +134,22 @@ def mean_figures(figures: Mapping[str, Sequence[ReportedNumber]]) -> list[Report
     for same in zip(*present.values(), strict=True):
         values = [dict(figure.per_client) for figure in same]
         by_client = {client: float(np.mean([value[client] for value in values])) for client in values[0]}
-        means.append(client_figure(f"mean {same[0].name} of {', '.join(present)}", by_client))
+        means.append(papers.client_figure(f"mean {same[0].name} of {', '.join(present)}", by_client))
     return means
 
 
-def _figures(rows: dict[int, MembershipScores], decisions: dict[int, Decision]) -> list[ReportedNumber]:
-    if not rows:
-        return []
-    return [
-        client_figure("AUC %", {client: 100 * roc_curve(own).auc for client, own in rows.items()}),
-        client_figure("Adv %", {client: 100 * own.advantage for client, own in decisions.items()}),
-        client_figure("TPR % at 0.1 % FPR", {client: 100 * nearest_tpr(own, LOW_FPR) for client, own in rows.items()}),
-    ]
+def _figures(results: papers.PaperResults) -> list[ReportedNumber]:
+    areas = {client: 100 * roc_curve(own).auc for client, own in results.rows.items()}
+    rates = {client: 100 * papers.nearest_tpr(own, LOW_FPR) for client, own in results.rows.items()}
+    advantages = results.percent(lambda decision: decision.advantage)
+    return papers.client_figures({"AUC %": areas, "Adv %": advantages, "TPR % at 0.1 % FPR": rates})
 
 
 def _common_notes(audit: AuditContext) -> list[str]:
-    notes = ["the attacker is given labelled members of the target, and they are among the evaluated", OFFICIAL_TEST]
+    notes = [
+        "the attacker is given labelled members of the target, and they are among the evaluated",
+        papers.OFFICIAL_TEST,
+    ]
     notes.append("TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %")
     if evaluates_by_batch(audit.knowledge.prototype):
         notes.append(

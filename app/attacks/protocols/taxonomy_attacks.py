@@ -23,7 +23,7 @@ from app.attacks.membership.distillation import Distillation, TeacherMode, disti
 from app.attacks.membership.trajectory import HIDDEN
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.protocols.knowledge import (
+from app.attacks.protocols.papers import (
     LabelledSets,
     legacy_order,
     unit_scores,

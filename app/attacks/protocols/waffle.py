@@ -8,25 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from app.attacks.adaptive.base import adapted_name
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.audit_context import AuditContext
 from app.attacks.context import AttackContext, ShadowKind, ShadowSet
-from app.attacks.findings import AttackConditions, Finding, ReportedNumber
+from app.attacks.findings import AttackConditions, Finding
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Shadow, TargetKind
+from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.knowledge import (
-    OFFICIAL_TEST,
-    LabelledSets,
-    accuracy,
-    chosen_attacks,
-    client_figure,
-    concluded,
-    evaluated_rows,
-    legacy_order,
-)
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, seen_models
 from app.attacks.public_knowledge import no_samples
 from app.attacks.responses import Ids
@@ -36,7 +26,7 @@ from app.attacks.shadows.private_parts import reading_notes, shadow_reading
 from app.attacks.shadows.shadow_store import train_or_find
 from app.attacks.shadows.splits import FEWEST, shared_size
 from app.errors import Problem, UserError, raise_all
-from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
+from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
 from app.seeding import derive_key, numpy_generator
@@ -134,7 +124,7 @@ class WafflePaper(Protocol):
         clients: int | None = None,
         adaptive: bool = True,
     ) -> None:
-        self._attacks = chosen_attacks(attacks, self.possible, self.name)
+        self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows} | ({} if clients is None else {"clients": clients})
         unknown = [kind for kind in targets if kind not in ("global", "uploads")]
         problems = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in unknown]
@@ -145,15 +135,8 @@ class WafflePaper(Protocol):
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         maker, attack = ShadowMaker(audit, self._shadows), Shokri()
         for selection in self._selections(audit):
-            conditions = AttackConditions(
-                attack.name,
-                selection.name(audit),
-                self.name,
-                selection.adversary(audit),
-                attack.threat,
-                f"{self._shadows} central",
-                adapted_name(selection.adaptations),
-            )
+            shadows = f"{self._shadows} central"
+            conditions = selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
             yield guarded(conditions, partial(self._attacked, audit, maker, attack, selection, conditions))
 
     def _selections(self, audit: AuditContext) -> Iterator[TargetSelection]:
@@ -162,13 +145,13 @@ class WafflePaper(Protocol):
             if self._adaptive and kind == "uploads" and "hidden-choice" in audit.knowledge.traits:
                 yield TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=(FactorChoice(),))
 
-    def sets(self, audit: AuditContext, client: int) -> LabelledSets:
+    def sets(self, audit: AuditContext, client: int) -> papers.LabelledSets:
         """The client's members and as many test samples; the attacker knows none of them."""
         members, test = (
-            legacy_order(ids, audit.knowledge.seed) for ids in (audit.truth.members[client], audit.truth.test)
+            papers.legacy_order(ids, audit.knowledge.seed) for ids in (audit.truth.members[client], audit.truth.test)
         )
         count = min(len(members), len(test))
-        return LabelledSets(no_samples(), no_samples(), members[:count], test[:count])
+        return papers.LabelledSets(no_samples(), no_samples(), members[:count], test[:count])
 
     def _attacked(
         self,
@@ -178,26 +161,25 @@ class WafflePaper(Protocol):
         selection: TargetSelection,
         conditions: AttackConditions,
     ) -> Finding:
-        models, missing = seen_models(audit, selection, ()), list[str]()
-        notes = [*_notes(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)]
-        rows: dict[int, MembershipScores] = {}
+        models = seen_models(audit, selection, ())
+        results = papers.PaperResults([*_notes(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)])
         for client in audit.clients[: self._clients]:
             model = models.get(client, models.get(NO_CLIENT))
             assert model is not None
             if isinstance(model, NotAvailable):
-                missing.append(model.reason)
+                results.missing.append(model.reason)
                 continue
             sets, source = self.sets(audit, client), maker.shadows(model, client)
             context = AttackContext(audit.knowledge, audit.query, source, model)
-            scores = attack.scores(model, np.concatenate([sets.members, sets.nonmembers]), context)
-            rows[client] = evaluated_rows(scores, sets, client)
-            notes += context.notes
+            scores = attack.scores(model, sets.evaluated, context)
+            results.rows[client] = papers.evaluated_rows(scores, sets, client)
+            results.decisions[client] = decide(results.rows[client], 0.0)
+            results.notes += context.notes
         if self._clients is not None and self._clients < len(audit.clients):
-            notes.append(f"only the first {self._clients} clients were attacked")
-        decisions = {client: decide(own, 0.0) for client, own in rows.items()}
-        return concluded(
-            audit, conditions, [*rows.values()], [*decisions.values()], _figures(decisions), notes, missing
-        )
+            results.notes.append(f"only the first {self._clients} clients were attacked")
+        measures = {"accuracy %": papers.accuracy, "F1 %": f1_score}
+        figures = papers.client_figures({name: results.percent(measure) for name, measure in measures.items()})
+        return results.finding(audit, conditions, figures)
 
 
 def f1_score(decision: Decision) -> float:
@@ -206,14 +188,5 @@ def f1_score(decision: Decision) -> float:
     return 2 * decision.true_positives / (2 * decision.true_positives + wrong)
 
 
-def _figures(decisions: dict[int, Decision]) -> list[ReportedNumber]:
-    if not decisions:
-        return []
-    return [
-        client_figure("accuracy %", {client: 100 * accuracy(own) for client, own in decisions.items()}),
-        client_figure("F1 %", {client: 100 * f1_score(own) for client, own in decisions.items()}),
-    ]
-
-
 def _notes(maker: ShadowMaker) -> list[str]:
-    return [OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]
+    return [papers.OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]

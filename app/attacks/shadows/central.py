@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,6 @@ from tqdm import tqdm
 from app.attacks.models import Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.responses import Ids
-from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import one_thread
 from app.federation.execution.executors import Executor, available_cores, make_executor
 from app.federation.execution.tasks import ClientTask
@@ -42,32 +41,19 @@ def train_centrally(
 ) -> list[tuple[Snapshot, ...]]:
     """Train every model for as many rounds as the federation, each round with the clients' recipe.
 
-    Args:
-        knowledge: network, data and recipe.
-        jobs: models to train.
-        rounds: rounds after which to keep a snapshot, ascending, counted from 1; training ends with the last.
-        seed: key of initial values, batches and augmentation.
-        workers: worker threads; without a number, one per core.
+    Snapshots are kept after the given rounds (ascending, counted from 1); training ends with the last. The seed is the
+    key of initial values, batches and augmentation. Without a number of workers, there is one thread per core.
     """
     context = replace(knowledge.local_context(), seed=seed)
     kept: list[tuple[Snapshot, ...]] = []
     with (
         one_thread(),
-        _executor(context, workers) as executor,
+        closing(make_executor("auto", context, workers or available_cores(), [])) as executor,
         tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar,
     ):
         for start in range(0, len(jobs), BLOCK):
             kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, bar))
     return kept
-
-
-@contextmanager
-def _executor(context: LocalContext, workers: int | None) -> Iterator[Executor]:
-    executor = make_executor("auto", context, workers or available_cores(), [])
-    try:
-        yield executor
-    finally:
-        executor.close()
 
 
 def _train_block(

@@ -44,12 +44,7 @@ def as_seen(
 ) -> AttackedModel:
     """A shadow as the attacker would observe it; itself where networks have no private part.
 
-    Args:
-        knowledge: the network.
-        model: the shadow, private part included, in the rounds of `rounds_to_keep`.
-        start: gives its vector before the first round.
-        rounds: in which the target was observed.
-        reading: of the target.
+    The model holds its private part and the rounds of `rounds_to_keep`; `start` gives its vector before the first one.
     """
     if not knowledge.prototype.private_names():
         return model

@@ -100,14 +100,8 @@ def train_or_find(
 ) -> list[AttackedModel]:
     """Models of the jobs, from the cache or trained now; without their private part where the network has one.
 
-    Args:
-        knowledge: network, data and recipe.
-        jobs: models to train.
-        rounds: in which they are observed, ascending, counted from 1.
-        seed: key of initial values, batches and augmentation.
-        cache: of shadow models.
-        client: that the models are attributed to.
-        reading: of the target.
+    They are observed in the given rounds (ascending, counted from 1) with the reading of their target. The seed is the
+    key of initial values, batches and augmentation.
     """
     kept = rounds_to_keep(knowledge, rounds)
     keys = [cache.key(knowledge, job, kept, seed) for job in jobs]

@@ -39,11 +39,7 @@ def split_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
 
     Of `PARTS` consecutive shadows, every sample is left out by at least one, so that a shadow can be attacked itself.
 
-    Args:
-        auxiliary: the attacker's own data.
-        size: of the training set; smaller where the data without the left-out part are fewer.
-        seed: key of the draw.
-        number: of the shadow.
+    The training set has the given size, or less where the data without the left-out part are fewer.
     """
     refuse_few(auxiliary)
     left_out = held_out_part(auxiliary, seed, number)

@@ -10,7 +10,7 @@ from hidden_choice_kit import FACTORS, LAYER, SHAPE, built, plant, support, trai
 from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.catalogue import called_for, unmatched
-from app.attacks.adaptive.factor_choice import GAP, FactorChoice, guess
+from app.attacks.adaptive.factor_choice import GAP, FactorChoice, estimate
 from app.attacks.adaptive.factors import FactorLayout
 from app.attacks.model_query import last_linear
 from app.errors import UserError
@@ -45,8 +45,8 @@ def test_planted_support_is_recovered_and_so_is_the_model(client):
     layout = FactorLayout.of(net)
     assert area(layout.moved([observed]).numpy(), support(client).numpy()) == 1
     (found,) = FactorChoice(layout).applied([observed])
-    assert torch.equal(answers(net, found.sent), answers(net, own))
-    assert not torch.equal(answers(net, observed.sent), answers(net, own)), "b = 1 is another model"
+    assert torch.equal(answers(net, found.after), answers(net, own))
+    assert not torch.equal(answers(net, observed.after), answers(net, own)), "b = 1 is another model"
     assert torch.equal(layout.probabilities(layout.chosen(found)) > 0.5, support(client))
 
 
@@ -56,7 +56,7 @@ def test_more_factors_than_the_prior_expects_are_recovered():
     net = planted(used)
     observed, own = trained_upload(net)
     (found,) = FactorChoice().fitted(net).applied([observed])
-    assert torch.equal(answers(net, found.sent), answers(net, own))
+    assert torch.equal(answers(net, found.after), answers(net, own))
 
 
 def test_an_upload_that_did_not_move_tells_nothing():
@@ -66,7 +66,7 @@ def test_an_upload_that_did_not_move_tells_nothing():
     layout = FactorLayout.of(net)
     assert area(layout.moved([observed]).numpy(), support(0).numpy()) == 0.5
     (found,) = FactorChoice(layout).applied([observed])
-    assert torch.equal(found.sent, observed.sent)
+    assert torch.equal(found.after, observed.after)
 
 
 def test_everything_in_use_is_read_as_everything():
@@ -76,8 +76,8 @@ def test_everything_in_use_is_read_as_everything():
     layout = FactorLayout.of(net)
     (found,) = FactorChoice(layout).applied([observed])
     assert layout.probabilities(layout.chosen(found)).min() > 0.99
-    assert torch.allclose(answers(net, found.sent), answers(net, observed.sent), atol=0.01)
-    assert torch.equal(answers(net, observed.sent), answers(net, own))
+    assert torch.allclose(answers(net, found.after), answers(net, observed.after), atol=0.01)
+    assert torch.equal(answers(net, observed.after), answers(net, own))
 
 
 def test_movement_by_hand():
@@ -105,11 +105,11 @@ def test_the_guess_is_the_prior_times_movement():
     moved = torch.linspace(1, 3, FACTORS, dtype=torch.float64)
     prior = prior_means(float(FACTORS), FACTORS).double()
     odds = prior / (1 - prior) * moved / moved.mean()
-    found = FactorLayout((layer,), 0).probabilities(guess(layer, moved))
+    found = FactorLayout((layer,), 0).probabilities(estimate(layer, moved))
     assert torch.allclose(found, odds / (1 + odds))
-    assert torch.equal(guess(layer, 8 * moved), guess(layer, moved))
+    assert torch.equal(estimate(layer, 8 * moved), estimate(layer, moved))
     sure = replace(layer, alpha=1e9)
-    assert guess(sure, moved).max() == layer.used
+    assert estimate(sure, moved).max() == layer.used
 
 
 def test_only_a_wide_gap_switches_factors_off():
@@ -117,12 +117,12 @@ def test_only_a_wide_gap_switches_factors_off():
     (layer,) = FactorLayout.of(built()).layers
     moved = torch.ones(FACTORS, dtype=torch.float64)
     moved[[0, 5, 6]] = 1.01 * GAP
-    hard, soft = guess(layer, moved), guess(layer, moved.clamp(max=0.99 * GAP))
+    hard, soft = estimate(layer, moved), estimate(layer, moved.clamp(max=0.99 * GAP))
     assert hard.eq(layer.used).nonzero().flatten().tolist() == [0, 5, 6]
     assert hard.eq(layer.unused).sum() == FACTORS - 3
     assert soft.max() < layer.used
     moved[1] = 0.0
-    assert guess(layer, moved.clamp(max=2))[1] == layer.unused, "a factor that never moved is off"
+    assert estimate(layer, moved.clamp(max=2))[1] == layer.unused, "a factor that never moved is off"
 
 
 def test_rounds_before_count_and_later_ones_do_not():
@@ -131,9 +131,9 @@ def test_rounds_before_count_and_later_ones_do_not():
     seen = [trained_upload(net, seed=seed, round_=seed)[0] for seed in (1, 2)]
     layout, choice = FactorLayout.of(net), FactorChoice().fitted(net)
     both, alone = choice.applied(seen), [choice.applied([one])[0] for one in seen]
-    assert torch.equal(both[0].sent, alone[0].sent)
-    assert not torch.equal(both[1].sent, alone[1].sent)
-    total = guess(layout.layers[0], layout.moved(seen[:1]) + layout.moved(seen[1:]))
+    assert torch.equal(both[0].after, alone[0].after)
+    assert not torch.equal(both[1].after, alone[1].after)
+    total = estimate(layout.layers[0], layout.moved(seen[:1]) + layout.moved(seen[1:]))
     assert torch.equal(layout.chosen(both[1]).float(), total.float())
     assert [one.round for one in both] == [1, 2]
 
@@ -156,7 +156,7 @@ def test_a_recovered_choice_survives_averaging():
     recovered = FactorChoice().fitted(net).applied(seen)
     averaged, layout = Averaging().applied(recovered), FactorLayout.of(net)
     assert torch.equal(layout.chosen(averaged[-1]), layout.chosen(recovered[-1]))
-    assert not torch.equal(averaged[-1].sent, recovered[-1].sent)
+    assert not torch.equal(averaged[-1].after, recovered[-1].after)
 
 
 def test_a_hidden_choice_calls_for_it():

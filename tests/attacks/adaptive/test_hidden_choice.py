@@ -10,7 +10,7 @@ import torch
 from federation_under_attack import FEW, Again, RandomLabels, audited, trained, world_of
 from hidden_choice_kit import Planting, factorised, support
 
-from app.attacks.adaptive.factor_choice import FactorChoice, guess
+from app.attacks.adaptive.factor_choice import FactorChoice, estimate
 from app.attacks.adaptive.factors import FactorLayout
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.protocols.waffle import WafflePaper
@@ -171,7 +171,7 @@ def test_shadows_are_read_like_their_target(run, audit, rounds):
         start = initial_vector(audit.knowledge, 1.0, derive_key(5, "initialisation", job.number))
         steps = pairwise([start, *(snapshot.vector for snapshot in snapshots)])
         (layer,) = layout.layers
-        expected = guess(layer, sum(layer.scores((after - before).double()) for before, after in steps))
+        expected = estimate(layer, sum(layer.scores((after - before).double()) for before, after in steps))
         assert torch.allclose(other.last.vector[layout.choice_coordinates].double(), expected)
         assert len({one.key, other.key}) == 2
 

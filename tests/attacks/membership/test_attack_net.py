@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from network_attack_kit import (
+from attack_kit import (
     area,
     counted,
 )

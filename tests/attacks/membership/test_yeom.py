@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from attack_kit import (
     area,
-    chance_bound,
-    fake_lab,
+    fake_context,
     fake_model,
     logits_with_probability,
     looped_area,
@@ -20,29 +19,13 @@ from app.metrics.membership import MembershipScores
 from app.metrics.thresholds import decide_optimistically
 
 
-def test_memorised_samples_are_found(memorised):
-    """Random labels that are fitted to the last one: AUC at least 0.9."""
-    assert area(memorised.scores(Yeom()), memorised.truth) >= 0.9
-
-
-def test_an_untrained_model_tells_nothing(toy, memorised):
-    """Within three standard deviations of a coin."""
-    assert abs(area(memorised.scores(Yeom(), toy.untrained), toy.truth) - 0.5) <= chance_bound(toy.truth)
-
-
-def test_permuted_membership_is_not_found(memorised):
-    """The truth of other samples: a coin."""
-    truth = np.random.default_rng(0).permutation(memorised.truth)
-    assert abs(area(memorised.scores(Yeom()), truth) - 0.5) <= chance_bound(truth)
-
-
 def test_gaussian_losses():
     """Losses N(0, 1) of members against N(1, 1): AUC Phi(1 / sqrt 2) = 0.760, best advantage 2 Phi(1/2) - 1 = 0.383."""
     rng, side = np.random.default_rng(0), 20_000
     truth = rng.permutation(np.arange(2 * side) < side)
     losses = rng.normal(size=2 * side) + ~truth + 8.0  # a cross-entropy is positive; a shift changes no order
     labels = rng.integers(0, 3, 2 * side)
-    context = fake_lab({"target": logits_with_probability(np.exp(-losses), labels, 3)}, labels, {}, 3)
+    context = fake_context({"target": logits_with_probability(np.exp(-losses), labels, 3)}, labels, {}, 3)
     scores = Yeom().scores(fake_model("target"), np.arange(2 * side), context)
     np.testing.assert_allclose(scores, -losses, rtol=1e-9)
     assert area(scores, truth) == pytest.approx(norm.cdf(1 / math.sqrt(2)), abs=0.01)
@@ -57,8 +40,3 @@ def test_agrees_with_a_plain_computation(noisy):
     ours = area(noisy.scores(Yeom()), noisy.truth)
     assert ours == pytest.approx(looped_area(-losses, noisy.truth), abs=1e-4)
     assert 0.6 < ours < 0.9
-
-
-def test_wrong_labels_are_not_members(twins):
-    """Trained images with labels they were not trained with."""
-    assert area(twins.scores(Yeom()), twins.truth) >= 0.9

@@ -5,8 +5,8 @@ import pytest
 from paper_kit import figure, found, make_world
 
 from app.attacks.protocols import mapp_fl
-from app.attacks.protocols.knowledge import known_count, legacy_order
 from app.attacks.protocols.mapp_fl import MappFL, YeomLosses, advantage, best_rule, mean_rule
+from app.attacks.protocols.papers import known_count, legacy_order
 from app.metrics.correlation import pearson_rows
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.models import CNN

@@ -9,8 +9,8 @@ from paper_kit import figure, found, make_world
 
 from app.attacks.membership.nasr_net import NasrSettings
 from app.attacks.protocols import memdefense
-from app.attacks.protocols.knowledge import LabelledSets, accuracy, evaluated_rows
 from app.attacks.protocols.memdefense import MemDefensePaper, paper_settings
+from app.attacks.protocols.papers import LabelledSets, accuracy, evaluated_rows
 from app.attacks.targets import released_model
 from app.errors import UserError
 from app.metrics.membership import NO_CLIENT, NotAvailable

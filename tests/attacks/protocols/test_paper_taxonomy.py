@@ -13,7 +13,7 @@ from app.attacks.findings import ReportedNumber
 from app.attacks.membership import distillation
 from app.attacks.membership.distillation import Distillation, distil
 from app.attacks.protocols import taxonomy, taxonomy_attacks
-from app.attacks.protocols.knowledge import grid_threshold, legacy_order, nearest_tpr
+from app.attacks.protocols.papers import grid_threshold, legacy_order, nearest_tpr
 from app.attacks.protocols.taxonomy import Taxonomy, mean_figures
 from app.attacks.protocols.taxonomy_attacks import SoftmaxGap, TaxonomyContext, confidences, normal_cdf, quarters
 from app.attacks.responses import Responses
@@ -178,7 +178,7 @@ def test_advantage_from_known_samples(memorised, leak):
     sets = Taxonomy().sets(memorised, 0)
     work = setup(memorised)
     model = taxonomy.seen_models(memorised, taxonomy.TargetSelection("uploads", 2, False), ())[0]
-    asked = work.targets.ask(model.last, [sets.known_members, sets.known_nonmembers]).losses
+    asked = taxonomy_attacks.responses(work.targets, model.last, [sets.known_members, sets.known_nonmembers]).losses
     known = 1 - (asked - asked.min()) / np.ptp(asked)
     threshold = grid_threshold(known, np.arange(6) < 3)
     evaluated = -rows.scores
@@ -262,9 +262,12 @@ def test_members_and_nonmembers_are_asked_apart(pictures):
     work = setup(pictures)
     model = taxonomy.seen_models(pictures, taxonomy.TargetSelection("uploads", 1, False), ())[0]
     first, second = pictures.truth.members[0][:20], pictures.truth.test[:20]
-    together, apart = work.targets.ask(model.last, [first, second]), work.targets.ask(model.last, [first])
+    together, apart = (
+        taxonomy_attacks.responses(work.targets, model.last, [first, second]),
+        taxonomy_attacks.responses(work.targets, model.last, [first]),
+    )
     np.testing.assert_array_equal(together.logits[:20], apart.logits)
-    mixed = work.targets.ask(model.last, [np.concatenate([first, second])])
+    mixed = taxonomy_attacks.responses(work.targets, model.last, [np.concatenate([first, second])])
     assert np.abs(mixed.logits - together.logits).max() > 1e-4
 
 

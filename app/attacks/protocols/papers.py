@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_curve as thinned_roc_curve
 
-from app.attacks.adaptive.base import Adaptation, adapted_name
+from app.attacks.adaptive.base import Adaptation
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
@@ -19,7 +19,7 @@ from app.attacks.protocols.target_selection import TargetSelection
 from app.attacks.responses import Ids
 from app.errors import UserError
 from app.metrics.leakage import known_threshold, measure_leakage
-from app.metrics.membership import NO_CLIENT, Array, MembershipScores
+from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.vulnerability import client_table
 
@@ -44,6 +44,11 @@ class LabelledSets:
     known_nonmembers: Ids
     members: Ids
     nonmembers: Ids
+
+    @property
+    def evaluated(self) -> Ids:
+        """Evaluated members, then evaluated non-members."""
+        return np.concatenate([self.members, self.nonmembers])
 
     @property
     def overlap(self) -> int:
@@ -81,16 +86,8 @@ def legacy_order(pool: Ids, seed: int) -> Ids:
 def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude_known: bool) -> LabelledSets:
     """Known samples from the front of a permuted pool, evaluated ones from its end, with one seed for both pools.
 
-    Args:
-        members: of the target, in stored order.
-        test: where non-members come from, in stored order.
-        known: samples known of each kind, cut to the smaller pool.
-        most: evaluated samples of each kind at most; cut to the smaller pool.
-        seed: of both permutations.
-        exclude_known: leave known samples out of the evaluated ones; the code lets them overlap.
-
-    Raises:
-        UserError: where no sample is left to evaluate.
+    Both are cut to the smaller pool, and evaluated ones to `most` of each kind. In the code known samples may be
+    evaluated, too, unless `exclude_known`. Refused where no sample is left to evaluate.
     """
     known = min(known, len(members), len(test))
     inside, outside = legacy_order(members, seed), legacy_order(test, seed)
@@ -114,32 +111,21 @@ def on_last_round(
     attack: Callable[[AuditContext, TargetSelection, AttackConditions], Finding],
     adaptations: tuple[Adaptation, ...] = (),
 ) -> Finding:
-    """Finding of an attack on the last models of one kind.
-
-    Args:
-        audit: the run under attack.
-        kind: of the target.
-        named: names of attack and protocol, and the threat.
-        attack: makes the finding.
-        adaptations: of an attacker who knows the defense.
-    """
+    """Finding of an attack, named with its protocol and threat, on the last models of one kind."""
     selection = TargetSelection(kind, audit.knowledge.rounds, all_rounds=False, adaptations=adaptations)
-    name, protocol, threat = named
-    adversary, adapted = selection.adversary(audit), adapted_name(adaptations)
-    conditions = AttackConditions(name, selection.name(audit), protocol, adversary, threat, adaptation=adapted)
+    conditions = selection.conditions(audit, *named)
     return guarded(conditions, lambda: attack(audit, selection, conditions))
 
 
 def evaluated_rows(scores: Array, sets: LabelledSets, client: int) -> MembershipScores:
     """Rows of one client: its members first, then the non-members."""
-    samples = np.concatenate([sets.members, sets.nonmembers])
-    truth = np.arange(len(samples)) < len(sets.members)
-    return MembershipScores.of(scores, truth, samples, np.full(len(samples), client))
+    truth = np.arange(len(scores)) < len(sets.members)
+    return MembershipScores.of(scores, truth, sets.evaluated, np.full(len(scores), client))
 
 
 def federation_rows(audit: AuditContext, scores: Array, sets: LabelledSets) -> MembershipScores:
     """Rows of the whole federation: members with the client that owns them, then non-members of NO_CLIENT."""
-    samples = np.concatenate([sets.members, sets.nonmembers])
+    samples = sets.evaluated
     owner = np.full(len(samples), NO_CLIENT, dtype=np.int64)
     for client in audit.clients:
         owner[np.isin(samples, audit.truth.members[client])] = client
@@ -179,37 +165,55 @@ def client_figure(name: str, values: Mapping[int, float]) -> ReportedNumber:
     return ReportedNumber(name, float(np.mean(list(values.values()))), tuple(sorted(values.items())))
 
 
-def concluded(
-    audit: AuditContext,
-    conditions: AttackConditions,
-    rows: Sequence[MembershipScores],
-    decisions: Sequence[Decision],
-    figures: Sequence[ReportedNumber],
-    notes: Sequence[str],
-    missing: Sequence[str] = (),
-) -> Finding:
-    """A finding on the protocol's own rows, with its own decisions.
+def client_figures(values: Mapping[str, Mapping[int, float]]) -> list[ReportedNumber]:
+    """Figures by name that have a value for any client."""
+    return [client_figure(name, own) for name, own in values.items() if own]
 
-    Args:
-        audit: the run under attack.
-        conditions: of the attack.
-        rows: evaluated samples of every target; none where nothing could be attacked.
-        decisions: on them, in the same order.
-        figures: numbers as the paper reports them.
+
+def available_sets(client: int, draw: Callable[[], LabelledSets]) -> LabelledSets | NotAvailable:
+    """The sets of a client, or why there are none."""
+    try:
+        return draw()
+    except UserError as error:
+        return NotAvailable(f"client {client}: {error.problems[0].cause}")
+
+
+@dataclass
+class PaperResults:
+    """Results of a paper's attack by client, NO_CLIENT for the whole federation.
+
+    Attributes:
         notes: on the protocol.
-        missing: reasons why targets could not be attacked.
+        rows: evaluated samples of every attacked model.
+        decisions: on them.
+        missing: reasons why models could not be attacked.
     """
-    reasons = few(missing)
-    if not rows:
-        return unavailable(conditions, "; ".join(reasons) or "there is no model to attack")
-    scores = MembershipScores.joined(rows)
-    sizes = {client: len(audit.truth.members[client]) for client in audit.clients}
-    return Finding(
-        conditions=conditions,
-        scores=scores,
-        leakage=replace(measure_leakage(scores), known=known_threshold(total_decision(decisions))),
-        clients=client_table(scores, sizes),
-        capacities=capacity_rows(audit, scores),
-        figures=tuple(figures),
-        notes=(*audit.notes, *dict.fromkeys(notes), *reasons),
-    )
+
+    notes: list[str]
+    rows: dict[int, MembershipScores] = field(default_factory=dict)
+    decisions: dict[int, Decision] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def percent(self, measure: Callable[[Decision], float]) -> dict[int, float]:
+        """A measure of every decision, in percent."""
+        return {client: 100 * measure(decision) for client, decision in self.decisions.items()}
+
+    def finding(
+        self, audit: AuditContext, conditions: AttackConditions, figures: Sequence[ReportedNumber] = ()
+    ) -> Finding:
+        """The finding with numbers as the paper reports them; without any where no model could be attacked."""
+        reasons = few(self.missing)
+        if not self.rows:
+            return unavailable(conditions, "; ".join(reasons) or "there is no model to attack")
+        scores = MembershipScores.joined(list(self.rows.values()))
+        sizes = {client: len(audit.truth.members[client]) for client in audit.clients}
+        known = known_threshold(total_decision(list(self.decisions.values())))
+        return Finding(
+            conditions=conditions,
+            scores=scores,
+            leakage=replace(measure_leakage(scores), known=known),
+            clients=client_table(scores, sizes),
+            capacities=capacity_rows(audit, scores),
+            figures=tuple(figures),
+            notes=(*audit.notes, *dict.fromkeys(self.notes), *reasons),
+        )

@@ -9,13 +9,12 @@ from app.attacks.findings import AttackConditions
 from app.attacks.membership.base import Threat
 from app.attacks.protocols.base import total_decision
 from app.attacks.protocols.catalogue import PAPERS
-from app.attacks.protocols.knowledge import (
+from app.attacks.protocols.papers import (
     LabelledSets,
+    PaperResults,
     accuracy,
-    ask_in_order,
     both_ends,
     client_figure,
-    concluded,
     federation_rows,
     grid_threshold,
     known_count,
@@ -150,7 +149,7 @@ def test_samples_are_asked_in_order(pictures):
     knowledge = pictures.knowledge
     model = released_model(pictures.transcript.external_view(), knowledge, "test")
     samples = np.array([5, 3, 31, 8, 0, 40, 41])
-    answers = ask_in_order(knowledge, pictures.query, model.last, samples, 3)
+    answers = pictures.query.in_order(model.last, samples, 3)
     net = pictures.query.network(model.last)
     for chunk in (slice(0, 3), slice(3, 7)):
         images, labels = knowledge.store.batch(torch.from_numpy(samples[chunk]), knowledge.dtype)
@@ -158,7 +157,7 @@ def test_samples_are_asked_in_order(pictures):
             expected = net(images).double().numpy()
         np.testing.assert_allclose(answers.logits[chunk], expected, rtol=1e-6)
         assert answers.labels[chunk].tolist() == labels.tolist()
-    other = ask_in_order(knowledge, pictures.query, model.last, samples, 7)
+    other = pictures.query.in_order(model.last, samples, 7)
     assert np.abs(other.logits - answers.logits).max() > 1e-4
 
 
@@ -174,7 +173,7 @@ def test_nothing_to_attack_says_why(pictures):
     """The reasons of all targets, few of them."""
     conditions = AttackConditions("yeom", "uploads", "mapp-fl", "server", Threat("", "", ""))
     reasons = [f"client {client} sent nothing" for client in range(6)]
-    finding = concluded(pictures, conditions, [], [], [], ["a remark"], reasons)
+    finding = PaperResults(["a note"], missing=reasons).finding(pictures, conditions)
     assert isinstance(finding.leakage, NotAvailable)
     assert finding.leakage.reason.endswith("client 3 sent nothing; and 2 more like these")
     assert "remark" not in finding.leakage.reason
