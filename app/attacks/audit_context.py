@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from app.attacks.model_query import ModelQuery
+from app.attacks.models import Ids
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.federated import Federations
 from app.errors import UserError
 from app.federation.transcript import Transcript

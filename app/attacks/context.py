@@ -40,10 +40,7 @@ class ShadowSource(Protocol):
 class AttackContext:
     """What one attacker has at hand against one target.
 
-    Attributes:
-        knowledge: public knowledge and the attacker's own data.
-        query: runs models on samples.
-        notes: remarks for the report beside the result; attacks add to them with `note`.
+    Attacks add remarks for the report with `note`; they are collected in `notes`.
     """
 
     def __init__(

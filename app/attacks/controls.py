@@ -22,9 +22,8 @@ from torch.optim import SGD
 from app.attacks.context import AttackContext
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.models import AttackedModel, Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
@@ -44,13 +43,9 @@ ROUNDS = (2, 6, 10)
 
 @dataclass(frozen=True, eq=False)
 class Toy:
-    """A toy dataset with random labels, and models to attack.
+    """A dataset with random labels, a model that fits its 200 members perfectly, and one with random values.
 
-    Attributes:
-        memorised: a model that fits its 200 members perfectly.
-        untrained: a model with random values.
-        members: of the memorised model.
-        nonmembers: as many from the same source.
+    There are as many non-members from the same source.
     """
 
     knowledge: PublicKnowledge
@@ -70,7 +65,6 @@ class Toy:
 
     @property
     def audited(self) -> Mapping[int, Ids]:
-        """Audited samples by client, for shadow models."""
         return {NO_CLIENT: self.samples}
 
     @property

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from app.attacks.adaptive.base import ObservedModel
-from app.attacks.adaptive.factor_choice import FactorChoice
-from app.attacks.adaptive.factors import FactorLayout
+from app.attacks.adaptive.factor_choice import FactorChoice, FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.models import Snapshot
 from app.attacks.protocols.base import few
@@ -178,7 +177,6 @@ def _mean(values: Sequence[float]) -> Estimate | NotAvailable:
 
 
 def _cost(clients: Sequence[ClientRecovery], name: str) -> Estimate | NotAvailable:
-    """Mean loss of accuracy, -1 to 1, paired by client."""
     tested = [one for one in clients if not math.isnan(one.own)]
     if not tested:
         return NotAvailable("no client has a test set")

@@ -32,12 +32,9 @@ class CapacityRow:
 
 @dataclass(frozen=True)
 class ReportedNumber:
-    """A number as a paper reports it.
+    """A number as a paper reports it, named with its unit, such as `Adv %`.
 
-    Attributes:
-        name: with its unit, such as `Adv %`.
-        value: the mean over clients where it is measured per client.
-        per_client: value of every client, by client id; empty for numbers of the whole federation.
+    The value is a mean where there are values per client (id, value); there are none of the whole federation.
     """
 
     name: str
@@ -87,7 +84,6 @@ class Finding:
         clients: leakage client by client.
         capacities: leakage by width, widest first; empty where all clients train one width.
         figures: numbers as the followed paper reports them.
-        notes: warnings and remarks.
         seconds: duration, including the training of shadows.
         failed: whether the attack broke down for a reason other than the user's settings.
     """

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Activations, Ids, Responses
 from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.local_training import merge_short
@@ -25,11 +24,7 @@ CACHED_LOGITS = 2_000_000
 
 
 class ModelQuery:
-    """Runs models on samples. Responses are cached, and one network per width is reused.
-
-    Attributes:
-        knowledge: network and data.
-    """
+    """Runs models on samples. Responses are cached, and one network per width is reused."""
 
     def __init__(self, knowledge: PublicKnowledge) -> None:
         self.knowledge = knowledge

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.attacks.responses import Ids
+from app.attacks.models import Ids
 from app.federation.evaluation import Evaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.local_training import LocalTraining
@@ -33,7 +33,6 @@ class PublicKnowledge:
     Attributes:
         prototype: the server's network, for its architecture; its present values are never read.
         store: images and labels by sample id; an attack reads audited samples and its own only.
-        local: how clients train.
         learning_rates: the clients' learning rate in every round.
         augment: augmentation of training batches, None for none.
         auxiliary: ids of the attacker's own data, from the distribution of the members but disjoint from them; shadow

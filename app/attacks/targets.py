@@ -54,8 +54,6 @@ def uploaded_models(
     """Every client's uploads, as an honest-but-curious server observes them.
 
     Args:
-        view: the server's.
-        knowledge: its plan gives the coordinates of every upload.
         rounds: ascending, counted from 1.
         prefix: of the models' keys.
         last: keep only each client's last upload among them.
@@ -85,7 +83,6 @@ def observed_uploads(
 def _messages(
     view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int], only: int | None
 ) -> dict[int, list[_Message]]:
-    """Messages of every client, or of one, by client and round."""
     messages: dict[int, list[_Message]] = {
         client: [] for client in sorted(knowledge.took_part) if only in (None, client)
     }

@@ -14,7 +14,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from app.attacks.responses import Ids
+from app.attacks.models import Ids
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.execution.distributed import alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.attacks.adaptive.factors import FactorLayout
+from app.attacks.adaptive.factor_choice import FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import Choices, FactorFinding, recover_factors
 from app.errors import Problem, raise_all

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import last_linear
-from app.attacks.responses import Ids
+from app.attacks.models import Ids
 from app.attacks.targets import released_model
 from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback

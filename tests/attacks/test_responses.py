@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attack_kit import plain_softmax
 
-from app.attacks.responses import Activations, Responses
+from app.attacks.models import Activations, Responses
 
 
 def some(seed=0, rows=20, classes=5, scale=3.0):

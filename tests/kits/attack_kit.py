@@ -12,9 +12,8 @@ from torch.optim import SGD
 from app.attacks.context import AttackContext, ShadowSet
 from app.attacks.controls import make_toy
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import AttackedModel, Shadow, Snapshot
+from app.attacks.models import AttackedModel, Responses, Shadow, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Responses
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.federation.local_training import LocalTraining

@@ -17,8 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.optim import Optimizer
 
 from app.attacks.context import AttackContext, progress
-from app.attacks.models import Shadow
-from app.attacks.responses import Ids, Responses
+from app.attacks.models import Ids, Responses, Shadow
 from app.errors import Problem, UserError
 from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
@@ -69,9 +68,6 @@ class Standardise(nn.Module):
     """Standardises features by mean and standard deviation of the training set.
 
     Features that are constant in training are only centred, since dividing would amplify rounding errors.
-
-    Args:
-        features: (rows, features) of the training set.
     """
 
     mean: Tensor
@@ -268,19 +264,13 @@ def hold_out(sizes: Sequence[int], seed: int) -> Tensor:
 
 
 class ResultCache(Generic[T]):
-    """The most recently used results by key.
-
-    Args:
-        size: of a result, in numbers.
-        most: numbers in all results together; the latest result is kept however large it is.
-    """
+    """The most recently used results by key, `most` numbers together; the latest is kept however large it is."""
 
     def __init__(self, size: Callable[[T], int], most: int = CACHED_NUMBERS) -> None:
         self._size, self._most = size, most
         self._results: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of a key, made where it is missing."""
         result = self._results.pop(key) if key in self._results else make()
         self._results[key] = result
         while len(self._results) > 1 and sum(map(self._size, self._results.values())) > self._most:

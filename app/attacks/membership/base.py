@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from app.attacks.context import AttackContext, ShadowKind
-from app.attacks.models import AttackedModel
-from app.attacks.responses import Ids
+from app.attacks.models import AttackedModel, Ids
 from app.metrics.membership import Array
 
 Adversary = Literal["external", "client", "server"]

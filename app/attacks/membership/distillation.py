@@ -13,10 +13,9 @@ from torch.nn.functional import kl_div
 from torch.optim import SGD
 
 from app.attacks.context import progress
-from app.attacks.membership.attack_net import choice_problem, option_problems, share_problems
-from app.attacks.models import Snapshot
+from app.attacks.membership import attack_net
+from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.central import initial_vector
 from app.errors import Problem, UserError
 from app.federation.evaluation import statistics_context
@@ -42,9 +41,11 @@ class Distillation:
     teacher_mode: TeacherMode
 
     def problems(self, attack: str) -> Iterator[Problem]:
-        yield from option_problems(attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr})
-        yield from share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
-        yield from choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
+        yield from attack_net.option_problems(
+            attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr}
+        )
+        yield from attack_net.share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
+        yield from attack_net.choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
 
 
 @one_thread()
@@ -67,9 +68,6 @@ def distil(
         data: ids to distil on, at least 2; their labels are not used.
         settings: of the student's training.
         rate: width rate of the student, in (0, 1].
-
-    Raises:
-        UserError: with fewer than 2 samples.
     """
     if len(data) < 2:
         raise UserError.of(
@@ -109,7 +107,6 @@ def _teaching(knowledge: PublicKnowledge, teacher: nn.Module, data: Ids) -> Abst
 
 
 def _batches(knowledge: PublicKnowledge, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:
-    """Images of one pass over the data, augmented as in training."""
     order = torch.randperm(len(data), generator=torch_generator(knowledge.seed, "distillation", epoch))
     crops = torch_generator(knowledge.seed, "distillation-augmentation", epoch)
     for batch in merge_short(torch.from_numpy(data)[order].split(batch_size), least=2):

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import AttackedModel, Shadow
-from app.attacks.responses import Ids, Responses
+from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.errors import UserError
 from app.metrics.membership import Array
 
@@ -91,11 +90,9 @@ def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], var
     Args:
         target: (samples,) phi of the attacked model.
         shadows: (models, samples) phi of the shadows.
-        inside: (models, samples) whether the shadow was trained on the sample; such shadows are left out.
+        inside: (models, samples) whether the shadow was trained on the sample; such shadows are left out, and a sample
+            in every shadow is refused.
         variance: one for all samples, or one for each.
-
-    Raises:
-        UserError: where a sample is in every shadow.
     """
     return _fit(target, shadows, ~inside, variance, 1, "left out by")[0]
 
@@ -103,8 +100,7 @@ def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], var
 def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
     """log N(phi; with the sample) - log N(phi; without it), in nats; arguments as in `offline_scores`.
 
-    Raises:
-        UserError: where fewer than 2 shadows have a sample, or fewer than 2 do not.
+    Refused where fewer than 2 shadows have a sample, or fewer than 2 do not.
     """
     with_it = _fit(target, shadows, inside, variance, 2, "in")
     without = _fit(target, shadows, ~inside, variance, 2, "left out by")

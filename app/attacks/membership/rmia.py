@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import refuse_few, shadow_values
-from app.attacks.models import AttackedModel, Shadow
-from app.attacks.responses import Ids
+from app.attacks.models import AttackedModel, Ids, Shadow
 from app.errors import UserError
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
@@ -101,12 +100,9 @@ class RMIAOnline(RMIA):
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """Logarithms of the true class's probability.
+    """Logarithms of the true class's probability: of the target (samples,) and of the shadows (models, samples).
 
-    Attributes:
-        target: (samples,) of the attacked model.
-        shadows: (models, samples) of the shadows.
-        inside: (models, samples) whether the shadow was trained on the sample.
+    `inside` (models, samples) tells whether the shadow was trained on the sample.
     """
 
     target: Array
@@ -119,8 +115,7 @@ class Signals:
     def mean_gain(self, chosen: NDArray[np.bool_]) -> Array:
         """(samples,) logarithm of the chosen models' mean probability, minus that of the target's; exactly 0 if equal.
 
-        Args:
-            chosen: (models, samples), at least one model per sample.
+        At least one model is chosen (models, samples) per sample.
         """
         apart = np.where(chosen, self.shadows - self.target, -np.inf)
         top = apart.max(axis=0)

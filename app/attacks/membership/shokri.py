@@ -15,8 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from app.attacks.context import AttackContext, progress
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import shadow_responses
-from app.attacks.models import AttackedModel, Shadow
-from app.attacks.responses import Ids, Responses
+from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.errors import UserError
 from app.metrics.membership import Array
 from app.seeding import derive_key, numpy_generator
@@ -121,8 +120,6 @@ def attack_features(responses: Responses, sort: bool = False) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A trained attack model with the scale of its features."""
-
     scale: StandardScaler
     net: MLPClassifier
 

@@ -13,8 +13,7 @@ from scipy.special import logsumexp
 
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.models import AttackedModel, Shadow
-from app.attacks.responses import Ids, Responses
+from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.errors import UserError
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve

@@ -17,9 +17,8 @@ from app.attacks.context import AttackContext
 from app.attacks.membership import attack_net
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
-from app.attacks.models import AttackedModel, Shadow
+from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.errors import UserError, raise_all
 from app.metrics.membership import Array
 from app.seeding import derive_key
@@ -209,7 +208,6 @@ class DistilledTrajectory(Trajectory):
         return np.hstack([self.losses(student, samples, context), self.losses(model.only_last(), samples, context)])
 
     def _student(self, teacher: AttackedModel, knowledge: PublicKnowledge) -> AttackedModel:
-        """Student of a model's last snapshot on the attacker's population, with a snapshot after every epoch."""
         stages = distil(knowledge, teacher.last, knowledge, knowledge.population, self._settings, teacher.last.rate)
         settings = f"{teacher.key}:{teacher.last.round}:{knowledge.seed}:{self._settings}"
         key = blake2b(settings.encode(), digest_size=16).hexdigest()

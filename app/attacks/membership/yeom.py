@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from app.attacks.context import AttackContext
 from app.attacks.membership.base import MembershipAttack, Threat
-from app.attacks.models import AttackedModel
-from app.attacks.responses import Ids
+from app.attacks.models import AttackedModel, Ids
 from app.metrics.membership import Array
 
 

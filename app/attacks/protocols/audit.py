@@ -11,20 +11,24 @@ import numpy as np
 from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
 from app.attacks.audit_context import AuditContext
-from app.attacks.context import ShadowSource
+from app.attacks.context import AttackContext, ShadowSource
 from app.attacks.controls import attack_controls, blind_failures, metric_failures
-from app.attacks.findings import Finding
+from app.attacks.findings import AttackConditions, Finding, unavailable
 from app.attacks.membership.base import MembershipAttack
-from app.attacks.models import TargetKind
-from app.attacks.protocols.base import Protocol, guarded
-from app.attacks.protocols.evaluation import AttackEvaluation
+from app.attacks.models import AttackedModel, TargetKind
+from app.attacks.protocols.base import Protocol, capacity_rows, few, guarded, total_decision
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, rounds_to_attack, seen_models
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
+from app.attacks.targets import Models
 from app.errors import UserError
-from app.metrics.membership import MembershipScores, NotAvailable
+from app.metrics.bootstrap import Bootstrap
+from app.metrics.leakage import known_threshold, measure_leakage
+from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
-from app.metrics.roc import roc_curve, tpr_at_fpr
+from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
+from app.metrics.thresholds import best_threshold, decide
+from app.metrics.vulnerability import client_table
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
 """Treatment of the numbers of an attack that fails a control."""
@@ -51,13 +55,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class PlannedAttack:
-    """One attack on one target by one attacker.
-
-    Attributes:
-        selection: the target, and the attacker's adaptations.
-        mode: of its shadows.
-        retrained: whether its shadows are an adaptation to the defense.
-    """
+    """One attack on one target, with one mode of shadows; `retrained` if these are an adaptation to the defense."""
 
     attack: MembershipAttack
     selection: TargetSelection
@@ -121,7 +119,7 @@ class Audit(Protocol):
         return guarded(conditions, finding)
 
     def _unmatched(self, audit: AuditContext, kind: TargetKind) -> list[str]:
-        """A note where no attacker adapts to some defense."""
+        """A note on defenses without an adaptive attacker."""
         planned = list(self._planned(audit, kind, audit.knowledge.rounds))
         used = {adaptation for one in planned for adaptation in one.selection.adaptations}
         left = unmatched(audit.knowledge.defenses, used, kind)
@@ -156,7 +154,6 @@ class Audit(Protocol):
         return blind_failures(audit.knowledge.store, members, outside, audit.knowledge.seed)
 
     def _controlled(self, audit: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
-        """The finding, without its numbers where a control has failed."""
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):
             return finding
         tested = attack_controls().failures(attack, audit.cache)
@@ -202,3 +199,102 @@ def _tpr(scores: MembershipScores) -> float:
     """TPR at 1 % FPR, 0 to 1; 0 with too few non-members."""
     point = tpr_at_fpr(roc_curve(scores), 0.01)
     return 0.0 if isinstance(point, NotAvailable) else point.tpr
+
+
+@dataclass(frozen=True, eq=False)
+class AttackEvaluation:
+    """Attacks models with one attack, compares the scores with the truth, and calibrates a threshold on a shadow."""
+
+    audit: AuditContext
+    source: ShadowSource
+    attack: MembershipAttack
+    calibrate: bool
+
+    def finding(self, models: Models, conditions: AttackConditions) -> Finding:
+        """The rows of all models together; models that cannot be attacked are left out with a note."""
+        parts: list[MembershipScores] = []
+        decisions: list[Decision] = []
+        notes: list[str] = []
+        for client, model in models.items():
+            if isinstance(model, NotAvailable) or (reason := self._obstacle(client, model)) is not None:
+                notes.append(model.reason if isinstance(model, NotAvailable) else reason or "")
+                continue
+            context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model)
+            parts.append(self._scored(model, context))
+            decisions.extend(self._decisions(parts[-1], context))
+            notes.extend(context.notes)
+        if not parts:
+            return unavailable(conditions, "; ".join(few(notes)))
+        return self._measured(conditions, MembershipScores.joined(parts), decisions, (*self.audit.notes, *few(notes)))
+
+    def _measured(
+        self, conditions: AttackConditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
+    ) -> Finding:
+        # the rows of the whole federation share one model, so they are resampled one by one
+        bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
+        leakage = measure_leakage(scores, bootstrap=bootstrap)
+        if decisions:
+            leakage = replace(leakage, known=known_threshold(total_decision(decisions)))
+        sizes = {client: len(self.audit.truth.members[client]) for client in self.audit.clients}
+        return Finding(
+            conditions=conditions,
+            scores=scores,
+            leakage=leakage,
+            clients=client_table(scores, sizes),
+            capacities=capacity_rows(self.audit, scores, bootstrap),
+            notes=notes,
+        )
+
+    def _scored(self, model: AttackedModel, context: AttackContext) -> MembershipScores:
+        samples = self.audit.audited[model.client]
+        scores = self.attack.scores(model, samples, context)
+        if model.is_global:
+            return _by_owner(self.audit, scores)
+        truth = np.isin(samples, self.audit.truth.members[model.client])
+        return MembershipScores.of(scores, truth, samples, np.full(len(samples), model.client))
+
+    def _decisions(self, rows: MembershipScores, context: AttackContext) -> list[Decision]:
+        """Decision at the best threshold of an attack on a shadow; none where there is no shadow."""
+        if not self.calibrate:
+            return []
+        try:
+            return [decide(rows, self._threshold(rows, context), "knowledge")]
+        except UserError as error:  # the scores are valid without a threshold
+            context.note(f"no threshold: {error.problems[0].cause}")
+            return []
+
+    def _threshold(self, rows: MembershipScores, context: AttackContext) -> float:
+        kind = self.attack.shadows or "out"
+        shadow = context.shadows(kind, None if self.attack.shadows else 1)[0]
+        # of in-out shadows, only audited samples are in some and out of others
+        samples = np.intersect1d(shadow.samples, rows.samples) if kind == "in-out" else shadow.samples
+        scores = self.attack.scores(shadow.model, samples, context.attacking(shadow))
+        return best_threshold(roc_curve(MembershipScores.of(scores, shadow.trained_on(samples), samples)))
+
+    def _obstacle(self, client: int, model: AttackedModel) -> str | None:
+        needed, truth = self.attack.needs_rounds, self.audit.truth
+        if len(model.snapshots) < needed:
+            return (
+                f"{self.attack.name} needs {needed} rounds, the transcript holds {len(model.snapshots)} of the target "
+                "(--transcript.last or --transcript.rounds keeps more)"
+            )
+        chosen = self.audit.clients if client == NO_CLIENT else (client,)
+        inside = sum(len(truth.members[one]) for one in chosen)
+        outside = sum(len(truth.nonmembers[one]) for one in chosen)
+        if min(inside, outside) < 1 or inside + outside < 4:
+            owner = "the federation" if client == NO_CLIENT else f"client {client}"
+            return (
+                f"{owner} has {inside} members and {outside} non-members, too few to compare "
+                "(--data.holdout.clients keeps non-members)"
+            )
+        return None
+
+
+def _by_owner(audit: AuditContext, scores: Array) -> MembershipScores:
+    """Rows of the whole federation's audited samples, each with the client that owns the sample."""
+    samples = audit.audited[NO_CLIENT]
+    owner, truth = np.zeros(len(samples), dtype=np.int64), np.zeros(len(samples), dtype=bool)
+    for client in audit.clients:
+        owner[np.isin(samples, audit.audited[client])] = client
+        truth |= np.isin(samples, audit.truth.members[client])
+    return MembershipScores.of(scores, truth, samples, owner)

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber
 from app.attacks.membership.base import Threat
-from app.attacks.models import AttackedModel
+from app.attacks.models import AttackedModel, Ids, Responses
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
-from app.attacks.responses import Ids, Responses
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.correlation import SizeCorrelation, size_correlation
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
@@ -107,14 +106,7 @@ class MappFL(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class YeomLosses:
-    """Losses of one target, members before non-members.
-
-    Attributes:
-        evaluated: of the evaluated samples, half of them members.
-        labels: their classes.
-        known: of the samples that the attacker knows, half of them members.
-        known_labels: their classes.
-    """
+    """Losses and classes of the evaluated and of the known samples of one target, members before as many others."""
 
     evaluated: Array
     labels: Ids
@@ -123,13 +115,14 @@ class YeomLosses:
 
     def advantages(self) -> dict[str, float]:
         """Adv in percent, -100 to 100, of every threshold in the code."""
-        whole: dict[str, Rule] = {"Adv %": mean_rule, "Adv % with the best threshold": best_rule}
-        classwise: dict[str, Rule] = {
-            "Adv % with a threshold per class": mean_rule,
-            "Adv % with the best threshold per class": best_rule,
+        truth = _first_half(self.known)
+        thresholds: dict[str, float | Array] = {
+            "Adv %": mean_rule(self.known, truth),
+            "Adv % with the best threshold": best_rule(self.known, truth),
+            "Adv % with a threshold per class": self._by_class(mean_rule),
+            "Adv % with the best threshold per class": self._by_class(best_rule),
         }
-        common = {name: self._advantage(rule(self.known, _first_half(self.known))) for name, rule in whole.items()}
-        return common | {name: self._advantage(self._by_class(rule)) for name, rule in classwise.items()}
+        return {name: self._advantage(threshold) for name, threshold in thresholds.items()}
 
     def _advantage(self, threshold: float | Array) -> float:
         return advantage(self.evaluated < threshold, _first_half(self.evaluated))

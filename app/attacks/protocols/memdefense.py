@@ -13,14 +13,12 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
-from app.attacks.membership.nasr import Examples, train_nasr
-from app.attacks.membership.nasr_net import NasrSettings
+from app.attacks.membership.nasr import Examples, NasrSettings, train_nasr
 from app.attacks.model_query import ModelQuery, last_linear
-from app.attacks.models import AttackedModel, TargetKind
+from app.attacks.models import AttackedModel, Ids, TargetKind
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
-from app.attacks.responses import Ids
 from app.attacks.targets import Models, uploaded_models
 from app.errors import UserError, raise_all
 from app.metrics.membership import NO_CLIENT, Array, NotAvailable
@@ -151,7 +149,6 @@ class MemDefensePaper(Protocol):
         return results.finding(audit, conditions, figures)
 
     def _scores(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> Array:
-        """Logits of the member class."""
         examples = Examples(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)

@@ -13,10 +13,9 @@ from app.attacks.adaptive.base import Adaptation
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
-from app.attacks.models import TargetKind
+from app.attacks.models import Ids, TargetKind
 from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
 from app.attacks.protocols.target_selection import TargetSelection
-from app.attacks.responses import Ids
 from app.errors import UserError
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
@@ -31,14 +30,7 @@ GRID = np.linspace(0, 1, 101)
 
 @dataclass(frozen=True, eq=False)
 class LabelledSets:
-    """Samples of one target.
-
-    Attributes:
-        known_members: that the attacker knows.
-        known_nonmembers: that the attacker knows.
-        members: evaluated members.
-        nonmembers: evaluated non-members, as many.
-    """
+    """Samples of one target: those that the attacker knows, and as many evaluated members as non-members."""
 
     known_members: Ids
     known_nonmembers: Ids
@@ -180,13 +172,9 @@ def available_sets(client: int, draw: Callable[[], LabelledSets]) -> LabelledSet
 
 @dataclass
 class PaperResults:
-    """Results of a paper's attack by client, NO_CLIENT for the whole federation.
+    """Evaluated rows and decisions of a paper's attack by client, NO_CLIENT for the whole federation.
 
-    Attributes:
-        notes: on the protocol.
-        rows: evaluated samples of every attacked model.
-        decisions: on them.
-        missing: reasons why models could not be attacked.
+    Models that could not be attacked are `missing`, with the reason.
     """
 
     notes: list[str]

@@ -65,10 +65,7 @@ def rounds_to_attack(audit: AuditContext, further: tuple[int, ...]) -> list[int]
 def seen_models(audit: AuditContext, selection: TargetSelection, further: tuple[int, ...]) -> Models:
     """The models that the adversary has observed by the end of the round.
 
-    Args:
-        audit: the run under attack.
-        selection: of the target.
-        further: rounds that attacks over several rounds use beside the last; empty for all kept rounds.
+    Attacks over several rounds use the further rounds beside the last one, or all kept rounds where there are none.
     """
     kept = tuple(round_ for round_ in audit.kept_rounds if round_ <= selection.round)
     several = tuple(round_ for round_ in kept if round_ in further or round_ == kept[-1]) if further else kept

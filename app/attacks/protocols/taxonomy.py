@@ -10,7 +10,7 @@ import numpy as np
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber
-from app.attacks.membership.attack_net import choice_problem, option_problems
+from app.attacks.membership import attack_net
 from app.attacks.membership.distillation import TeacherMode
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
@@ -65,9 +65,9 @@ class Taxonomy(Protocol):
         self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows, "shadow_size": shadow_size, "shadow_epochs": shadow_epochs}
         counts |= {"student_epochs": student_epochs, "attack_epochs": attack_epochs}
-        choices = [*choice_problem(self.name, "conf", conf, Confidence)]
-        choices += choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode)
-        raise_all([*option_problems(self.name, counts, {}), *choices])
+        choices = [*attack_net.choice_problem(self.name, "conf", conf, Confidence)]
+        choices += attack_net.choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode)
+        raise_all([*attack_net.option_problems(self.name, counts, {}), *choices])
         self._settings = TaxonomySettings(
             *(shadows, shadow_size, shadow_epochs, conf, ordered_quarters),
             *(teacher_mode, student_epochs, attack_epochs),

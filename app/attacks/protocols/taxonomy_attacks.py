@@ -17,18 +17,17 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from app.attacks.audit_context import AuditContext
-from app.attacks.membership.attack_net import dense, fit, predict, seeded
+from app.attacks.membership import attack_net
 from app.attacks.membership.base import Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.membership.trajectory import HIDDEN
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import AttackedModel, Snapshot
+from app.attacks.models import AttackedModel, Ids, Responses, Snapshot
 from app.attacks.protocols.papers import (
     LabelledSets,
     legacy_order,
     unit_scores,
 )
-from app.attacks.responses import Ids, Responses
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.shadow_store import train_or_find
@@ -65,13 +64,7 @@ class TaxonomySettings:
 
 @dataclass(frozen=True, eq=False)
 class TaxonomyScores:
-    """Scores of one target.
-
-    Attributes:
-        ranks: of the evaluated samples, any scale.
-        evaluated: the same from 0 to 1, for the threshold.
-        known: of the attacker's known samples, from 0 to 1.
-    """
+    """Scores of the evaluated samples on any scale, the same from 0 to 1, and of known samples from 0 to 1."""
 
     ranks: Array
     evaluated: Array
@@ -79,12 +72,9 @@ class TaxonomyScores:
 
 
 class TaxonomyContext:
-    """The run under attack: queries of target networks, and of shadow networks, which have running statistics.
+    """The run under attack: queries of target networks, and of shadows and students, which have running statistics.
 
-    Attributes:
-        notes: remarks of the attack that is running.
-        targets: runs the clients' networks.
-        shadows: runs shadows and students.
+    Notes are those of the attack that is running.
     """
 
     def __init__(self, audit: AuditContext, settings: TaxonomySettings) -> None:
@@ -146,8 +136,10 @@ def tmia(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> 
     attacked = _trajectories(context, context.targets, model.last, rest, _parts(sets))
     truth = torch.arange(len(training)) < len(members)
     seed, device = derive_key(context.audit.knowledge.seed, "taxonomy-attack-net", model.client), training.device
-    net = seeded(lambda: nn.Sequential(dense(training.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device)
-    fit(
+    net = attack_net.seeded(
+        lambda: nn.Sequential(attack_net.dense(training.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device
+    )
+    attack_net.fit(
         net,
         [training],
         truth.to(device),
@@ -157,7 +149,7 @@ def tmia(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> 
         loss="bce",
         seed=seed,
     )
-    evaluated, known = _halves((predict(net, [attacked]) + 1) / 2, sets)
+    evaluated, known = _halves((attack_net.predict(net, [attacked]) + 1) / 2, sets)
     return TaxonomyScores(evaluated, evaluated, known)
 
 
@@ -238,7 +230,6 @@ def _parts(sets: LabelledSets) -> list[Ids]:
 
 
 def _halves(values: Array, sets: LabelledSets) -> tuple[Array, Array]:
-    """Values of the evaluated and of the known samples."""
     count = len(sets.members) + len(sets.nonmembers)
     return values[:count], values[count:]
 

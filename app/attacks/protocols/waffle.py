@@ -14,12 +14,11 @@ from app.attacks.context import AttackContext, ShadowKind, ShadowSet
 from app.attacks.findings import AttackConditions, Finding
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
-from app.attacks.models import AttackedModel, Shadow, TargetKind
+from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, seen_models
 from app.attacks.public_knowledge import no_samples
-from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.private_parts import reading_notes, shadow_reading
@@ -55,7 +54,6 @@ class ShadowMaker:
 
     @property
     def own_data(self) -> bool:
-        """Whether the attacker has data of its own."""
         return len(self._audit.knowledge.auxiliary) >= FEWEST
 
     def pool(self, client: int) -> Ids:

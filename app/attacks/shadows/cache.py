@@ -12,9 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from app.attacks.models import Snapshot
+from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.central import ShadowJob
 from app.errors import UserError
 from app.files import npz_bytes, replace_all
@@ -75,7 +74,6 @@ class ShadowCache:
 
 
 def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
-    """Network and recipe; equal for equal settings."""
     local = knowledge.local
     optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return {

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from app.attacks.models import Snapshot
+from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.federation.execution.distributed import one_thread
 from app.federation.execution.executors import Executor, available_cores, make_executor
 from app.federation.execution.tasks import ClientTask

@@ -12,9 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from app.attacks.context import ShadowKind, ShadowSet, progress
-from app.attacks.models import AttackedModel, Shadow
+from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge, no_samples
-from app.attacks.responses import Ids
 from app.attacks.shadows.cache import VERSION
 from app.attacks.shadows.shadow_store import size_note
 from app.attacks.shadows.splits import ShadowSplit, split_in_out, split_out
@@ -39,10 +38,8 @@ class FederatedShadows:
     """One repeated federation gives a shadow of the global model and one of every client's upload.
 
     Args:
-        knowledge: network, data and plan.
         audited: audited samples by client; not which of them are members.
         rounds: in which any target has been observed, ascending, counted from 1.
-        federations: repeats the attacked federation.
         count: shadows per target.
         cache: folder to keep transcripts in; without one, they are kept until the end of the program.
     """
@@ -101,7 +98,6 @@ class FederatedShadows:
         return np.setdiff1d(self._knowledge.auxiliary, _joined([split.members for split in splits]))
 
     def _trained(self, splits: list[ShadowSplit]) -> list[ShadowSplit]:
-        """Splits of the clients that take part in any round."""
         return [splits[client] for client in sorted(self._knowledge.took_part)]
 
     def _run(self, kind: ShadowKind, number: int) -> Transcript:
@@ -122,7 +118,6 @@ class FederatedShadows:
         return digest.hexdigest()
 
     def _splits_of(self, kind: ShadowKind, number: int) -> list[ShadowSplit]:
-        """Splits of all clients of one shadow federation."""
         if (kind, number) not in self._splits:
             make = self._splits_in_out if kind == "in-out" else self._splits_out
             self._splits[kind, number] = make(number)

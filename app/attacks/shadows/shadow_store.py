@@ -11,9 +11,8 @@ from typing import Literal
 
 from app.attacks.adaptive.base import ReadingStrategy
 from app.attacks.context import ShadowKind, ShadowSet
-from app.attacks.models import AttackedModel, Shadow
+from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
@@ -49,7 +48,6 @@ class CentralShadows:
     differ only in method or defense.
 
     Args:
-        knowledge: network, data and recipe.
         audited: audited samples by client, NO_CLIENT for the whole federation; not which of them are members.
         count: shadows per target.
         cache: folder to keep them in, None to keep them in memory only.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.attacks.responses import Ids
+from app.attacks.models import Ids
 from app.errors import UserError
 from app.seeding import numpy_generator
 

@@ -10,8 +10,7 @@ from hidden_choice_kit import FACTORS, LAYER, SHAPE, built, plant, support, trai
 from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.catalogue import called_for, unmatched
-from app.attacks.adaptive.factor_choice import GAP, FactorChoice, estimate
-from app.attacks.adaptive.factors import FactorLayout
+from app.attacks.adaptive.factor_choice import GAP, FactorChoice, FactorLayout, estimate
 from app.attacks.model_query import last_linear
 from app.errors import UserError
 from app.federation.parameters import ParameterSpace

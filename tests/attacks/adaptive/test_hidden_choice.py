@@ -10,8 +10,7 @@ import torch
 from federation_under_attack import FEW, Again, RandomLabels, audited, trained, world_of
 from hidden_choice_kit import Planting, factorised, support
 
-from app.attacks.adaptive.factor_choice import FactorChoice, estimate
-from app.attacks.adaptive.factors import FactorLayout
+from app.attacks.adaptive.factor_choice import FactorChoice, FactorLayout, estimate
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.shadows.cache import ShadowCache

@@ -20,8 +20,7 @@ from attack_kit import (
 from torch.nn.functional import cross_entropy
 
 from app.attacks.membership import nasr
-from app.attacks.membership.nasr import Examples, Nasr, observe, train_nasr
-from app.attacks.membership.nasr_net import NasrNet, NasrSettings, weight_gradients
+from app.attacks.membership.nasr import Examples, Nasr, NasrNet, NasrSettings, observe, train_nasr, weight_gradients
 from app.attacks.model_query import last_linear
 from app.attacks.models import Shadow
 from app.errors import UserError

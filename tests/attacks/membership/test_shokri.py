@@ -10,7 +10,7 @@ from app.attacks.context import AttackContext
 from app.attacks.membership import shokri
 from app.attacks.membership.shokri import Shokri, attack_features
 from app.attacks.model_query import ModelQuery
-from app.attacks.responses import Responses
+from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 

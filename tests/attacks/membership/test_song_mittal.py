@@ -17,7 +17,7 @@ from app.attacks.membership.song_mittal import (
     modified_entropy,
 )
 from app.attacks.model_query import ModelQuery
-from app.attacks.responses import Responses
+from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.errors import UserError
 

@@ -7,7 +7,7 @@ import pytest
 from federation_under_attack import Noising, Zeroing
 from paper_kit import figure, found, make_world
 
-from app.attacks.membership.nasr_net import NasrSettings
+from app.attacks.membership.nasr import NasrSettings
 from app.attacks.protocols import memdefense
 from app.attacks.protocols.memdefense import MemDefensePaper, paper_settings
 from app.attacks.protocols.papers import LabelledSets, accuracy, evaluated_rows

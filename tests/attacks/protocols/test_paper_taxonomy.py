@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from app.attacks.findings import ReportedNumber
 from app.attacks.membership import distillation
 from app.attacks.membership.distillation import Distillation, distil
+from app.attacks.models import Responses
 from app.attacks.protocols import taxonomy, taxonomy_attacks
 from app.attacks.protocols.papers import grid_threshold, legacy_order, nearest_tpr
 from app.attacks.protocols.taxonomy import Taxonomy, mean_figures
 from app.attacks.protocols.taxonomy_attacks import SoftmaxGap, TaxonomyContext, confidences, normal_cdf, quarters
-from app.attacks.responses import Responses
 from app.errors import UserError
 from app.metrics.leakage import TprAtFpr
 from app.metrics.membership import NO_CLIENT, NotAvailable

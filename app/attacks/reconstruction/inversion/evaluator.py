@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import Snapshot
+from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.responses import Ids
 from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.federation.evaluation import evaluates_by_batch
 from app.federation.local_training import merge_short

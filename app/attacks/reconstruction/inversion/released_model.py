@@ -13,7 +13,7 @@ from app.attacks.adaptive.base import Adaptation
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import ModelQuery
-from app.attacks.models import AttackedModel, Snapshot, TargetKind
+from app.attacks.models import AttackedModel, Ids, Snapshot, TargetKind
 from app.attacks.protocols.base import few
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.public_knowledge import no_samples
@@ -32,7 +32,6 @@ from app.attacks.reconstruction.inversion.gradient_matching import OptimisedImag
 from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.reconstruction.scoring import assess
-from app.attacks.responses import Ids
 from app.attacks.targets import Models
 from app.errors import Problem, raise_all
 from app.metrics.inversion import InversionScores, LabelledImages, inversion_scores
