@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federation_under_attack import audited, trained, world_of
+from federation_under_attack import audit_of, audited, trained
 
 from app.attacks.controls import AttackControls, blind_failures, chance_deviation, make_toy, metric_failures
 from app.attacks.membership.catalogue import ATTACKS, make_attack
@@ -45,7 +45,7 @@ def room():
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory):
     """A federation that leaks."""
-    return world_of(*trained(tmp_path_factory.mktemp("leaky")))
+    return audit_of(*trained(tmp_path_factory.mktemp("leaky")))
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def trained(folder, rounds=2, lr=0.3, epochs=25, callbacks=(), data=None, keep=N
     return federation, Transcript(folder)
 
 
-def world_of(federation, transcript, **changes):
+def audit_of(federation, transcript, **changes):
     """The federation under attack."""
     rounds = federation.trainer.current_epoch
     return replace(MembershipInference().audit_context(federation, transcript, rounds, final=True), **changes)

@@ -39,7 +39,7 @@ class Noise(FederatedDataModule):
         return RawData(images[:cut], labels[:cut], images[cut:], labels[cut:], names, (0.0,), (1.0,))
 
 
-def make_world(
+def make_audit(
     folder: Path,
     sizes: Sequence[int],
     tests: int,

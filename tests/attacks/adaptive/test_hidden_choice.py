@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from federation_under_attack import FEW, Again, RandomLabels, audited, trained, world_of
+from federation_under_attack import FEW, Again, RandomLabels, audit_of, audited, trained
 from hidden_choice_kit import Planting, factorised, support
 
 from app.attacks.adaptive.factor_choice import FactorChoice, FactorLayout, estimate
@@ -39,7 +39,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def audit(run):
     """That federation under attack."""
-    return world_of(*run, federations=Again(run[0]))
+    return audit_of(*run, federations=Again(run[0]))
 
 
 def uploads(audit, *adaptations):
@@ -72,7 +72,7 @@ def test_uploads_are_read_without_and_with_a_guess(run, audit):
 def test_planted_choices_are_recovered_through_the_federation(tmp_path):
     """Every client's own support, exactly, from its last upload."""
     federation, transcript = trained(tmp_path, epochs=2, callbacks=[Planting()], net=factorised())
-    models = uploads(world_of(federation, transcript), FactorChoice())
+    models = uploads(audit_of(federation, transcript), FactorChoice())
     layout, truth = FactorLayout.of(federation.net), true_choices(federation)
     for client, model in models.items():
         assert torch.equal(model.last.vector[layout.choice_coordinates] > 0, support(client))
@@ -121,7 +121,7 @@ def test_white_box_attacks_read_the_last_layer(audit):
 def test_a_network_without_a_choice_hides_nothing(tmp_path):
     """Nothing is added to its audit."""
     federation, transcript = trained(tmp_path, 1, epochs=1, net=partial(MLP, hidden=(8,)))
-    audit = world_of(federation, transcript)
+    audit = audit_of(federation, transcript)
     assert audit.knowledge.defenses == ()
     assert list(audited(audit, "yeom")) == ["yeom.global", "yeom.uploads"]
 
@@ -178,7 +178,7 @@ def test_shadows_are_read_like_their_target(run, audit, rounds):
 def test_shadows_of_other_networks_are_as_they_were(tmp_path):
     """No round is added, and none is read again."""
     federation, transcript = trained(tmp_path, 1, epochs=1, net=partial(MLP, hidden=(8,)))
-    audit = world_of(federation, transcript)
+    audit = audit_of(federation, transcript)
     assert rounds_to_keep(audit.knowledge, (2, 5)) == (2, 5)
     jobs, models = shadows_of(audit, (1,))
     for model, (snapshot,) in zip(models, train_centrally(audit.knowledge, jobs, (1,), 5), strict=True):
@@ -215,7 +215,7 @@ def test_federated_shadows_are_recovered_too(tmp_path):
             trained(folder, rounds[-1], data=data, seed=100 + number, keep=keep, epochs=1, net=NET)
 
     federation, transcript = trained(tmp_path, 1, epochs=1, net=NET, keep=(1, []))
-    attacked = world_of(federation, transcript, federations=Hidden(federation))
+    attacked = audit_of(federation, transcript, federations=Hidden(federation))
     settings = {"shadows": ShadowSettings("federated", 2), "calibrate": False, "targets": ("uploads",)}
     results = audited(attacked, "lira-offline", **settings)
     assert list(results) == ["lira-offline.uploads+retrained", "lira-offline.uploads+recovered+retrained"]
@@ -225,7 +225,7 @@ def test_federated_shadows_are_recovered_too(tmp_path):
 def test_masked_uploads_show_no_factors(tmp_path):
     """Secure aggregation: N/A for both readings, with the reason, and a remark on the combination."""
     federation, transcript = trained(tmp_path, 1, epochs=1, net=NET, callbacks=[SecureAggregation()], keep=(1, []))
-    results = audited(world_of(federation, transcript), "yeom", targets=("uploads",), shadows=FEW)
+    results = audited(audit_of(federation, transcript), "yeom", targets=("uploads",), shadows=FEW)
     assert list(results) == ["yeom.uploads", "yeom.uploads+recovered"]
     assert all("masked sums only" in finding.leakage.reason for finding in results.values())
     assert any("which factors a client uses" in note for note in composition_notes(federation))

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from attack_kit import found
-from federation_under_attack import audited, trained, world_of
+from federation_under_attack import audit_of, audited, trained
 from torch.optim import Adam
 
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
@@ -32,7 +32,7 @@ def overfitted(folder, seed, rate=1.0):
     federation, transcript = trained(
         folder, rounds=10, data=data, local=local, net=net, seed=seed, capacities=[rate], keep=(1, [])
     )
-    return world_of(federation, transcript)
+    return audit_of(federation, transcript)
 
 
 def uploads(audit, *names):
@@ -60,8 +60,8 @@ def least_gain(first, second, draws=500):
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """Attacks on two runs whose clients train the whole network."""
-    worlds = [overfitted(tmp_path_factory.mktemp(f"wide{seed}"), seed) for seed in (0, 1)]
-    return [uploads(audit, "yeom", "lira-offline", "lira-online") for audit in worlds]
+    audits = [overfitted(tmp_path_factory.mktemp(f"wide{seed}"), seed) for seed in (0, 1)]
+    return [uploads(audit, "yeom", "lira-offline", "lira-online") for audit in audits]
 
 
 def test_lira_finds_more_than_the_plain_loss(wide):
@@ -86,7 +86,7 @@ def test_wide_clients_of_one_federation_leak_more(tmp_path):
     local = LocalTraining(epochs=10, batch_size=32, optimizer=partial(Adam, lr=1e-3))
     rates = [1.0, 1.0, 0.125, 0.125]
     net = partial(MLP, hidden=(128,))
-    audit = world_of(*trained(tmp_path, rounds=10, data=data, local=local, net=net, capacities=rates))
+    audit = audit_of(*trained(tmp_path, rounds=10, data=data, local=local, net=net, capacities=rates))
     found = audited(audit, "lira-online", targets=("uploads",), shadows=ShadowSettings(count=16), calibrate=False)
     large, narrow = found["lira-online.uploads"].capacities
     assert large.leakage.auc.interval.low > narrow.leakage.auc.interval.high

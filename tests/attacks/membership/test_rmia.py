@@ -1,4 +1,4 @@
-"""RMIA: the share of the population that a sample dominates, against loops and on the toy world."""
+"""RMIA: the share of the population that a sample dominates, against plain loops and on the toy."""
 
 import math
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_tiny_probabilities_stay_apart():
     assert np.isfinite(offline_ratios(signals, 0.5)).all()
 
 
-def constant_lab(classes=3, models=4):
+def constant_context(classes=3, models=4):
     """All models give every sample the same probability; ids 0 to 19 are audited, 20 to 59 public, the rest known."""
     labels = np.arange(100) % classes
     table = logits_with_probability(np.full(100, 0.7), labels, classes)
@@ -111,7 +111,7 @@ def constant_lab(classes=3, models=4):
 @pytest.mark.parametrize("attack", [RMIAOffline(), RMIAOffline(a=0.3), RMIAOffline(a=1.0), RMIAOnline()])
 def test_constant_probabilities_are_ties(attack):
     """Nobody dominates anybody: AUC exactly 1/2."""
-    context, samples = constant_lab()
+    context, samples = constant_context()
     scores = attack.scores(fake_model("target"), samples, context)
     assert len(np.unique(scores)) == 1
     assert area(scores, samples < 10) == 0.5
@@ -172,7 +172,7 @@ def test_the_missing_model_tells_nothing():
     np.testing.assert_allclose(ratios, 0, atol=1e-12)
 
 
-def tuning_lab(lift):
+def tuning_context(lift):
     """Models without a sample give it p_out, very different from sample to sample; models with it give lift(p_out)."""
     rng = np.random.default_rng(0)
     labels, chances = np.zeros(900, dtype=np.int64), rng.beta(0.6, 0.6, 900) * 0.98 + 0.01
@@ -188,9 +188,9 @@ def tuning_lab(lift):
 
 def test_offset_follows_what_training_does():
     """Models with a sample that answer 1 want a small a; models that multiply p_out want a large one."""
-    sure = tuning_lab(lambda p: np.full_like(p, 0.97))
+    sure = tuning_context(lambda p: np.full_like(p, 0.97))
     low = tuned_offset(sure, sure.shadows("out"), sure.knowledge.population, 1.0)
-    same = tuning_lab(lambda p: np.minimum(1.6 * p, 0.995))
+    same = tuning_context(lambda p: np.minimum(1.6 * p, 0.995))
     high = tuned_offset(same, same.shadows("out"), same.knowledge.population, 1.0)
     assert low in OFFSETS
     assert low < high
@@ -198,14 +198,14 @@ def test_offset_follows_what_training_does():
 
 def test_offset_without_enough_shadows():
     """The usual value, with a remark."""
-    context = tuning_lab(lambda p: p)
+    context = tuning_context(lambda p: p)
     assert tuned_offset(context, context.shadows("out")[:1], context.knowledge.population, 1.0) == USUAL_OFFSET
     assert any("shadows.count" in note for note in context.notes)
 
 
 def test_population_is_what_nobody_was_trained_on():
     """Audited samples and those of shadows are left out, and counted; a small rest is noted."""
-    context, samples = constant_lab()
+    context, samples = constant_context()
     context.knowledge.population = np.arange(15, 62)
     left = unseen_population(context, samples, context.shadows("out"))
     np.testing.assert_array_equal(left, np.arange(20, 60))
@@ -239,7 +239,7 @@ def test_refuses_a_lab_without_shadows(toy):
     context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         RMIAOffline().scores(toy.memorised, toy.samples, context)
-    context, samples = constant_lab(models=1)
+    context, samples = constant_context(models=1)
     for attack in (RMIAOffline(), RMIAOnline()):
         with pytest.raises(UserError, match=r"shadows\.count"):
             attack.scores(fake_model("target"), samples, context.attacking(context.shadows("out")[0]))

@@ -1,4 +1,4 @@
-"""Shokri's attack models, on answers that a test made up and on the toy world."""
+"""Shokri's attack models, on made-up responses and on the toy."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ AUDITED, KNOWN = 100, 200
 IDS = np.arange(AUDITED)
 
 
-def sure_lab(seed=0, labels=None, reverse=False, shadows=2):
+def sure_context(seed=0, labels=None, reverse=False, shadows=2):
     """Two classes where members have p = 1 to the last digits and others about 0.6; optionally reversed in class 1.
 
     Ids below 100 are audited, every second one a member; shadows know ids from 100 on, in the same way.
@@ -41,7 +41,7 @@ def sure_lab(seed=0, labels=None, reverse=False, shadows=2):
 @pytest.mark.parametrize("sort", [False, True])
 def test_sure_answers_are_members(sort):
     """Members with p = 1 against 0.6: AUC above 0.95."""
-    context, truth = sure_lab()
+    context, truth = sure_context()
     scores = Shokri(sort=sort).scores(fake_model("target"), IDS, context)
     assert area(scores, truth) > 0.95
     np.testing.assert_array_equal(scores > 0, truth)
@@ -50,7 +50,7 @@ def test_sure_answers_are_members(sort):
 
 def test_each_class_has_its_own_model():
     """Where members of the second class are the unsure ones, one rule for both classes would fail."""
-    context, truth = sure_lab(reverse=True)
+    context, truth = sure_context(reverse=True)
     assert area(Shokri().scores(fake_model("target"), IDS, context), truth) > 0.95
     by_confidence = context.query.responses(fake_model("target"), IDS).true_log_probabilities
     assert area(by_confidence, truth) < 0.7
@@ -58,18 +58,18 @@ def test_each_class_has_its_own_model():
 
 def test_poor_classes_share_a_model():
     """Class 1 has 8 known samples: it takes the model of all classes, which is noted and told the label."""
-    context, truth = sure_lab(labels=lambda count: (np.arange(count) % 50 < 2).astype(np.int64))
+    context, truth = sure_context(labels=lambda count: (np.arange(count) % 50 < 2).astype(np.int64))
     scores = Shokri().scores(fake_model("target"), IDS, context)
     assert area(scores, truth) > 0.95
     assert any("1 of 2 classes share one attack model" in note for note in context.notes)
-    context, truth = sure_lab(reverse=True)
+    context, truth = sure_context(reverse=True)
     assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, context), truth) > 0.95
 
 
 def test_common_model_takes_a_part_of_many_rows(monkeypatch):
     """Rows beyond the limit are left out at random, not by their order."""
     monkeypatch.setattr(shokri, "MOST_ROWS", 150)
-    context, truth = sure_lab()
+    context, truth = sure_context()
     assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, context), truth) > 0.95
     rows = shokri._some_rows(1000, 0)
     assert len(np.unique(rows)) == 150
@@ -78,7 +78,7 @@ def test_common_model_takes_a_part_of_many_rows(monkeypatch):
 
 def test_number_of_shadows():
     """One shadow suffices here; more than there are is noted."""
-    context, truth = sure_lab()
+    context, truth = sure_context()
     assert area(Shokri(shadows_used=1).scores(fake_model("target"), IDS, context), truth) > 0.95
     assert context.notes == []
     Shokri(shadows_used=5).scores(fake_model("target"), IDS, context)
@@ -90,7 +90,7 @@ def test_models_are_trained_once_per_shadows(monkeypatch):
     calls = []
     train = shokri._train
     monkeypatch.setattr(shokri, "_train", lambda *given: calls.append(1) or train(*given))
-    context, _ = sure_lab()
+    context, _ = sure_context()
     attack = Shokri()
     for _ in range(3):
         attack.scores(fake_model("target"), IDS, context)
@@ -129,7 +129,7 @@ def test_bad_input(toy):
     context = AttackContext(knowledge, ModelQuery(knowledge), CentralShadows(knowledge, toy.audited, 4), toy.memorised)
     with pytest.raises(UserError, match=r"data\.holdout\.shadow"):
         Shokri().scores(toy.memorised, toy.samples, context)
-    context, _ = sure_lab(shadows=1)
+    context, _ = sure_context(shadows=1)
     with pytest.raises(UserError, match=r"shadows\.count"):
         Shokri().scores(fake_model("target"), IDS, context.attacking(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):

@@ -77,7 +77,7 @@ def test_poor_classes_share_a_threshold():
     assert class_thresholds(np.zeros(8), truth, labels, 4, 1)[0].tolist() == [0, 0, 0, 0]
 
 
-def two_class_lab(rows=40):
+def two_class_context(rows=40):
     """Members of class 0 have p = 0.9 and others 0.8; members of class 1 have 0.6 and others 0.5."""
     labels = np.tile([0, 1], rows)
     truth = np.repeat([True, False], rows)
@@ -90,7 +90,7 @@ def two_class_lab(rows=40):
 
 def test_zero_is_the_decision():
     """A score of 0 or more means a member, in every class."""
-    context, ids, truth = two_class_lab()
+    context, ids, truth = two_class_context()
     scores = Confidence().scores(fake_model("target"), ids, context)
     np.testing.assert_array_equal(scores >= 0, truth)
     assert area(scores, truth) > area(context.query.responses(fake_model("target"), ids).true_log_probabilities, truth)
@@ -99,7 +99,7 @@ def test_zero_is_the_decision():
 
 def test_sharing_is_noted():
     """A reader learns which thresholds are not a class's own."""
-    context, ids, _ = two_class_lab()
+    context, ids, _ = two_class_context()
     assert np.isfinite(Confidence(fewest=100).scores(fake_model("target"), ids, context)).all()
     assert any("2 of 2 classes share one threshold" in note for note in context.notes)
 
@@ -122,7 +122,7 @@ def test_needs_data_of_its_own(kind, toy):
 
 def test_bad_input():
     """No shadow left, and a minimum that means nothing."""
-    context, ids, _ = two_class_lab()
+    context, ids, _ = two_class_context()
     with pytest.raises(UserError, match=r"shadows\.count"):
         Confidence().scores(fake_model("target"), ids, context.attacking(context.shadows("out")[0]))
     with pytest.raises(UserError, match="1 or more"):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from federation_under_attack import audited, trained, world_of
-from paper_kit import make_world
+from federation_under_attack import audit_of, audited, trained
+from paper_kit import make_audit
 
 from app.attacks.protocols.mapp_fl import MappFL
 from app.attacks.targets import released_model
@@ -13,7 +13,7 @@ from app.federation.all_clients import Newcomers
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
     """Two of three clients have memorised their samples; the third joins later."""
-    return world_of(*trained(tmp_path_factory.mktemp("joined"), newcomers=Newcomers(clients=1)))
+    return audit_of(*trained(tmp_path_factory.mktemp("joined"), newcomers=Newcomers(clients=1)))
 
 
 def test_samples_of_newcomers_are_not_audited(joined):
@@ -28,7 +28,7 @@ def test_samples_of_newcomers_are_not_audited(joined):
 
 def test_the_global_model_is_as_large_as_what_was_trained_on(tmp_path):
     """Shadows follow its size, and all that clients own would be too much."""
-    audit = make_world(tmp_path, (20, 20, 20, 20), 40, rounds=1, participation=0.5)
+    audit = make_audit(tmp_path, (20, 20, 20, 20), 40, rounds=1, participation=0.5)
     model = released_model(audit.transcript.external_view(), audit.knowledge, "run")
     assert model.size == sum(map(len, audit.truth.members)) == 40
     assert len(audit.rates) == 4
@@ -36,7 +36,7 @@ def test_the_global_model_is_as_large_as_what_was_trained_on(tmp_path):
 
 def test_papers_protocols_leave_them_out_too(tmp_path):
     """The server's members are those of the participants."""
-    audit = make_world(tmp_path, (60, 60, 60, 60), 300, rounds=1, participation=0.5)
+    audit = make_audit(tmp_path, (60, 60, 60, 60), 300, rounds=1, participation=0.5)
     inside = np.concatenate([audit.sets.members[client] for client in audit.clients])
     (finding,) = (one for one in MappFL().findings(audit) if one.conditions.target == "global")
     assert np.isin(finding.scores.samples[finding.scores.members], inside).all()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federation_under_attack import Again, Different, Guarded, Noising, Zeroing, audited, trained, world_of
+from federation_under_attack import Again, Different, Guarded, Noising, Zeroing, audit_of, audited, trained
 
 from app.attacks.adaptive.averaging import Averaging
 from app.attacks.adaptive.catalogue import RETRAINED_WHAT
@@ -27,38 +27,38 @@ def auc(finding):
     return finding.leakage.auc.value
 
 
-def world_with(folder, defense=None, rounds=1, **settings):
+def audit_with(folder, defense=None, rounds=1, **settings):
     """A federation with a defense, all rounds kept, that can be repeated."""
     make = (lambda: [type(defense)(**defense.settings)]) if hasattr(defense, "settings") else tuple
     federation, transcript = trained(
         folder, rounds, callbacks=[defense] if defense else [], **{"keep": (rounds, []), **settings}
     )
-    return world_of(federation, transcript, federations=Again(federation, make))
+    return audit_of(federation, transcript, federations=Again(federation, make))
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """One round without any defense."""
-    return world_with(tmp_path_factory.mktemp("bare"))
+    return audit_with(tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture(scope="module")
 def zeroed(tmp_path_factory):
     """The same round; clients zero 70 % of their parameters."""
-    return world_with(tmp_path_factory.mktemp("zeroed"), Zeroing())
+    return audit_with(tmp_path_factory.mktemp("zeroed"), Zeroing())
 
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory):
     """Six rounds of noisy uploads."""
-    return world_with(tmp_path_factory.mktemp("noised"), Noising(), rounds=6, epochs=8)
+    return audit_with(tmp_path_factory.mktemp("noised"), Noising(), rounds=6, epochs=8)
 
 
 def test_zeroed_uploads_are_refilled(bare, zeroed, tmp_path):
     """The refilled upload leaks exactly as one that kept its old values, nearly as one without any defense."""
     found = audited(zeroed, "yeom")
     assert list(found) == ["yeom.global", "yeom.uploads", "yeom.uploads+refilled"]
-    kept = audited(world_with(tmp_path, Zeroing(value="received")), "yeom", targets=("uploads",))["yeom.uploads"]
+    kept = audited(audit_with(tmp_path, Zeroing(value="received")), "yeom", targets=("uploads",))["yeom.uploads"]
     plain, adapted = found["yeom.uploads"], found["yeom.uploads+refilled"]
     assert np.array_equal(adapted.scores.scores, kept.scores.scores)
     undefended = auc(audited(bare, "yeom")["yeom.uploads"])
@@ -78,7 +78,7 @@ def test_noisy_uploads_are_averaged(noised):
 
 def test_a_noisy_global_model_is_averaged_by_a_participant(tmp_path):
     """Somebody outside sees the last model only; a participant has seen them all."""
-    audit = world_with(tmp_path, Noising(0.2, "server-noise"), rounds=8, epochs=8)
+    audit = audit_with(tmp_path, Noising(0.2, "server-noise"), rounds=8, epochs=8)
     found = audited(audit, "yeom", calibrate=False)
     assert list(found) == ["yeom.global", "yeom.global+averaged", "yeom.uploads"]
     assert auc(found["yeom.global+averaged"]) > auc(found["yeom.global"]) + 0.02
@@ -118,7 +118,7 @@ def test_adaptive_attackers_can_be_left_out(zeroed):
 
 def test_too_few_rounds_to_average(noised, tmp_path):
     """One kept round: N/A with the option to keep more, beside the plain result."""
-    audit = world_with(tmp_path, Noising(), rounds=2, epochs=1, keep=(1, []))
+    audit = audit_with(tmp_path, Noising(), rounds=2, epochs=1, keep=(1, []))
     found = audited(audit, "yeom", "nasr", targets=("uploads",), calibrate=False)
     for name in ("yeom", "nasr"):
         assert "--transcript.last" in found[f"{name}.uploads+averaged"].leakage.reason
@@ -167,9 +167,9 @@ def test_an_observer_is_no_defense(tmp_path):
     class Watching(Different):
         kind = "observer"
 
-    audit = world_with(tmp_path, Watching(), epochs=1)
+    audit = audit_with(tmp_path, Watching(), epochs=1)
     assert audit.knowledge.defenses == ()
-    with_noise = world_with(tmp_path / "b", Noising(), epochs=1)
+    with_noise = audit_with(tmp_path / "b", Noising(), epochs=1)
     assert [(part.name, part.traits) for part in with_noise.knowledge.defenses] == [
         ("Noising", frozenset({"own-noise"}))
     ]
@@ -185,7 +185,7 @@ def defended(defense, **settings):
 
 def test_shadows_of_both_kinds(tmp_path):
     """Plain and refilled, with stand-ins and through the defense; as many of either, and no loss attack twice."""
-    audit = world_with(tmp_path, defended(Zeroing))
+    audit = audit_with(tmp_path, defended(Zeroing))
     found = audited(audit, "yeom", "lira-online", targets=("uploads",), shadows=BOTH, calibrate=False)
     labels = ["", "+refilled", "+retrained", "+refilled+retrained"]
     assert list(found) == [
@@ -202,7 +202,7 @@ def test_shadows_of_both_kinds(tmp_path):
 
 def test_shadows_are_read_like_their_target(tmp_path):
     """Through the same adaptation, in the same rounds; a client heard once is no obstacle."""
-    audit = world_with(tmp_path, defended(Zeroing), rounds=2, epochs=2)
+    audit = audit_with(tmp_path, defended(Zeroing), rounds=2, epochs=2)
     source = FederatedShadows(audit.knowledge, audit.audited, (1, 2), audit.federations, 2, tmp_path / "cache")
 
     def last(client, *adaptations):
@@ -224,14 +224,14 @@ def test_shadows_are_read_like_their_target(tmp_path):
 
 def test_federated_shadows_adapt_to_a_defense(tmp_path):
     """Results of attacks with shadows are marked, others are not; without a defense, none is."""
-    audit = world_with(tmp_path / "a", defended(Different), epochs=2)
+    audit = audit_with(tmp_path / "a", defended(Different), epochs=2)
     found = audited(audit, "yeom", "lira-online", shadows=FEDERATED, calibrate=False)
     assert list(found) == [
         f"{name}.{kind}{mark}"
         for kind in ("global", "uploads")
         for name, mark in (("yeom", ""), ("lira-online", "+retrained"))
     ]
-    bare = world_with(tmp_path / "b", epochs=2)
+    bare = audit_with(tmp_path / "b", epochs=2)
     assert list(audited(bare, "lira-online", shadows=FEDERATED, calibrate=False)) == [
         "lira-online.global",
         "lira-online.uploads",
@@ -254,7 +254,7 @@ def remarks(audit, *names, **settings):
 def test_defenses_without_an_adaptive_attacker_are_named(tmp_path):
     """On every target by itself, beside the plain results; shadows through the defense settle it."""
     federation, transcript = trained(tmp_path, 1, epochs=1, callbacks=[Zeroing(), Different()], keep=(1, []))
-    audit = world_of(federation, transcript, federations=Again(federation))
+    audit = audit_of(federation, transcript, federations=Again(federation))
     assert remarks(audit, "yeom") == {
         "yeom.global": ["Zeroing and Different"],
         "yeom.uploads": ["Different"],
@@ -296,5 +296,5 @@ def test_calibrated_attacks_are_compared_with_the_loss_they_could_have_used(zero
 def test_a_stack_is_undone_from_the_top(tmp_path):
     """Noise, then zeros: refilled, then refilled and averaged."""
     federation, transcript = trained(tmp_path, 2, epochs=1, callbacks=[Noising(), Zeroing()])
-    found = audited(world_of(federation, transcript), "yeom", targets=("uploads",), calibrate=False)
+    found = audited(audit_of(federation, transcript), "yeom", targets=("uploads",), calibrate=False)
     assert [label.removeprefix("yeom.uploads") for label in found] == ["", "+refilled", "+refilled+averaged"]

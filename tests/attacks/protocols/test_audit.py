@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federation_under_attack import Guarded, RandomLabels, audited, trained, world_of
+from federation_under_attack import Guarded, RandomLabels, audit_of, audited, trained
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.controls import chance_deviation
@@ -22,13 +22,13 @@ from datamodules.split import Membership
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Three clients that have memorised their samples, after two rounds."""
-    return world_of(*trained(tmp_path_factory.mktemp("memorised")))
+    return audit_of(*trained(tmp_path_factory.mktemp("memorised")))
 
 
 @pytest.fixture(scope="module")
 def ignorant(tmp_path_factory):
     """The same federation with a learning rate of 0."""
-    return world_of(*trained(tmp_path_factory.mktemp("ignorant"), lr=0.0, epochs=1))
+    return audit_of(*trained(tmp_path_factory.mktemp("ignorant"), lr=0.0, epochs=1))
 
 
 def auc(finding):
@@ -84,7 +84,7 @@ def test_overlapping_sets_are_refused(memorised):
 
 def test_leakage_by_width(tmp_path):
     """Two wide clients, one narrow one."""
-    audit = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
+    audit = audit_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
     rows = audited(audit, "yeom", targets=("uploads",))["yeom.uploads"].capacities
     assert [(row.rate, row.clients) for row in rows] == [(1.0, 2), (0.25, 1)]
     assert all(isinstance(row.leakage, Leakage) for row in rows)
@@ -92,7 +92,7 @@ def test_leakage_by_width(tmp_path):
 
 def test_width_of_a_shadow_is_that_of_its_target(tmp_path):
     """A narrow client's shadows are narrow."""
-    audit = world_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
+    audit = audit_of(*trained(tmp_path, capacities=[1.0, 1.0, 0.25]))
     sizes = {}
 
     class Spy(Yeom):
@@ -114,7 +114,7 @@ def test_sealed_uploads_are_not_available(tmp_path):
     for path in tmp_path.glob("round-*/client-*.plain.npz"):
         np.savez(path.with_name(path.name.replace("plain", "ciphertext")))
         path.unlink()
-    found = audited(world_of(federation, transcript), "yeom")
+    found = audited(audit_of(federation, transcript), "yeom")
     assert "ciphertext" in found["yeom.uploads"].leakage.reason
     assert isinstance(found["yeom.uploads"].scores, NotAvailable)
     assert isinstance(found["yeom.global"].leakage, Leakage)
@@ -153,7 +153,7 @@ def test_adversaries_are_named(memorised):
 
 def test_a_round_that_was_not_kept(memorised, tmp_path):
     """Its targets are N/A with the remedy; the others are there."""
-    audit = world_of(*trained(tmp_path, keep=(1, [])))
+    audit = audit_of(*trained(tmp_path, keep=(1, [])))
     found = audited(audit, "yeom", rounds=(1,))
     assert "--transcript.rounds" in found["yeom.uploads@1"].leakage.reason
     assert isinstance(found["yeom.uploads"].leakage, Leakage)
@@ -187,7 +187,7 @@ def test_scores_that_are_not_numbers_are_refused(memorised):
 def test_without_shadow_data(tmp_path):
     """Attacks that need shadows are N/A with the remedy; the loss attack lacks only its threshold."""
     data = RandomLabels(holdout=Holdout(0.5, 0.0, 0.1))
-    found = audited(world_of(*trained(tmp_path, data=data)), "yeom", "lira-offline", targets=("uploads",))
+    found = audited(audit_of(*trained(tmp_path, data=data)), "yeom", "lira-offline", targets=("uploads",))
     assert "--data.holdout.shadow" in found["lira-offline.uploads"].leakage.reason
     yeom = found["yeom.uploads"]
     assert auc(yeom) > 0.95
@@ -198,7 +198,7 @@ def test_without_shadow_data(tmp_path):
 def test_without_nonmembers(tmp_path):
     """Nothing to compare with: N/A with the remedy."""
     data = RandomLabels(holdout=Holdout(0.0, 0.25, 0.1))
-    found = audited(world_of(*trained(tmp_path, data=data)), "yeom")
+    found = audited(audit_of(*trained(tmp_path, data=data)), "yeom")
     assert all("--data.holdout.clients" in finding.leakage.reason for finding in found.values())
 
 
@@ -213,7 +213,7 @@ def test_a_client_without_nonmembers_is_left_out(memorised):
 
 def test_a_client_that_sent_nothing(tmp_path):
     """With half of the clients per round, some are not in the rounds that were kept."""
-    audit = world_of(*trained(tmp_path, participation=0.34, keep=(1, [])))
+    audit = audit_of(*trained(tmp_path, participation=0.34, keep=(1, [])))
     finding = audited(audit, "yeom", targets=("uploads",))["yeom.uploads"]
     assert len(finding.scores.client_ids) == 1
     assert any("sent nothing" in note for note in finding.notes)
@@ -221,12 +221,12 @@ def test_a_client_that_sent_nothing(tmp_path):
 
 def test_local_training_leaves_the_server_nothing(tmp_path):
     """The server sees no upload, so there is nothing to attack."""
-    audit = world_of(*trained(tmp_path, personal=["*"]))
+    audit = audit_of(*trained(tmp_path, personal=["*"]))
     assert "send nothing" in audited(audit, "yeom", targets=("uploads",))["yeom.uploads"].leakage.reason
 
 
 def test_audits_repeat(memorised):
-    """The same world gives the same scores, bit for bit."""
+    """The same run gives the same scores, bit for bit."""
     first, second = (audited(memorised, "yeom", "lira-online", "shokri") for _ in range(2))
     for label, finding in first.items():
         assert np.array_equal(finding.scores.scores, second[label].scores.scores), label

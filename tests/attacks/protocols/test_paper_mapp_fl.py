@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from paper_kit import figure, found, make_world
+from paper_kit import figure, found, make_audit
 
 from app.attacks.protocols import mapp_fl
 from app.attacks.protocols.mapp_fl import MappFL, YeomLosses, advantage, best_rule, mean_rule
@@ -17,7 +17,7 @@ SIZES, TESTS = (120, 90, 60), 200
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels."""
-    return make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS)
+    return make_audit(tmp_path_factory.mktemp("memorised"), SIZES, TESTS)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def leak(memorised):
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):
     """Clients that learn nothing."""
-    return make_world(tmp_path_factory.mktemp("untrained"), SIZES, TESTS, lr=0.0)
+    return make_audit(tmp_path_factory.mktemp("untrained"), SIZES, TESTS, lr=0.0)
 
 
 def halves(*values):
@@ -146,7 +146,7 @@ def test_known_samples_left_out(memorised):
 
 def test_client_of_known_samples_only_is_left_out(tmp_path):
     """It cannot be evaluated without what the attacker knows; the others are."""
-    audit = make_world(tmp_path, (40, 3), 50, rounds=1, epochs=1)
+    audit = make_audit(tmp_path, (40, 3), 50, rounds=1, epochs=1)
     finding = found(MappFL(exclude_known=True), audit)["yeom", "uploads"]
     assert [row.client for row in finding.clients] == [0]
     assert any("client 1: there are 0 members" in note for note in finding.notes)
@@ -157,7 +157,7 @@ def test_correlation_of_size_and_advantage(tmp_path, monkeypatch):
     assert mapp_fl.SMALLEST_CLIENT == 400
     monkeypatch.setattr(mapp_fl, "SMALLEST_CLIENT", 40)
     sizes = (90, 70, 60, 50, 40, 39)
-    finding = found(MappFL(), make_world(tmp_path, sizes, 100, rounds=1, epochs=2))["yeom", "uploads"]
+    finding = found(MappFL(), make_audit(tmp_path, sizes, 100, rounds=1, epochs=2))["yeom", "uploads"]
     values = dict(figure(finding, "Adv %").per_client)
     expected = pearson_rows(np.log10(np.array(sizes[:5])), np.array([values[client] for client in range(5)]))
     assert figure(finding, "Pearson of log10 size and Adv").value == pytest.approx(float(expected))
@@ -165,14 +165,14 @@ def test_correlation_of_size_and_advantage(tmp_path, monkeypatch):
 
 def test_members_first_batches_are_remarked(tmp_path):
     """A network that normalises by the batch is asked members first, as in the code; the remark says so."""
-    audit = make_world(tmp_path, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
+    audit = make_audit(tmp_path, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
     finding = found(MappFL(), audit)["yeom", "uploads"]
     assert any("statistics of each batch" in note for note in finding.notes)
 
 
 def test_clients_without_uploads(tmp_path):
     """Where nothing was sent, there is a reason and no number."""
-    audit = make_world(tmp_path, (20, 12), 40, rounds=1, epochs=1, personal=["*"])
+    audit = make_audit(tmp_path, (20, 12), 40, rounds=1, epochs=1, personal=["*"])
     finding = found(MappFL(), audit)["yeom", "uploads"]
     assert isinstance(finding.leakage, NotAvailable)
     assert finding.leakage.reason == "clients send nothing"
@@ -181,6 +181,6 @@ def test_clients_without_uploads(tmp_path):
 
 def test_widths_have_rows_of_their_own(tmp_path):
     """Two widths, two rows."""
-    audit = make_world(tmp_path, (30, 20), 40, rounds=1, epochs=2, capacities=[1.0, 0.5])
+    audit = make_audit(tmp_path, (30, 20), 40, rounds=1, epochs=2, capacities=[1.0, 0.5])
     finding = found(MappFL(), audit)["yeom", "uploads"]
     assert [(row.rate, row.clients) for row in finding.capacities] == [(1.0, 1), (0.5, 1)]

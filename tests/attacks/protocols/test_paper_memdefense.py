@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from federation_under_attack import Noising, Zeroing
-from paper_kit import figure, found, make_world
+from paper_kit import figure, found, make_audit
 
 from app.attacks.membership.nasr import NasrSettings
 from app.attacks.protocols import memdefense
@@ -24,7 +24,7 @@ SMALL = NasrSettings(kernels=8, label_branch=False, epochs=30, most=10**9)
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels, over four rounds."""
-    return make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, rounds=4, epochs=8)
+    return make_audit(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, rounds=4, epochs=8)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_planted_leak_is_found(leak):
 
 def test_untrained_federation_leaks_nothing(tmp_path):
     """Coins, within four standard deviations."""
-    results = found(MemDefensePaper(settings=SMALL), make_world(tmp_path, SIZES, TESTS, lr=0.0))
+    results = found(MemDefensePaper(settings=SMALL), make_audit(tmp_path, SIZES, TESTS, lr=0.0))
     assert abs(figure(results["nasr", "uploads"], "A_att_l %").value - 50) < 100 * 4 / (2 * np.sqrt(sum(SIZES)))
     assert abs(figure(results["nasr", "global"], "A_att_g %").value - 50) < 100 * 4 / (2 * np.sqrt(TESTS))
 
@@ -178,7 +178,7 @@ def test_some_clients_only(memorised, trained):
 
 def test_large_clients_are_remarked(tmp_path):
     """A client with more members than the test set can match uses part of them."""
-    audit = make_world(tmp_path, (60, 20), 30, rounds=1, epochs=1)
+    audit = make_audit(tmp_path, (60, 20), 30, rounds=1, epochs=1)
     results = found(MemDefensePaper(settings=NasrSettings(kernels=2, epochs=1)), audit)
     notes = results["nasr", "uploads"].notes
     assert "client 0 has more members than half the test set: only 30 of them are used" in notes
@@ -195,7 +195,7 @@ def labelled(audit, **settings):
 
 def test_a_server_that_refills_stands_beside_the_papers(tmp_path, trained):
     """Local models with and without zeros, each with an attack network of its own; the same samples are evaluated."""
-    audit = make_world(tmp_path, SIZES, TESTS, epochs=1, defenses=[Zeroing()])
+    audit = make_audit(tmp_path, SIZES, TESTS, epochs=1, defenses=[Zeroing()])
     results = labelled(audit, clients=1)
     assert list(results) == ["memdefense.nasr.uploads", "memdefense.nasr.uploads+refilled", "memdefense.nasr.global"]
     plain, refilled, _ = (examples.model for examples, _ in trained)
@@ -213,12 +213,12 @@ def test_a_server_that_refills_stands_beside_the_papers(tmp_path, trained):
 def test_a_participant_averages_the_global_model(tmp_path):
     """Where the server adds noise; with one kept round there is nothing to average."""
     noise = {"epochs": 1, "defenses": [Noising(where="server-noise")]}
-    results = labelled(make_world(tmp_path / "a", SIZES, TESTS, **noise), clients=1)
+    results = labelled(make_audit(tmp_path / "a", SIZES, TESTS, **noise), clients=1)
     averaged = results["memdefense.nasr.global+averaged"]
     assert averaged.conditions.adversary == "client"
     assert figure(averaged, "A_att_g %").value > 0
     assert "memdefense.nasr.uploads+averaged" not in results
-    once = labelled(make_world(tmp_path / "b", SIZES, TESTS, keep=1, **noise), clients=1)
+    once = labelled(make_audit(tmp_path / "b", SIZES, TESTS, keep=1, **noise), clients=1)
     assert isinstance(once["memdefense.nasr.global+averaged"].leakage, NotAvailable)
     assert "--transcript.last" in once["memdefense.nasr.global+averaged"].leakage.reason
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from paper_kit import figure, found, make_world
+from paper_kit import figure, found, make_audit
 from scipy.stats import norm
 from torch.nn.functional import cross_entropy
 
@@ -30,7 +30,7 @@ QUICK = {"shadows": 4}
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels; the smallest trains half the width."""
-    audit = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
+    audit = make_audit(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
     return replace(audit, cache=tmp_path_factory.mktemp("shadows"))
 
 
@@ -71,7 +71,7 @@ def test_auxiliary_data_exclude_the_target(memorised, client):
 
 def test_single_client_is_refused(tmp_path):
     """There is nobody whose data could train shadows; Yeom's attack needs none."""
-    audit = make_world(tmp_path, (30,), 40, rounds=1, epochs=1)
+    audit = make_audit(tmp_path, (30,), 40, rounds=1, epochs=1)
     results = found(Taxonomy(["yeom", "lira"]), audit)
     assert "beside client 0 have 0 samples" in results["lira", "uploads"].leakage.reason
     assert figure(results["yeom", "uploads"], "AUC %").value > 0
@@ -145,7 +145,7 @@ def test_planted_leak_is_found(leak):
 
 def test_untrained_federation_leaks_nothing(tmp_path):
     """Within four standard deviations of the mean over clients."""
-    audit = make_world(tmp_path, SIZES, TESTS, lr=0.0)
+    audit = make_audit(tmp_path, SIZES, TESTS, lr=0.0)
     for finding in Taxonomy(**QUICK, shadow_epochs=10, student_epochs=3).findings(audit):
         deviation = np.sqrt(np.sum([(2 * n + 1) / (12 * n * n) for n in SIZES])) / len(SIZES)
         assert abs(figure(finding, "AUC %").value / 100 - 0.5) < 4 * deviation
@@ -243,7 +243,7 @@ def pictures(tmp_path_factory):
     """A network that normalises by the batch, one client at half the width."""
     net = lambda shape: CNN(shape, u=4)  # noqa: E731
     folder = tmp_path_factory.mktemp("pictures")
-    return make_world(folder, (40, 24), 40, rounds=1, epochs=1, net=net, pixels=(8, 8), capacities=[1.0, 0.5])
+    return make_audit(folder, (40, 24), 40, rounds=1, epochs=1, net=net, pixels=(8, 8), capacities=[1.0, 0.5])
 
 
 def test_shadows_keep_running_statistics(pictures):

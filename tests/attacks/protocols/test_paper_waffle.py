@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paper_kit import figure, found, make_world
+from paper_kit import figure, found, make_audit
 
 from app.attacks.protocols import waffle
 from app.attacks.protocols.waffle import ShadowMaker, WafflePaper, f1_score
@@ -19,7 +19,7 @@ SIZES, TESTS = (120, 90, 60), 200
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that fit their random labels; the smallest trains half the width."""
-    audit = make_world(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
+    audit = make_audit(tmp_path_factory.mktemp("memorised"), SIZES, TESTS, capacities=[1.0, 1.0, 0.5])
     return replace(audit, cache=tmp_path_factory.mktemp("shadows"))
 
 
@@ -32,7 +32,7 @@ def leak(memorised):
 @pytest.fixture(scope="module")
 def with_own_data(tmp_path_factory):
     """A run where the attacker has a fifth of the pool."""
-    return make_world(tmp_path_factory.mktemp("own"), (64, 32, 32), TESTS, shadow=0.2, rounds=1, epochs=2)
+    return make_audit(tmp_path_factory.mktemp("own"), (64, 32, 32), TESTS, shadow=0.2, rounds=1, epochs=2)
 
 
 def uploads(audit):
@@ -83,7 +83,7 @@ def test_foreign_data_are_remarked(leak):
 
 def test_single_client_without_own_data(tmp_path):
     """There is nothing to train shadows on."""
-    results = found(WafflePaper(), make_world(tmp_path, (30,), 40, rounds=1, epochs=1))
+    results = found(WafflePaper(), make_audit(tmp_path, (30,), 40, rounds=1, epochs=1))
     assert "0 samples beside those of client 0" in results["shokri", "global"].leakage.reason
 
 
@@ -133,7 +133,7 @@ def test_planted_leak_is_found(leak):
 
 def test_untrained_federation_leaks_nothing(tmp_path):
     """Coins, within four standard deviations."""
-    for finding in WafflePaper().findings(make_world(tmp_path, SIZES, TESTS, lr=0.0)):
+    for finding in WafflePaper().findings(make_audit(tmp_path, SIZES, TESTS, lr=0.0)):
         assert abs(figure(finding, "accuracy %").value - 50) < 100 * 4 / (2 * np.sqrt(2 * sum(SIZES)))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from paper_kit import figure, make_world
+from paper_kit import figure, make_audit
 
 from app.attacks.findings import AttackConditions
 from app.attacks.membership.base import Threat
@@ -141,7 +141,7 @@ def test_unknown_attacks_are_refused(name):
 def pictures(tmp_path_factory):
     """An untrained network that normalises by the batch."""
     folder = tmp_path_factory.mktemp("transcript")
-    return make_world(folder, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
+    return make_audit(folder, (20, 12), 40, rounds=1, lr=0.0, net=lambda shape: CNN(shape, u=2), pixels=(8, 8))
 
 
 def test_samples_are_asked_in_order(pictures):

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from federation_under_attack import trained, world_of
+from federation_under_attack import audit_of, trained
 from hidden_choice_kit import Blobs, factorised
 
 from app.attacks.adaptive.factor_choice import FactorChoice
@@ -44,15 +44,15 @@ class OwnClasses(Blobs):
         )
 
 
-def world_with(folder, lr=0.1, net=NET, epochs=10, **settings):
+def audit_with(folder, lr=0.1, net=NET, epochs=10, **settings):
     """A federation of those two clients under attack."""
-    return world_of(*trained(folder, 1, lr=lr, epochs=epochs, data=OwnClasses(), net=net, keep=(1, []), **settings))
+    return audit_of(*trained(folder, 1, lr=lr, epochs=epochs, data=OwnClasses(), net=net, keep=(1, []), **settings))
 
 
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     """Clients that know their classes."""
-    return world_with(tmp_path_factory.mktemp("memorised"))
+    return audit_with(tmp_path_factory.mktemp("memorised"))
 
 
 def likeness(finding):
@@ -64,7 +64,7 @@ def test_an_upload_gives_its_clients_classes(memorised, tmp_path):
     """Like the means of the client's own classes, where an untrained network shows nothing."""
     attack = ModelInversion(steps=60, target="uploads", client=0)
     (found,) = attack.findings(memorised)
-    (untrained,) = attack.findings(world_with(tmp_path, lr=0.0))
+    (untrained,) = attack.findings(audit_with(tmp_path, lr=0.0))
     assert likeness(found) > likeness(untrained) + 0.3
     assert found.pairs.truth.labels.tolist() == [0, 1]
     conditions = found.conditions
@@ -92,7 +92,7 @@ def test_the_client_with_the_most_samples_is_attacked_first(memorised):
 
 def test_a_hidden_choice_is_read_twice(tmp_path):
     """As sent, and with the factors that the server takes for used."""
-    world = world_with(tmp_path, net=factorised(speed=100.0), epochs=2)
+    world = audit_with(tmp_path, net=factorised(speed=100.0), epochs=2)
     plain, guessed = ModelInversion(steps=2, target="uploads").findings(world)
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
@@ -106,7 +106,7 @@ def test_a_hidden_choice_is_read_twice(tmp_path):
 
 def test_uploads_that_nobody_can_read(tmp_path, memorised):
     """Masked, or of a client that is not there: N/A with the reason, and no other result in its place."""
-    masked = world_with(tmp_path, epochs=1, callbacks=[SecureAggregation()])
+    masked = audit_with(tmp_path, epochs=1, callbacks=[SecureAggregation()])
     (found,) = ModelInversion(steps=1, target="uploads").findings(masked)
     assert "masked sums only" in found.result.reason
     assert (found.conditions.label, found.conditions.clients) == ("mi-face-uploads", ())
@@ -121,7 +121,7 @@ def test_deep_inversion_reads_uploads_too(memorised, tmp_path):
     """Where the network keeps statistics; else it says why not."""
     (refused,) = DeepInversionAttack(steps=1, target="uploads").findings(memorised)
     assert "no batch normalisation" in refused.result.reason
-    world = world_with(tmp_path, net=partial(CNN, u=4, statistics="running"), epochs=1)
+    world = audit_with(tmp_path, net=partial(CNN, u=4, statistics="running"), epochs=1)
     (found,) = DeepInversionAttack(steps=2, target="uploads", client=0).findings(world)
     assert found.conditions.label == "deep-inversion-client-0"
     assert not isinstance(found.result, NotAvailable)

@@ -9,7 +9,7 @@ import torch
 from torch.optim import SGD
 
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.shadows import shadow_store as book
+from app.attacks.shadows import shadow_store
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
@@ -44,7 +44,7 @@ def no_training(monkeypatch):
         def refuse(*_):
             raise AssertionError("a shadow is trained again")
 
-        monkeypatch.setattr(book, "train_centrally", refuse)
+        monkeypatch.setattr(shadow_store, "train_centrally", refuse)
 
     return forbid
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from federation_under_attack import Again, audited, trained, world_of
+from federation_under_attack import Again, audit_of, audited, trained
 
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.shadows.federated import FederatedShadows
@@ -16,7 +16,7 @@ def attacked(tmp_path_factory):
     """A federation that leaks, and one that repeats it."""
     federation, transcript = trained(tmp_path_factory.mktemp("attacked"))
     again = Again(federation)
-    return world_of(federation, transcript, federations=again), again
+    return audit_of(federation, transcript, federations=again), again
 
 
 def test_half_of_every_clients_samples(attacked, tmp_path):
@@ -80,7 +80,7 @@ def test_audit_with_repeated_federations(attacked):
 def test_trajectories_of_several_rounds(tmp_path):
     """An attack network that reads three rounds is not used for two, though the same federations are the shadows."""
     federation, transcript = trained(tmp_path, rounds=3, epochs=2, keep=(3, []))
-    audit = world_of(federation, transcript, federations=Again(federation))
+    audit = audit_of(federation, transcript, federations=Again(federation))
     settings = {"shadows": ShadowSettings("federated", 2), "calibrate": False, "rounds": (1, 2), "targets": ("global",)}
     found = audited(audit, "trajectory-uploads", **settings)
     assert isinstance(found["trajectory-uploads.global@2"].leakage, Leakage)
