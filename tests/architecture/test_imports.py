@@ -32,7 +32,7 @@ MAY_IMPORT = {
 """Parts that are bound; what is not named here (`app.cli`, `app.commands` ...) may import everything."""
 
 EVERYWHERE_REFUSED = ("scripts", "tests", "app.cli", "app.commands")
-FRONT = ("app.cli", "app.commands", "app.experiments", "app.benchmarks")
+FRONT = ("app.__main__", "app.cli", "app.commands", "app.experiments", "app.benchmarks")
 
 HEAVY = {
     "wandb": {"app.results.run.tracking"},

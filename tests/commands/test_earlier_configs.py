@@ -23,6 +23,7 @@ data:
   class_path: datamodules.Digits
   init_args:
     partition: {class_path: datamodules.Iid, init_args: {clients: 4}}
+    holdout: {reference: 0.1}
 defenses:
   memdefense: {class_path: callbacks.memdefense.MemDefense, init_args: {gamma: 0.9}}
   stop: {class_path: callbacks.stop_early.StopEarly}
