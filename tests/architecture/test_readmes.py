@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from readme_kit import FOLDERS, ROOT, Page, code_in, commands_of, readmes
-from run_kit import command, exit_code, fast_runs, no_pictures, no_run_name, records  # noqa: F401
+from run_kit import command, exit_code, fast_runs, no_figures, no_run_name, records  # noqa: F401
 
 import app
 import callbacks
@@ -217,7 +217,7 @@ def test_extensions_work_together(user_folder, monkeypatch, capsys):
     assert all(0.04 < float(norm) <= 0.0505 for _, norm in moved)
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_figures")
 def test_own_data_and_network(user_folder):
     """The dataset and the network of the pages: stripes are learnt, by clients of two widths."""
     names = ("--data", "stripes.Stripes", "--model.net", "two_layers.TwoLayers", "--config", "heterofl")
