@@ -1,4 +1,4 @@
-"""Ours beside theirs as text, as Markdown, and as cells for a page."""
+"""Published results beside ours: as text, as Markdown, and as cells of the page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
+from app.results.comparison.formats import markdown_rows
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
 from app.results.published.values import PAPER, RECONSTRUCTION, PublishedFigure
+from app.results.text_table import table_lines
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
 WIDTH = 120
@@ -19,7 +21,7 @@ DIGITS = {"images": 1}
 
 @dataclass(frozen=True)
 class PublishedCells:
-    """One row in words.
+    """A row as text.
 
     Attributes:
         where: table and row of the paper.
@@ -27,9 +29,9 @@ class PublishedCells:
         measure: what is compared.
         theirs: the printed value with its spread and unit.
         ours: our result with half of its interval, or a dash.
-        difference: ours less theirs with its sign, or a dash.
+        difference: ours minus theirs with its sign, or a dash.
         verdict: `within`, `outside`, `holds`, `does not hold`, or what is missing.
-        remark: what must be known to read the row; may be empty.
+        remark: remark on the row; may be empty.
     """
 
     where: str
@@ -44,42 +46,31 @@ class PublishedCells:
     @property
     def shown(self) -> tuple[str, ...]:
         """The cells under HEADS."""
-        return (self.where, self.cell, self.measure, self.theirs, self.ours, self.difference, self.verdict)
+        return tuple(getattr(self, head) for head in HEADS)
 
 
 def as_cells(compared: PublishedComparison, only_measured: bool = False) -> tuple[PublishedCells, ...]:
-    """All rows in words.
-
-    Args:
-        compared: ours beside theirs.
-        only_measured: leave out published numbers without a result of ours.
-    """
+    """All rows as text, or only those with a result of ours."""
     return tuple(map(_cells, compared.measured if only_measured else compared.rows))
 
 
 def as_text(compared: PublishedComparison, only_measured: bool = True) -> str:
     """A table for the terminal, caveats first, remarks last."""
     cells = as_cells(compared, only_measured)
-    widths = [max(map(len, column)) for column in zip(HEADS, *(each.shown for each in cells), strict=True)]
-    rows = [HEADS, tuple("-" * width for width in widths), *(each.shown for each in cells)]
-    table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    told = [compared.summary, *(f"note: {caveat}" for caveat in compared.caveats)]
-    remarks = [f"remark: {text}" for text in _remarks(cells)]
-    before, after = ([line for text in texts for line in _wrapped(text)] for texts in (told, remarks))
-    return (
-        "\n".join([*before, *([""] if cells else []), *(table if cells else []), *([""] if after else []), *after])
-        + "\n"
-    )
+    before = [compared.summary, *(f"note: {caveat}" for caveat in compared.caveats)]
+    table = table_lines(HEADS, [each.shown for each in cells], left=range(len(HEADS))) if cells else []
+    parts = [_wrapped(before), table, _wrapped([f"remark: {text}" for text in _remarks(cells)])]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def as_markdown(compared: PublishedComparison, only_measured: bool = True) -> str:
     """A Markdown table, caveats before it, remarks after it."""
     cells = as_cells(compared, only_measured)
-    table = [_line(HEADS), _line(["---"] * len(HEADS)), *(_line(each.shown) for each in cells)] if cells else []
-    before = [compared.summary + ".", *(f"*{caveat}.*" for caveat in compared.caveats)]
-    remarks = [f"- {text}" for text in _remarks(cells)]
-    parts = ["\n\n".join(before), "\n".join(table), "\n".join(remarks)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    rows = [[text.replace("|", "\\|") for text in each.shown] for each in cells]
+    before = [f"{compared.summary}.", *(f"*{caveat}.*" for caveat in compared.caveats)]
+    table = markdown_rows([HEADS, ["---"] * len(HEADS), *rows]) if cells else ""
+    remarks = "\n".join(f"- {text}" for text in _remarks(cells))
+    return "\n\n".join(part for part in (*before, table, remarks) if part) + "\n"
 
 
 def _cells(row: PublishedRow) -> PublishedCells:
@@ -101,7 +92,7 @@ def _cells(row: PublishedRow) -> PublishedCells:
 
 
 def _titled(measure: str) -> str:
-    """A measure without the beginnings that tell where it is read from."""
+    """A measure without the prefix that says where it is read from."""
     if measure.startswith(PAPER):
         result, _, name = measure.removeprefix(PAPER).partition("/")
         return f"{name} ({result})"
@@ -142,9 +133,5 @@ def _remarks(cells: tuple[PublishedCells, ...]) -> list[str]:
     return [f"{at[0]}{f' and {len(at) - 1} more' if len(at) > 1 else ''}: {text}" for text, at in places.items()]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ")
-
-
-def _line(cells: tuple[str, ...] | list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _wrapped(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]

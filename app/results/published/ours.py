@@ -1,4 +1,4 @@
-"""Our own result for a published number: from the table of the comparison, or from the runs where it has no column."""
+"""Our result for a published number: from the table, or from the runs where the table has no such column."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class OwnResult:
-    """What our runs give, in the unit of the published number.
+    """Our result, in the unit of the published number.
 
     Attributes:
         value: mean, highest or lowest over the seeds, as the paper has it.
         interval: 95 % interval of the mean, or why there is none.
-        about: what the interval tells about: other `seeds`, other `samples` of the same runs, or nothing.
+        about: interval over other `seeds`, other `samples` of the same runs, or `none`.
         seeds: seeds of the runs, ascending.
-        rounds: that the shortest of the runs was trained for.
+        rounds: rounds of the shortest run.
     """
 
     value: float
@@ -53,10 +53,10 @@ def own_result(store: Store, table: ComparisonTable, figure: PublishedFigure) ->
     if tabled is not None:
         value, unit = tabled
     else:
-        found = _from_runs(runs, figure)
-        if isinstance(found, NotAvailable):
-            return found
-        value, unit = _over_seeds(found), _own_unit(figure)
+        numbers = _from_runs(runs, figure)
+        if isinstance(numbers, NotAvailable):
+            return numbers
+        value, unit = _over_seeds(numbers), _own_unit(figure)
     scale = scale_to(figure.unit, unit)
     if scale is None:
         return NotAvailable(f"ours is in {unit or 'no unit'}, theirs in {figure.unit or 'no unit'}")
@@ -91,8 +91,8 @@ def _from_runs(runs: list[RunRecord], figure: PublishedFigure) -> dict[int, floa
     read = _reader(figure)
     if read is None:
         return NotAvailable(f"the table has no {figure.measure}" + _of_client(figure))
-    found = {run.labels.seed: read(run) for run in runs}
-    present = {seed: number for seed, number in found.items() if number is not None and math.isfinite(number)}
+    numbers = {run.labels.seed: read(run) for run in runs}
+    present = {seed: number for seed, number in numbers.items() if number is not None and math.isfinite(number)}
     return present or NotAvailable(f"no run has {figure.measure}" + _of_client(figure))
 
 
@@ -153,5 +153,5 @@ def _chosen(value: Value, scale: float, figure: PublishedFigure, rounds: int) ->
         return OwnResult(number, NotAvailable(f"the {figure.statistic} of the seeds has none"), "none", seeds, rounds)
     low, high = scale * value.low, scale * value.high
     known = value.interval != "none" and math.isfinite(low) and math.isfinite(high)
-    interval = Interval(low, high, CONFIDENCE) if known else NotAvailable("one seed tells nothing about training again")
+    interval = Interval(low, high, CONFIDENCE) if known else NotAvailable("one seed has no interval over seeds")
     return OwnResult(scale * value.mean, interval, value.interval if known else "none", seeds, rounds)

@@ -47,11 +47,11 @@ def parse_published(entries: Any) -> tuple[PublishedFigure, ...]:
         raise_all([Problem("`published` is no list", "nothing can be compared with it", "write one entry per number")])
     figures = []
     for number, entry in enumerate(entries, 1):
-        for name, told in _single(entry, f"published entry {number}", problems):
-            found = list(_problems(told, name))
-            problems += found
-            if not found:
-                figures.append(PublishedFigure(**told))
+        for name, data in _single(entry, f"published entry {number}", problems):
+            wrong = list(_problems(data, name))
+            problems += wrong
+            if not wrong:
+                figures.append(PublishedFigure(**data))
     raise_all(problems)
     return tuple(figures)
 
@@ -77,9 +77,9 @@ def _of_row(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The numbers of one printed row; `remarks` are remarks by column."""
     values, spreads, remarks = row.pop("values", None), row.pop("spreads", None), row.pop("remarks", None) or {}
-    for kind, given in (("values", values), ("spreads", spreads if spreads is not None else columns)):
-        if not isinstance(given, list) or len(given) != len(columns):
-            count = len(given) if isinstance(given, list) else "no"
+    for kind, listed in (("values", values), ("spreads", spreads if spreads is not None else columns)):
+        if not isinstance(listed, list) or len(listed) != len(columns):
+            count = len(listed) if isinstance(listed, list) else "no"
             problems.append(
                 Problem(f"{name} has {count} {kind} for {len(columns)} columns", LOST, "write null for what is missing")
             )
@@ -92,26 +92,26 @@ def _of_row(
             yield f"{name}, {column}", {**row, "measure": column, "value": value, "spread": spread, **own}
 
 
-def _problems(told: Mapping[str, Any], name: str) -> Iterator[Problem]:
+def _problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
     """Everything that is wrong with one number."""
-    for key in told:
+    for key in data:
         if key not in NAMES:
             near = get_close_matches(str(key), NAMES, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             yield Problem(f"{name} has an unknown key {key!r}", LOST, f"{hint}known are {', '.join(NAMES)}")
-    missing = [key for key in REQUIRED if key not in told]
+    missing = [key for key in REQUIRED if key not in data]
     if missing:
         yield Problem(f"{name} lacks {', '.join(missing)}", LOST, "add what the paper prints")
     for key in TEXTS:
-        if key in told and not isinstance(told[key], str):
-            yield Problem(f"{name}: {key} is {told[key]!r}, no text", LOST, f"write {key} in quotation marks")
-    yield from _meaning_problems(told, name)
-    yield from _number_problems(told, name)
+        if key in data and not isinstance(data[key], str):
+            yield Problem(f"{name}: {key} is {data[key]!r}, no text", LOST, f"write {key} in quotation marks")
+    yield from _meaning_problems(data, name)
+    yield from _number_problems(data, name)
 
 
-def _meaning_problems(told: Mapping[str, Any], name: str) -> Iterator[Problem]:
+def _meaning_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
     """Words that stand for nothing."""
-    measure, unit = told.get("measure"), told.get("unit")
+    measure, unit = data.get("measure"), data.get("unit")
     if isinstance(measure, str) and not is_measure(measure):
         near = nearest_measures(measure)
         hint = f"did you mean {' or '.join(near)}?" if near else "`rampart report` shows the measures of a comparison"
@@ -119,19 +119,19 @@ def _meaning_problems(told: Mapping[str, Any], name: str) -> Iterator[Problem]:
     if isinstance(unit, str) and unit not in ALL_UNITS:
         yield Problem(f"{name} has an unknown unit {unit!r}", LOST, f"one of {', '.join(map(repr, ALL_UNITS))}")
     for key, known in (("relation", RELATIONS), ("statistic", STATISTICS)):
-        if key in told and told[key] not in known:
-            yield Problem(f"{name}: {key} is {told[key]!r}", LOST, f"one of {', '.join(known)}")
+        if key in data and data[key] not in known:
+            yield Problem(f"{name}: {key} is {data[key]!r}", LOST, f"one of {', '.join(known)}")
 
 
-def _number_problems(told: Mapping[str, Any], name: str) -> Iterator[Problem]:
+def _number_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
     """Numbers that are none, or out of range."""
-    if "value" in told and not _finite(told["value"]):
-        yield Problem(f"{name}: the value is {told['value']!r}, no finite number", LOST, "write it as it is printed")
-    spread = told.get("spread")
+    if "value" in data and not _finite(data["value"]):
+        yield Problem(f"{name}: the value is {data['value']!r}, no finite number", LOST, "write it as it is printed")
+    spread = data.get("spread")
     if spread is not None and not (_finite(spread) and spread >= 0):
         yield Problem(f"{name}: the spread is {spread!r}", LOST, "write what stands after the plus-minus sign")
     for key, least in COUNTS.items():
-        count = told.get(key)
+        count = data.get(key)
         if count is not None and not (isinstance(count, int) and not isinstance(count, bool) and count >= least):
             yield Problem(f"{name}: {key} is {count!r}", LOST, f"write a whole number of {least} or more")
 

@@ -1,9 +1,9 @@
-"""Ours beside theirs: every published number with our result, the difference, and what to keep in mind."""
+"""Published results beside ours: every published number with our result, the difference, and caveats."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,19 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published number and ours.
-
-    Attributes:
-        figure: what the paper prints.
-        ours: our result in the same unit, or why there is none.
-    """
+    """A published number, and our result in the same unit or why there is none."""
 
     figure: PublishedFigure
     ours: OwnResult | NotAvailable
 
     @property
     def difference(self) -> float | None:
-        """Ours less theirs, in the unit of the number; None where there is no result of ours."""
+        """Ours minus theirs, in the unit of the number; None where there is no result of ours."""
         return None if isinstance(self.ours, NotAvailable) else self.ours.value - self.figure.value
 
     @property
     def agrees(self) -> bool | None:
-        """Whether a printed value lies within our interval, or a bound holds for us; None where that cannot be told."""
+        """Whether a printed value lies within our interval, or a bound holds for us; None where it cannot be tested."""
         if isinstance(self.ours, NotAvailable):
             return None
         if self.figure.relation == "above":
@@ -51,7 +46,7 @@ class PublishedRow:
 
     @property
     def shorter(self) -> tuple[int, int] | None:
-        """Our rounds and theirs where ours are fewer; None where they are not, or the paper does not tell."""
+        """Our rounds and theirs where ours are fewer; None otherwise, or where the paper does not say."""
         if isinstance(self.ours, NotAvailable) or self.figure.rounds is None:
             return None
         return (self.ours.rounds, self.figure.rounds) if self.ours.rounds < self.figure.rounds else None
@@ -76,20 +71,19 @@ class PublishedComparison:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What stands before any difference: how ours was run otherwise than the paper's, and what cannot be told."""
-        told = (self._scale_caveat(), self._rounds_caveat(), self._seeds_caveat(), self._extremes_caveat())
-        return tuple(text for text in told if text)
+        """Differences between our runs and those of the paper, and what the numbers do not show."""
+        caveats = (self._scale_caveat(), self._rounds_caveat(), self._seeds_caveat(), self._extremes_caveat())
+        return tuple(text for text in caveats if text)
 
     @property
     def summary(self) -> str:
         """How many published numbers have one of ours beside them, and how many agree."""
-        told = [row.agrees for row in self.measured if row.agrees is not None]
+        verdicts = [row.agrees for row in self.measured if row.agrees is not None]
         counted = f"{len(self.measured)} of {len(self.rows)} published numbers have a result of ours beside them"
-        if not told:
+        if not verdicts:
             return counted
-        return (
-            f"{counted}; {sum(told)} of the {len(told)} that can be judged lie within our interval, or hold as a bound"
-        )
+        agree = f"{sum(verdicts)} of the {len(verdicts)} that can be tested lie within our interval, or hold as a bound"
+        return f"{counted}; {agree}"
 
     def _scale_caveat(self) -> str:
         if self.scale in ("", FULL) or not self.measured:
@@ -100,14 +94,14 @@ class PublishedComparison:
         short = sorted({row.shorter for row in self.measured if row.shorter})
         if not short:
             return ""
-        told = ", ".join(f"{ours} of {theirs}" for ours, theirs in short[:3]) + (" ..." if len(short) > 3 else "")
-        return f"ours was trained for fewer rounds than the paper's ({told})"
+        counts = ", ".join(f"{ours} of {theirs}" for ours, theirs in short[:3]) + (" ..." if len(short) > 3 else "")
+        return f"ours was trained for fewer rounds than the paper's ({counts})"
 
     def _seeds_caveat(self) -> str:
         alone = sum(isinstance(row.ours, OwnResult) and row.ours.about == "none" for row in self._means())
         if not alone:
             return ""
-        return f"{alone} of our results are of one seed and have no interval: whether theirs lies within is not told"
+        return f"{alone} of our results are of one seed and have no interval: they cannot be tested"
 
     def _extremes_caveat(self) -> str:
         """The highest of few runs is lower than that of many."""
@@ -134,35 +128,30 @@ def side_by_side(store: Store, table: ComparisonTable, published: Sequence[Publi
         published: what the papers print, see `published_of`.
     """
     rows = tuple(PublishedRow(figure, own_result(store, table, figure)) for figure in published)
-    scales = {scale for told in _comparisons(store) if (scale := _scale(told))}
+    scales = {scale for each in _comparisons(store) if (scale := str(each.get("scale") or ""))}
     return PublishedComparison(rows, scales.pop() if len(scales) == 1 else ", ".join(sorted(scales)))
 
 
 def published_of(store: Store) -> tuple[PublishedFigure, ...]:
-    """What the comparisons that the runs belong to know as published; empty where they know nothing.
+    """Published numbers that the comparison files of the runs list; empty where they list none.
 
     Raises:
         UserError: where entries cannot be understood.
     """
     return tuple(
-        dict.fromkeys(figure for told in _comparisons(store) for figure in parse_published(told.get("published")))
+        dict.fromkeys(figure for each in _comparisons(store) for figure in parse_published(each.get("published")))
     )
 
 
 def _comparisons(store: Store) -> list[dict[str, Any]]:
-    """What lies beside the runs, one per folder."""
+    """Contents of the comparison files beside the runs, one per folder."""
     folders = dict.fromkeys(run.path.parent for run in store.runs)
-    return [told for folder in folders if (told := _read(folder / COMPARISON)) is not None]
-
-
-def _scale(told: Mapping[str, Any]) -> str:
-    """The scale that a comparison was made at, where it tells."""
-    return str(told.get("scale") or "")
+    return [content for folder in folders if (content := _read(folder / COMPARISON)) is not None]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        told = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return content if isinstance(content, dict) else None

@@ -203,4 +203,4 @@ def test_summary_counts():
     compared = side_by_side(runs(), table(THREE), figures)
     assert len(compared.measured) == 2
     assert compared.summary.startswith("2 of 3 published numbers")
-    assert "1 of the 2 that can be judged" in compared.summary
+    assert "1 of the 2 that can be tested" in compared.summary
