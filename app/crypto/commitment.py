@@ -38,13 +38,7 @@ class Commitment:
 
     @classmethod
     def to(cls, round_: int, holders: Contributors, model: np.ndarray) -> Commitment:
-        """Commit to a model.
-
-        Args:
-            round_: 0-based round.
-            holders: who receives which coordinates.
-            model: values of all coordinates.
-        """
+        """Commit to a model (values of all coordinates) in a 0-based round."""
         found = block_digests(holders.block_of, model)
         digests = tuple(found[block] for block in range(holders.blocks))
         return cls(round_, digests, root_of(round_, digests))
@@ -59,13 +53,7 @@ class Commitment:
         return self.round == round_ and root == self.root == root_of(round_, self.digests)
 
     def holds(self, holders: Contributors, client: int, values: np.ndarray) -> bool:
-        """Whether a client has received values of the committed model.
-
-        Args:
-            holders: who receives which coordinates, as everybody works it out from the plan.
-            client: client id.
-            values: what it has received of its coordinates.
-        """
+        """Whether the values that a client has received are those of the committed model."""
         index = holders.index(client)
         if len(index) != len(values) or len(self.digests) != holders.blocks:
             return False

@@ -1,4 +1,4 @@
-"""The coordinates of a round in blocks with equal contributors: the units of sums over unequal submodels."""
+"""Blocks of coordinates with the same contributors: the units of sums over unequal submodels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contributors:
 
     @classmethod
     def of(cls, coordinates: int, indices: Mapping[int, np.ndarray]) -> Contributors:
-        """Sort the coordinates of a round.
+        """Sort the coordinates of a round into blocks.
 
         Args:
             coordinates: number of coordinates of the server's vector.
@@ -53,20 +53,16 @@ class Contributors:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
         return self.holds.shape[1]
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """All clients, ascending."""
         return tuple(sorted(self.submodel_of))
 
     def index(self, client: int) -> np.ndarray:
-        """Coordinates of a client."""
         return self.submodels[self.submodel_of[client]]
 
     def blocks_of(self, client: int) -> np.ndarray:
-        """Blocks of a client, ascending."""
         return np.flatnonzero(self.holds[self.submodel_of[client]])
 
     def sum_over(self, weights: Mapping[int, float]) -> np.ndarray:
@@ -87,7 +83,7 @@ class Contributors:
 
 
 def _blocks(coordinates: int, submodels: Sequence[np.ndarray]) -> np.ndarray:
-    """(weights) int64: weights get the same number where the same submodels cover them; numbers count from 0."""
+    """(coordinates) int64: block numbers from 0, equal where the same submodels cover two coordinates."""
     block_of = np.zeros(coordinates, dtype=np.int64)
     for start in range(0, len(submodels), _WORD):
         word = np.zeros(coordinates, dtype=np.int64)

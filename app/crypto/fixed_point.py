@@ -1,4 +1,4 @@
-"""Real numbers as integers of a stated precision: sums of integers are exact, whether encrypted, masked or plain."""
+"""Fixed-point integers: their sums are exact, whether encrypted, masked or plain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outside = Literal["refuse", "clip"]
 
 
 class OutsideRangeError(ValueError):
-    """Values that fixed point cannot hold.
+    """Values that fixed point cannot represent.
 
     Attributes:
         positions: (n) int64, where they are.
@@ -43,7 +43,6 @@ class FixedPoint:
 
     @property
     def largest(self) -> int:
-        """Largest absolute value as an integer."""
         return 2 ** (self.bits - 1) - 1
 
     def quantise(self, values: np.ndarray, outside: Outside = "refuse", inward: bool = False) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Who said what to whom, in which run of a protocol: signed messages, and what becomes of those that go wrong."""
+"""Signed messages between clients and server: keys, signatures, delivery with retries, and failures."""
 
 from __future__ import annotations
 
@@ -23,32 +23,24 @@ Step = Literal["keys", "shares", "masked", "reveal", "ciphertext"]
 
 
 def new_session() -> bytes:
-    """A name that no other round has, in this run or in another."""
+    """A session id that no other round has, in this run or in another."""
     return secrets.token_bytes(SESSION_BYTES)
 
 
 class SecretHolder:
-    """Objects that stay where they are: no copies, no pickles, and nothing but a number in their repr."""
+    """An object with secrets: neither copied nor pickled, and its repr shows the client's number only."""
 
     client: int
 
     def __repr__(self) -> str:
-        """The class and the client's number."""
         return f"{type(self).__name__}(client={self.client})"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse what `pickle` and `copy` ask for."""
         raise TypeError(f"{type(self).__name__} holds secrets and is neither copied nor pickled")
 
 
 class RejectedMessageError(Exception):
-    """A message that is not what it should be.
-
-    Attributes:
-        client: whose message it should have been.
-        step: what it should have been for.
-        reason: what is wrong with it, in words.
-    """
+    """A message that fails a check: whose message it should have been, which step it belongs to, and the reason."""
 
     def __init__(self, client: int, step: Step, reason: str) -> None:
         super().__init__(client, step, reason)
@@ -64,11 +56,9 @@ class SignedMessage:
 
     Attributes:
         session: 16 bytes that name one run of the protocol, fresh in every round.
-        round: number of the round.
-        step: what the message is for.
+        step: which step of the protocol it belongs to.
         sender: client that signed it.
         recipient: client it is for, or `SERVER`.
-        body: what is said.
         signature: Ed25519 over everything above.
     """
 
@@ -82,16 +72,12 @@ class SignedMessage:
 
     @property
     def size(self) -> int:
-        """Bytes on the wire: the body, the signature (64) and a header of 49."""
+        """Bytes when sent: the body, the signature (64) and a header of 49."""
         return HEADER_BYTES + len(self.body) + len(self.signature)
 
 
 class SigningKey(SecretHolder):
-    """The long-term Ed25519 key of one client.
-
-    Args:
-        client: number of the client, at least 0.
-    """
+    """The long-term Ed25519 key of one client (number 0 or more)."""
 
     def __init__(self, client: int) -> None:
         self.client = client
@@ -99,7 +85,6 @@ class SigningKey(SecretHolder):
 
     @property
     def public(self) -> bytes:
-        """What others need in order to check signatures, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     def sign(self, session: bytes, round_: int, step: Step, recipient: int, body: bytes) -> SignedMessage:
@@ -111,7 +96,7 @@ class SigningKey(SecretHolder):
 
 
 def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int, body: bytes) -> bytes:
-    """What a signature covers: every field with its length, so that no two messages give the same bytes."""
+    """Bytes that a signature covers: every field with its length, so that no two messages give the same bytes."""
     numbers = (struct.pack(">q", number) for number in (round_, sender, recipient))
     fields = (b"rampart message", session, step.encode(), *numbers, hashlib.sha256(body).digest())
     return b"".join(struct.pack(">I", len(part)) + part for part in fields)
@@ -124,23 +109,13 @@ class KeyRegistry:
         self._public: dict[int, bytes] = {}
 
     def enrol(self, client: int, public: bytes) -> None:
-        """Enter a client's public key.
-
-        Raises:
-            ValueError: where another key is entered for the client already.
-        """
+        """Enter a client's public key; a ValueError where another key is entered for the client already."""
         Ed25519PublicKey.from_public_bytes(public)
         if self._public.setdefault(client, public) != public:
             raise ValueError(f"client {client} is enrolled with another key; a key is entered once and never replaced")
 
     def check(self, message: SignedMessage, session: bytes, round_: int, step: Step) -> None:
-        """Accept a message or say what is wrong with it.
-
-        Args:
-            message: the message as it arrived.
-            session: run of the protocol that the receiver is in.
-            round_: round that the receiver is in.
-            step: what the receiver is waiting for.
+        """Verify a message against the session, round and step that the receiver is in.
 
         Raises:
             RejectedMessageError: where the sender is unknown, the signature is not the sender's, or the message belongs
@@ -157,7 +132,6 @@ class KeyRegistry:
             raise RejectedMessageError(client, step, f"it is meant for another step ({message.step})")
 
     def _genuine(self, message: SignedMessage) -> bool:
-        """Whether the sender signed exactly this."""
         key = Ed25519PublicKey.from_public_bytes(self._public[message.sender])
         parts = (message.session, message.round, message.step, message.sender, message.recipient, message.body)
         try:
@@ -168,24 +142,16 @@ class KeyRegistry:
 
 
 class Transport:
-    """What lies between sender and receiver. Faults are injected by overriding `carry`."""
+    """Carries messages from sender to receiver. Tests inject faults by overriding `carry`."""
 
     def carry(self, message: SignedMessage) -> SignedMessage | None:
-        """What arrives when a message is sent; None where it is lost or its sender has died."""
+        """The message that arrives; None where it is lost or its sender has died."""
         return message
 
 
 @dataclass(frozen=True)
 class DeliveryFailure:
-    """A message that went wrong once.
-
-    Attributes:
-        round: number of the round.
-        client: sender of the message.
-        step: what the message was for.
-        reason: what was wrong, in words.
-        repaired: whether a later attempt succeeded.
-    """
+    """A message that failed to arrive intact once; `repaired` where a later attempt succeeded."""
 
     round: int
     client: int
@@ -199,11 +165,11 @@ class DeliveryFailure:
 
 
 class MessageDelivery:
-    """Delivers messages: carries, checks and asks again.
+    """Delivers messages: sends, verifies and retries.
 
     Args:
         registry: keys that signatures are checked against.
-        transport: what messages travel on.
+        transport: carries the messages.
         attempts: how often a message is sent at most, the first time included, at least 1.
     """
 
@@ -214,13 +180,7 @@ class MessageDelivery:
         self.failures: list[DeliveryFailure] = []
 
     def deliver(self, message: SignedMessage, session: bytes, round_: int) -> SignedMessage | None:
-        """What the receiver gets in the end; None where no attempt brought the message intact.
-
-        Args:
-            message: the message as its sender sealed it.
-            session: run of the protocol that the receiver is in.
-            round_: round that the receiver is in.
-        """
+        """The message that reaches a receiver in this session and round; None where no attempt brought it intact."""
         reasons: list[str] = []
         arrived = None
         while arrived is None and len(reasons) < self.attempts:
@@ -238,7 +198,6 @@ class MessageDelivery:
         return taken
 
     def _attempt(self, message: SignedMessage, session: bytes, round_: int) -> SignedMessage:
-        """Send once and check what comes out."""
         arrived = self.transport.carry(message)
         client, step = message.sender, message.step
         if arrived is None:

@@ -1,4 +1,4 @@
-"""How much privacy noisy steps have cost: epsilon of a history, the noise for a budget, one ledger per federation."""
+"""Privacy accounting: epsilon of a history of noisy steps, the noise for a budget, and a ledger per client."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def epsilon(history: Iterable[Steps], delta: float, accountant: AccountantName =
     Args:
         history: all steps that touched the same records.
         delta: in (0, 1).
-        accountant: how steps are composed. `prv` falls back on the bound of `rdp` where that one is smaller, where
-            its own numbers overflow, and where epsilon exceeds 100.
+        accountant: how steps are composed. `prv` falls back on the bound of `rdp` where that one is smaller, where its
+            own numbers overflow, and where epsilon exceeds 100.
 
     Returns:
         0 without any step, infinity where a step had no noise.
@@ -149,20 +149,14 @@ def version() -> str:
 
 
 class Ledger:
-    """What every client of a federation has spent: one history per client, over all rounds."""
+    """Steps that every client of a federation has taken: one history per client, over all rounds."""
 
     def __init__(self, accountant: AccountantName = "rdp") -> None:
-        """An empty ledger.
-
-        Args:
-            accountant: how steps are composed.
-        """
         self.accountant = accountant
         self._histories: dict[int, list[Steps]] = {}
 
     @property
     def histories(self) -> Mapping[int, Sequence[Steps]]:
-        """The steps of every client that has taken any."""
         return self._histories
 
     def spend(self, client: int, steps: Steps) -> None:
@@ -181,14 +175,12 @@ class Ledger:
         return epsilon([*self._histories.get(client, ()), *more], delta, self.accountant)
 
     def state_dict(self) -> dict[str, list[list[float]]]:
-        """Noise, rate and count of all entries by client, for the checkpoint."""
         return {
             str(client): [[steps.noise, steps.rate, steps.count] for steps in history]
             for client, history in self._histories.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        """Take over the entries of a checkpoint."""
         self._histories = {
             int(client): [Steps(noise, rate, int(count)) for noise, rate, count in history]
             for client, history in state.items()
@@ -221,7 +213,6 @@ def _rdp_epsilon(history: History, delta: float) -> float:
 
 
 def _best_order(history: History, delta: float, orders: Sequence[float]) -> tuple[float, float]:
-    """Least bound over some orders, and the order that gives it."""
     total = np.sum([[_rdp(noise, rate, each) * count for each in orders] for noise, rate, count in history], axis=0)
     with _no_advice():
         best, order = get_privacy_spent(orders=list(orders), rdp=list(total), delta=delta)
@@ -250,7 +241,7 @@ def _prv_epsilon(history: History, delta: float) -> float:
 
 @contextmanager
 def _no_advice() -> Iterator[None]:
-    """Leave out Opacus's advice to try more orders: at the ends of the wide list nothing is to be gained."""
+    """Hide Opacus's advice to try more orders: at the ends of the wide list it does not apply."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order is the")
         yield

@@ -1,4 +1,4 @@
-"""The attack network of adversarial regularisation: tells members by what the defended model says of them."""
+"""The attack network of adversarial regularisation (Nasr et al. 2018)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ class AttackerNet(nn.Module):
 
     Its layers are those of the authors' published code for CIFAR-100, with ReLU in between: outputs C-1024-512-64,
     one-hot label C-128-64, head 128-256-128-64-1. Unlike there, the prediction vector holds probabilities, not logits.
+
+    Args:
+        classes: number of classes C, at least 1.
+        generator: on the CPU; draws the initial values (torch's global one is not touched).
+        width: factor of all hidden widths, above 0; every layer keeps at least one unit.
     """
 
     def __init__(self, classes: int, generator: torch.Generator, width: float = 1.0) -> None:
-        """Build it with values of a generator of its own; torch's global one is not touched.
-
-        Args:
-            classes: number of classes C, at least 1.
-            generator: on the CPU; draws the initial values.
-            width: factor of all hidden widths, above 0; every layer keeps at least one unit.
-        """
         super().__init__()
         outputs, labels, head = (
             tuple(max(1, round(units * width)) for units in layers) for layers in (OUTPUTS, LABELS, HEAD)
@@ -42,12 +40,7 @@ class AttackerNet(nn.Module):
         _initialise(self, generator)
 
     def forward(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """Log-odds (batch) that samples are members.
-
-        Args:
-            probabilities: (batch, classes) prediction vectors.
-            labels: (batch) int64 true classes.
-        """
+        """Log-odds (batch) that samples are members, from (batch, classes) probabilities and (batch) int64 labels."""
         truth = one_hot(labels, self.classes).to(probabilities.dtype)
         return self.head(torch.cat([self.outputs(probabilities), self.labels(truth)], dim=1)).squeeze(1)
 
@@ -55,24 +48,18 @@ class AttackerNet(nn.Module):
 class InternalAttacker:
     """One client's attack network with its optimiser.
 
-    Attributes:
-        net: the attack network; its parameters take gradients only while it learns.
+    Args:
+        net: the attack network, on the device and in the type it is to work in; its parameters take gradients only
+            while it learns.
+        lr: learning rate of Adam, above 0.
     """
 
     def __init__(self, net: AttackerNet, lr: float) -> None:
-        """Nothing learnt yet.
-
-        Args:
-            net: the attack network, on the device and in the type it is to work in.
-            lr: learning rate of Adam, above 0.
-        """
         self.net = net.requires_grad_(False)
         self._optimizer = Adam(net.parameters(), lr=lr)
 
     def learn(self, logits: Tensor, labels: Tensor, members: int) -> None:
-        """One step towards telling the first `members` samples, which are members, from the others, which are not.
-
-        It raises mean log h over the members plus mean log(1 - h) over the others.
+        """One step that raises mean log h over the first `members` samples plus mean log(1 - h) over the others.
 
         Args:
             logits: (batch, classes) of the defended model, without a gradient.
@@ -89,15 +76,13 @@ class InternalAttacker:
         self.net.requires_grad_(False)
 
     def gain(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean log h over members: what the attacker gains, and the defended model is to lower."""
+        """Mean log h over members: the attacker's gain, which the defended model is to lower."""
         return logsigmoid(self._odds(logits, labels)).mean()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and the optimiser's moments."""
         return {"net": self.net.state_dict(), "moments": self._optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; the values are copied."""
         self.net.load_state_dict(state["net"])
         moments = {key: {name: value.clone() for name, value in own.items()} for key, own in state["moments"].items()}
         groups = self._optimizer.state_dict()["param_groups"]
@@ -109,19 +94,18 @@ class InternalAttacker:
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    """Linear layers, each followed by ReLU."""
     pairs = itertools.pairwise(widths)
     return nn.Sequential(*(layer for inputs, units in pairs for layer in (_linear(inputs, units), nn.ReLU())))
 
 
 def _linear(inputs: int, units: int) -> nn.Linear:
-    """A layer without values."""
+    """A layer whose values are not initialised yet."""
     return nn.utils.skip_init(nn.Linear, inputs, units)
 
 
 @torch.no_grad()
 def _initialise(net: nn.Module, generator: torch.Generator) -> None:
-    """Uniform values up to one over the root of a layer's inputs, as torch gives linear layers."""
+    """Uniform values up to one over the root of a layer's inputs, as torch initialises linear layers."""
     for layer in net.modules():
         if isinstance(layer, nn.Linear):
             bound = layer.in_features**-0.5

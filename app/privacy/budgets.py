@@ -1,4 +1,4 @@
-"""Privacy budgets of clients that train by DP-SGD: what a round costs each of them, and checks of the settings."""
+"""Privacy budgets of clients that train by DP-SGD."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def delta_problems(defense: str, delta: float, records: int, found: str, one: st
     Args:
         defense: its class, for the messages.
         delta: as set.
-        records: how many there are.
+        records: number of records.
         found: that number in words, such as `there are 10 clients`.
         one: what a record is, such as `client`.
     """
@@ -64,7 +64,7 @@ def delta_problems(defense: str, delta: float, records: int, found: str, one: st
 
 @dataclass(frozen=True)
 class RoundOfSteps:
-    """What one client does in one round.
+    """The steps of one client in one round.
 
     Attributes:
         samples: its training samples.
@@ -82,58 +82,48 @@ class RoundOfSteps:
         return 1 / self.batches
 
     def steps(self, noise: float, rounds: int = 1) -> Steps:
-        """So many rounds, for the accountant."""
+        """The steps of so many rounds, for the accountant."""
         return Steps(noise, self.rate, self.count * rounds)
 
 
 class Budgets:
-    """One budget per client: clients hold different samples, so nobody pays for another.
+    """One budget per client: clients hold disjoint samples, so their budgets do not add up.
+
+    Args:
+        accountant: how steps are composed.
+        target: largest epsilon of a client, None for no limit.
+        delta: of every client; None for a tenth of one over its samples, at most 1e-5.
 
     Attributes:
         noise: noise multiplier of every step; set it before anything is spent.
     """
 
     def __init__(self, accountant: AccountantName, target: float | None, delta: float | None) -> None:
-        """Nothing spent yet.
-
-        Args:
-            accountant: how steps are composed.
-            target: largest epsilon of a client, None for no limit.
-            delta: of every client; None for a tenth of one over its samples, at most 1e-5.
-        """
         self.noise: float | None = None
         self._target, self._delta = target, delta
         self._ledger = Ledger(accountant)
         self._rounds: tuple[RoundOfSteps, ...] = ()
 
     def plan(self, rounds: Sequence[RoundOfSteps]) -> None:
-        """What every client does in a round in which it takes part."""
+        """Set what every client does in a round in which it takes part."""
         self._rounds = tuple(rounds)
 
     def of(self, client: int) -> RoundOfSteps:
-        """What a client does in a round."""
         return self._rounds[client]
 
     def steps(self, client: int) -> Steps:
-        """What a round of a client costs."""
         assert self.noise is not None
         return self._rounds[client].steps(self.noise)
 
     def delta(self, client: int) -> float:
-        """The client's delta."""
         return self._delta if self._delta is not None else min(1e-5, 0.1 / self._rounds[client].samples)
 
     @property
     def largest_delta(self) -> float:
-        """The largest delta of all clients."""
         return max(map(self.delta, range(len(self._rounds))))
 
     def noise_for(self, rounds: Mapping[int, int]) -> float:
-        """Smallest noise with which no client exceeds its budget.
-
-        Args:
-            rounds: in how many rounds each client takes part.
-        """
+        """Smallest noise with which no client exceeds its budget; `rounds` counts the rounds of each client."""
         assert self._target is not None
         accountant, needed = self._ledger.accountant, 0.0
         plans = {(self.delta(client), self.of(client).steps(1.0, count)) for client, count in rounds.items()}
@@ -143,7 +133,6 @@ class Budgets:
         return needed
 
     def spend(self, client: int, steps: Steps) -> None:
-        """Enter steps that a client has taken."""
         self._ledger.spend(client, steps)
 
     def is_out(self, client: int) -> bool:
@@ -154,12 +143,11 @@ class Budgets:
 
     @property
     def out(self) -> int:
-        """How many clients cannot pay for another round."""
+        """Number of clients whose budget does not allow another round."""
         return sum(map(self.is_out, range(len(self._rounds))))
 
     @property
     def everybody_is_out(self) -> bool:
-        """Whether no client can pay for another round."""
         return self.out == len(self._rounds)
 
     def spent(self) -> tuple[tuple[int, float], ...]:
@@ -168,10 +156,8 @@ class Budgets:
         return tuple((client, self._ledger.epsilon(client, self.delta(client))) for client in clients)
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients have spent, and the noise."""
         return {"noise": self.noise, "ledger": self._ledger.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the same budgets and the same noise."""
         self.noise = state["noise"]
         self._ledger.load_state_dict(state["ledger"])

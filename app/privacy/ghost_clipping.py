@@ -1,8 +1,8 @@
-"""Per-sample clipping without storing what is large: norms of every sample's gradient first, then one weighted sum.
+"""Ghost clipping (mixed, Bu et al. 2022): norms of every sample's gradient first, then one weighted sum.
 
-One backward pass gives the gradient of every layer's output. From it and from the layer's input follow, layer by layer,
-the norm of each sample's gradient and, once all norms are known, the sum of the clipped gradients. Gradients of single
-samples are only formed where that is cheaper than the detour over products of inputs (mixed ghost clipping).
+One backward pass gives the gradient of every layer's output. From it and from the layer's input follow, layer by
+layer, the norm of each sample's gradient and, once all norms are known, the sum of the clipped gradients. Per-sample
+gradients are only formed where that is cheaper than products of inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class BatchShare:
-    """What the samples of a batch contribute to the gradient of one parameter.
+    """Contribution of the samples of a batch to the gradient of one parameter.
 
     Attributes:
         parameter: the parameter; None for a bias that the layer does not have.
@@ -44,21 +44,15 @@ class _Pass:
 
 
 class GhostClipping:
-    """Sums of clipped gradients of one network; watches its forward passes until it is closed."""
+    """Sums of clipped gradients of one network, whose layers all pass `supports_ghost`; hooks it until it is closed."""
 
     def __init__(self, net: nn.Module) -> None:
-        """Watch the layers that are trained.
-
-        Args:
-            net: a network of which every trained layer is known to `is_ghostly`.
-        """
         self._parameters = [parameter for parameter in net.parameters() if parameter.requires_grad]
         self._passes: list[_Pass] = []
         layers = [layer for layer in net.modules() if is_trained(layer)]
         self._handles = [layer.register_forward_hook(self._watch) for layer in layers]
 
     def close(self) -> None:
-        """Leave the network as it was."""
         for handle in self._handles:
             handle.remove()
         self._passes.clear()
@@ -97,8 +91,8 @@ def is_trained(layer: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
-def is_ghostly(layer: nn.Module) -> bool:
-    """Whether norms of a trained layer's gradients can be computed here."""
+def supports_ghost(layer: nn.Module) -> bool:
+    """Whether norms of a trained layer's per-sample gradients can be computed here."""
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return type(layer) in _RULES
@@ -117,7 +111,7 @@ def _refuse_surprises(passes: list[_Pass]) -> None:
 
 
 def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
-    """The rule of one layer, in the precision of its parameters (mixed precision rounds activations only)."""
+    """Contributions of one layer, in the precision of its parameters (mixed precision rounds activations only)."""
     dtype = next(layer.parameters(recurse=False)).dtype
     for share in _RULES[type(layer)](layer, inputs.to(dtype), gradient.to(dtype)):
         if share.parameter is not None and share.parameter.requires_grad:
@@ -125,7 +119,7 @@ def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[Batc
 
 
 def _stored(parameter: Tensor | None, gradients: Tensor) -> BatchShare:
-    """Gradients (samples, ...) of a small parameter, kept as they are."""
+    """Per-sample gradients (samples, ...) of a small parameter, kept as they are."""
     flat = gradients.flatten(1)
     squared = torch.linalg.vector_norm(flat, dim=1).square()
     return BatchShare(parameter, squared, lambda weights: (weights @ flat).view(gradients.shape[1:]))
@@ -162,7 +156,7 @@ def _conv(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> Iterator[BatchS
 
 
 def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
-    """(samples, places, height * width * channels of the kernel): what the kernel sees at every place."""
+    """(samples, places, height * width * channels of the kernel): the input under the kernel at every place."""
     (high, wide), (down, right), (apart, beside) = layer.kernel_size, layer.stride, layer.dilation
     vertical, horizontal = (int(pixels) for pixels in layer.padding)
     padded = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, horizontal, horizontal, vertical, vertical)).contiguous()

@@ -1,4 +1,4 @@
-"""Numbers by which a client can tell that a model was made to extract its data: of tensors alone, without a server."""
+"""Checks of a received model: numbers by which a client notices that it was made to extract its data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REASONS: Mapping[Check, str] = {
 }
 """What a client says; the same words for all clients, so that their warnings can be put together."""
 
-LEAST_CELLS = 16
+LEAST_WEIGHTS = 16
 """Weight tensors with fewer coordinates are not judged: a handful of honest values can be alike by chance."""
 
 
@@ -48,12 +48,9 @@ def repeated_share(index_before: Tensor, before: Tensor, index: Tensor, now: Ten
 
 
 def distinct_rows(weight: Tensor) -> float:
-    """Share of distinct rows among a layer's rows of incoming weights, in (0, 1]; 1 where all of them differ.
+    """Share of distinct rows of a layer's weight (two dimensions or more), in (0, 1]; 1 where all of them differ.
 
     Rows of zeros are units that pruning has silenced and are left out, unless there are no others.
-
-    Args:
-        weight: weight of a layer, two dimensions or more; rows are along the first.
     """
     rows = weight.detach().flatten(1).float() if weight.element_size() < 4 else weight.detach().flatten(1)
     active = rows[(rows != 0).any(dim=1)]
@@ -75,24 +72,20 @@ def variation(weight: Tensor) -> float:
 
 
 def least_distinct_rows(weights: Iterable[Tensor]) -> float:
-    """The smallest `distinct_rows` of the layers that are large enough to judge; infinite without any."""
+    """The smallest `distinct_rows` of the layers that are large enough; infinite without any."""
     return min((distinct_rows(weight) for weight in _judged(weights)), default=math.inf)
 
 
 def least_variation(weights: Iterable[Tensor]) -> float:
-    """The smallest `variation` of the layers that are large enough to judge; infinite without any."""
+    """The smallest `variation` of the layers that are large enough; infinite without any."""
     return min((variation(weight) for weight in _judged(weights)), default=math.inf)
 
 
 def gradient_ratio(net: nn.Module, loss: Tensor) -> float:
     """Norm of the gradient of the first layer's weight over that of the last; NaN for one layer, or without gradient.
 
-    A model that was made to keep its receiver silent passes no gradient back to the first layer: equal rows of the last
-    layer get errors that add up to zero.
-
-    Args:
-        net: the network.
-        loss: of the network on some samples, with its graph.
+    A model made to suppress its receiver's update passes no gradient back to the first layer: equal rows of the last
+    layer get errors that add up to zero. The loss is of the network on some samples, with its graph.
     """
     weights = [parameter for parameter in net.parameters() if parameter.dim() > 1]
     if len(weights) < 2:
@@ -103,7 +96,7 @@ def gradient_ratio(net: nn.Module, loss: Tensor) -> float:
     return first / last if last > 0 else math.nan
 
 
-def probing(net: nn.Module) -> nn.Module:
+def without_dropout(net: nn.Module) -> nn.Module:
     """The network in training mode, but with dropout off: a probe must not draw random numbers."""
     net.train()
     for layer in net.modules():
@@ -113,4 +106,4 @@ def probing(net: nn.Module) -> nn.Module:
 
 
 def _judged(weights: Iterable[Tensor]) -> Iterable[Tensor]:
-    return (weight for weight in weights if weight.dim() > 1 and weight.numel() >= LEAST_CELLS)
+    return (weight for weight in weights if weight.dim() > 1 and weight.numel() >= LEAST_WEIGHTS)

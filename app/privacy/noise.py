@@ -1,4 +1,4 @@
-"""Gaussian noise that is repeatable or secret, and the noise scales of NbAFL (Wei et al. 2020)."""
+"""Gaussian noise, repeatable or secret, and the noise scales of NbAFL (Wei et al. 2020)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from app.seeding import derive_key
 
 
 class NoiseSource:
-    """Draws noise: keyed by the run's seed, so that runs can be repeated, or by the operating system.
+    """Seeds of noise: from the run's seed, so that runs can be repeated, or from the operating system (`secret`).
 
-    Whoever knows the seed of a run can compute keyed noise and subtract it: use secret noise to protect real data.
-    Both are floating-point noise, which does not resist attacks on the low-order bits of the numbers.
+    Whoever knows the seed of a run can compute its noise and subtract it: use secret noise to protect real data. Both
+    are floating-point noise, which does not resist attacks on the low-order bits of the numbers.
     """
 
     def __init__(self, secret: bool = False) -> None:
-        """Draw nothing yet.
-
-        Args:
-            secret: take seeds from the operating system instead of the run.
-        """
         self.secret = secret
 
     def seed(self, run_seed: int, purpose: str, *numbers: int) -> int:
@@ -34,19 +29,12 @@ class NoiseSource:
 
     @property
     def description(self) -> str:
-        """For the record."""
         origin = "seeded by the operating system" if self.secret else "seeded by the run, so that it can be repeated"
         return f"floating-point noise (secure mode off), {origin}"
 
 
 def gaussian_like(values: Tensor, deviation: float, seed: int) -> Tensor:
-    """Independent Gaussian noise for every value.
-
-    Args:
-        values: for shape, type and device.
-        deviation: standard deviation, at least 0; 0 gives zeros.
-        seed: of the draw.
-    """
+    """Independent Gaussian noise for every value, of the given standard deviation (0 gives zeros) and seed."""
     if deviation == 0:
         return torch.zeros_like(values)
     generator = torch.Generator(device=values.device).manual_seed(seed)
@@ -54,14 +42,14 @@ def gaussian_like(values: Tensor, deviation: float, seed: int) -> Tensor:
 
 
 def clip_factor(values: Tensor, norm: float) -> float:
-    """By how much to scale values to a Euclidean norm of at most `norm`: 1 where they are short enough."""
+    """Factor that scales values to a Euclidean norm of at most `norm`: 1 where they are short enough."""
     length = float(values.double().norm())
     return 1.0 if length <= norm else norm / length
 
 
 @dataclass(frozen=True)
 class NbAFLSetting:
-    """What the noise depends on.
+    """Parameters of NbAFL's noise.
 
     Attributes:
         epsilon: budget of the whole run, above 0.

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from app.models.factor_layers import FactorConv2d, FactorLayer, FactorLinear, per_sample_gradients
-from app.privacy.ghost_clipping import GhostClipping, is_ghostly, is_trained
+from app.privacy.ghost_clipping import GhostClipping, is_trained, supports_ghost
 
 Batch = tuple[Tensor, Tensor]
 ClippingMethod = Literal["ghost", "hooks", "ew"]
@@ -37,14 +37,14 @@ warnings.filterwarnings("ignore", "Full backward hook is firing when gradients a
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What a step does to the gradients.
+    """Clipping and noise of a step.
 
     Attributes:
         clip: largest Euclidean norm of one sample's gradient; infinity only without noise.
         noise: standard deviation of the noise on the sum of the clipped gradients, over `clip`.
-        method: how gradients of single samples are found; all give the same step.
+        method: how per-sample gradients are computed; all give the same step.
         physical_batch: most samples that pass the network at once, None for whole batches; bounds memory.
-        expected_batch: what the noisy sum is divided by; None for the length of each batch.
+        expected_batch: divisor of the noisy sum; None for the length of each batch.
     """
 
     clip: float
@@ -57,25 +57,23 @@ class Mechanism:
 class PrivateSteps:
     """DP-SGD steps of one network with one optimiser, until it is closed.
 
+    Args:
+        net: the network; its trained layers are none of `unsupported_layers`.
+        optimizer: of all its parameters, without any step taken.
+        mechanism: clipping and noise.
+        noise: generator of the noise, on the network's device.
+
     Attributes:
-        net: what the loss must call instead of the network.
+        net: the module that the loss must call instead of the network.
         plain: the network itself.
     """
 
     def __init__(self, net: nn.Module, optimizer: Optimizer, mechanism: Mechanism, noise: torch.Generator) -> None:
-        """Attach to the network.
-
-        Args:
-            net: the network; its trained layers are none of `unsupported_layers`.
-            optimizer: of all its parameters, without any step taken.
-            mechanism: what is done to the gradients.
-            noise: where noise is drawn from, on the network's device.
-        """
         self._mechanism = mechanism
         self._clip = UNBOUNDED if math.isinf(mechanism.clip) else mechanism.clip
-        self._way = _WAYS[mechanism.method](net, self._clip)
-        self.net, self.plain = self._way.net, net
-        self._optimizer: DPOptimizer = self._way.optimizer_class(
+        self._method = _METHODS[mechanism.method](net, self._clip)
+        self.net, self.plain = self._method.net, net
+        self._optimizer: DPOptimizer = self._method.optimizer_class(
             optimizer,
             noise_multiplier=mechanism.noise,
             max_grad_norm=self._clip,
@@ -102,22 +100,21 @@ class PrivateSteps:
             penalty: a term of the loss that does not depend on data: neither clipped nor noised.
 
         Returns:
-            Mean loss over the samples, detached; without any number for an empty batch.
+            Mean loss over the samples, detached; an empty tensor for an empty batch.
         """
         samples, self._penalty = len(batch[1]), penalty
         if self._mechanism.expected_batch is None:
             self._optimizer.expected_batch_size = max(1, samples)
         if samples == 0:
-            self._way.fill_empty(self._optimizer.params)
+            self._method.fill_empty(self._optimizer.params)
             self._move(last=True)
             return torch.zeros(0, device=self._device)
         losses = [self._add(part, loss_of, last) for part, last in self._parts(batch)]
         return torch.stack(losses).sum() / samples
 
     def close(self) -> None:
-        """Leave the network as plain as it was."""
         parameters = self._optimizer.params
-        self._way.close()
+        self._method.close()
         self._optimizer.original_optimizer.zero_grad(set_to_none=True)
         for parameter in parameters:
             for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"):
@@ -133,7 +130,7 @@ class PrivateSteps:
         """Add the clipped gradients of a part to the sum; returns the sum of its losses."""
         loss = loss_of(part)
         with _full_precision(self._device):
-            self._way.backward(loss, len(part[1]), self._optimizer.params)
+            self._method.backward(loss, len(part[1]), self._optimizer.params)
         self._move(last)
         return loss.detach() * len(part[1])
 
@@ -156,8 +153,8 @@ class PrivateSteps:
                     parameter.grad.add_(gradient)
 
 
-class _Way(ABC):
-    """One way to clip the gradients of single samples."""
+class _ClippingMethod(ABC):
+    """One way to compute clipped per-sample gradients."""
 
     optimizer_class: type[DPOptimizer] = DPOptimizer
 
@@ -166,19 +163,19 @@ class _Way(ABC):
 
     @abstractmethod
     def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
-        """Leave in the parameters what the optimiser adds up."""
+        """Store in the parameters what the optimiser adds up."""
 
     @abstractmethod
     def close(self) -> None:
         """Detach from the network."""
 
     def fill_empty(self, parameters: list[nn.Parameter]) -> None:
-        """What `backward` would leave for no sample at all."""
+        """Store what `backward` would for an empty batch."""
         for parameter in parameters:
             parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
 
 
-class _Ghost(_Way):
+class _Ghost(_ClippingMethod):
     """Sums of clipped gradients; Opacus adds the noise."""
 
     optimizer_class = DPOptimizerFastGradientClipping
@@ -199,7 +196,7 @@ class _Ghost(_Way):
         self._ghost.close()
 
 
-class _Hooks(_Way):
+class _Hooks(_ClippingMethod):
     """Gradients of single samples by Opacus's hooks: any layer that treats samples separately."""
 
     def __init__(self, net: nn.Module, clip: float) -> None:
@@ -220,7 +217,6 @@ class _ContiguousHooks(GradSampleModule):
     """Opacus unfolds images as if channels came first in memory, and would add up bfloat16 in mixed precision."""
 
     def rearrange_grad_samples(self, *, module: nn.Module, **settings: Any) -> tuple[list[Tensor], Tensor]:
-        """What the rules of the layers get."""
         inputs, gradient = super().rearrange_grad_samples(module=module, **settings)
         dtype = next(module.parameters()).dtype
         cast = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
@@ -232,7 +228,6 @@ class _ContiguousWeights(GradSampleModuleExpandedWeights):
     """With channels last in memory, torch cannot view the gradients of a small batch as it wants to."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
         return super().forward(images.contiguous())
 
 
@@ -241,7 +236,7 @@ def _factor_samples(layer: FactorLayer, inputs: list[Tensor], gradient: Tensor) 
     return per_sample_gradients(layer, inputs[0], gradient)
 
 
-class _ExpandedWeights(_Way):
+class _ExpandedWeights(_ClippingMethod):
     """Gradients of single samples by torch's expanded weights."""
 
     def __init__(self, net: nn.Module, clip: float) -> None:
@@ -260,11 +255,11 @@ class _ExpandedWeights(_Way):
             self._plain.to(memory_format=torch.channels_last)
 
 
-_WAYS: dict[ClippingMethod, type[_Way]] = {"ghost": _Ghost, "hooks": _Hooks, "ew": _ExpandedWeights}
+_METHODS: dict[ClippingMethod, type[_ClippingMethod]] = {"ghost": _Ghost, "hooks": _Hooks, "ew": _ExpandedWeights}
 
 
 def unsupported_layers(net: nn.Module, method: ClippingMethod) -> list[str]:
-    """Names (and kinds) of layers whose samples cannot be told apart; batch norm, of which others warn, is left out."""
+    """Names and types of layers without per-sample gradients; batch norm has a compatibility rule of its own."""
     layers = [(name, layer) for name, layer in net.named_modules() if not isinstance(layer, _BatchNorm)]
     return [f"{name or 'the network'} ({type(layer).__name__})" for name, layer in layers if _refused(layer, method)]
 
@@ -276,7 +271,7 @@ def _refused(layer: nn.Module, method: ClippingMethod) -> bool:
     if not is_trained(layer):
         return False
     check = ModuleValidator.VALIDATORS.get(type(layer))
-    known = {"ghost": is_ghostly(layer), "hooks": True, "ew": type(layer) in _EXPANDABLE}
+    known = {"ghost": supports_ghost(layer), "hooks": True, "ew": type(layer) in _EXPANDABLE}
     return bool(check is not None and check(layer)) or not known[method]
 
 

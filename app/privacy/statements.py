@@ -1,4 +1,4 @@
-"""What a defense promises (epsilon, unit, trust) and what a channel hides from whom."""
+"""Statements of a defense: privacy budget (epsilon, unit, trust), and what a channel hides from whom."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ class PrivacyStatement:
     Attributes:
         mechanism: the defense.
         unit: what is protected.
-        against: adversaries that the promise holds against.
+        against: adversaries that the guarantee holds against.
         epsilon: the largest of all clients, since clients hold disjoint data; infinite without noise.
         delta: belonging to it.
         adjacency: how neighbouring datasets differ.
         sampling: how batches or clients are drawn.
-        accountant: what has computed epsilon, with its version.
+        accountant: library that has computed epsilon, with its version.
         noise: standard deviation of the noise over the clipping norm (or as `notes` say).
         clip: largest Euclidean norm of what is protected.
         nominal: whether epsilon rests on assumptions that do not hold here.
         clients: epsilon of every client that has spent any, by client; empty where all share one.
-        notes: remarks that belong beside the number.
     """
 
     mechanism: str
@@ -49,7 +48,7 @@ class PrivacyStatement:
 
     @property
     def meaningful(self) -> bool:
-        """Whether epsilon says anything formal."""
+        """Whether epsilon is a meaningful formal guarantee."""
         return not self.nominal and self.epsilon <= MEANINGLESS
 
     def record(self) -> dict[str, Any]:
@@ -59,7 +58,6 @@ class PrivacyStatement:
         return {key: _finite(value) if isinstance(value, float) else value for key, value in plain.items()}
 
     def line(self) -> str:
-        """One line for the terminal."""
         label = "nominal epsilon" if self.nominal else "epsilon"
         said = f"{self.mechanism}: {label} {self.epsilon:.3g} at delta {self.delta:.2g}, {self.unit} level"
         if self.nominal:
@@ -78,11 +76,10 @@ class ChannelStatement:
     Attributes:
         mechanism: the defense, with its key length or threshold.
         hides: what the server does not see.
-        trusts: what must be true for that.
+        trusts: assumptions that this needs.
         step: precision of a client's change; sums are exact beyond it.
         simulated: whether the cryptography was left out and its cost extrapolated.
         accepted: leaks of the plan that the user has accepted.
-        notes: remarks that belong beside it.
     """
 
     mechanism: str
@@ -94,11 +91,9 @@ class ChannelStatement:
     notes: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """For a JSON file."""
         return asdict(self)
 
     def line(self) -> str:
-        """One line for the terminal."""
         said = (
             f"{self.mechanism}{' (simulated: same numbers, no cryptography)' if self.simulated else ''}: {self.hides}"
         )

@@ -1,4 +1,4 @@
-"""What a part of a run does to privacy, in words that rules and adaptive attackers can look up."""
+"""Traits: effects of a part of a run on privacy, which compatibility rules and adaptive attackers look up."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Trait = Literal[
 
 @dataclass(frozen=True)
 class Component:
-    """A defense, an attack or a setting of the federation, as far as rules are concerned.
+    """A defense, an attack or a setting of the federation with its traits.
 
     Attributes:
         name: what the user calls it.
-        traits: what it does.
-        place: position in the stack of callbacks; None for settings of the federation, which have no order.
+        traits: its effects on privacy.
+        place: position among the callbacks; None for settings of the federation, which have no order.
     """
 
     name: str

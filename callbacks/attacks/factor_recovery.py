@@ -1,4 +1,4 @@
-"""Asks whether uploads give away which factors a client uses, when the training is over."""
+"""Tests whether uploads reveal which factors a client uses, when training is over."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from callbacks.attacks.membership_inference import public_knowledge
 
 
 class FactorRecovery(FederatedCallback):
-    """Ranks the factors of every client by what its upload moves, and rebuilds its model; judged by the truth.
+    """Ranks the factors of every client by how far its upload moves them, and rebuilds its model; scored by the truth.
 
-    For networks whose clients keep a choice of factors to themselves (WAFFLe). Runs when training is over; `rampart
-    attack RUN --attacks factor-recovery` runs it later, from the transcript and the last checkpoint.
+    For networks whose clients keep a choice of factors private (WAFFLe). The adversary is an honest-but-curious server
+    that sees uploads. Runs when training is over, or later from the transcript and the last checkpoint.
+
+    Example::
+
+        rampart fit --config waffle --attacks.factors FactorRecovery
+        rampart attack RUN --attacks factor-recovery
     """
 
     kind = "observer"
     vectorisable = True
 
     def __init__(self) -> None:
-        """Set up the attack; it has no options."""
         self.results: FactorResults | None = None
         self.found: FactorFinding | NotAvailable | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        """A network without a private choice."""
         if not FactorLayout.of(federation.net).layers:
             yield Problem(
                 f"{type(federation.net).__name__} has no factorised layers",
@@ -41,17 +44,10 @@ class FactorRecovery(FederatedCallback):
             )
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Attack the finished run."""
         self.run(federation, transcript, federation.trainer.current_epoch)
 
     def run(self, federation: FederatedModule, transcript: Transcript, rounds: int) -> FactorFinding | NotAvailable:
-        """Attack what was seen; the result is kept at once.
-
-        Args:
-            federation: whose network, plan and data are attacked, and whose clients' choices are the truth.
-            transcript: what adversaries saw.
-            rounds: rounds trained.
-        """
+        """Attack the transcript after so many rounds of training; the result is written at once."""
         raise_all(self.problems(federation))
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         self.found = recover_factors(audit, true_choices(federation))
@@ -61,7 +57,7 @@ class FactorRecovery(FederatedCallback):
 
 
 def true_choices(federation: FederatedModule) -> Choices:
-    """Choice coordinates of every client that has taken part: for the evaluator alone."""
+    """Choice coordinates of every client that has taken part: for the evaluation only."""
     coordinates, personal = FactorLayout.of(federation.net).choice_coordinates, federation.personal
     found = {}
     for client in personal.clients:

@@ -1,4 +1,4 @@
-"""Brings training images back from what was recorded, when the training is over."""
+"""Reconstructs training images from the transcript, when training is over."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ from callbacks.attacks.membership_inference import public_knowledge
 
 
 class ImageReconstruction(FederatedCallback):
-    """Reads training images from uploads and from the released model, without deviating from the protocol.
+    """Reconstructs training images from uploads and from the released model, without deviating from the protocol.
 
-    Runs when training is over; `rampart attack` runs it later, from the transcript.
+    The adversary is an honest-but-curious server (gradient inversion) or anybody with the released model (model
+    inversion). Runs when training is over, or later from the transcript.
+
+    Example::
+
+        rampart fit --attacks.images ImageReconstruction --attacks.images.attacks "[gradient-inversion]"
+        rampart attack RUN --attacks gradient-inversion,mi-face
+
+    Args:
+        attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args;
+            without any, gradient inversion and MI-Face.
     """
 
     kind = "observer"
     vectorisable = True
 
     def __init__(self, attacks: list[str | PassiveAttack] | None = None) -> None:
-        """Set up the attacks.
-
-        Args:
-            attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args;
-                without any, gradient inversion and MI-Face.
-        """
         self.attacks = [make_passive(attack) for attack in (attacks or ("gradient-inversion", "mi-face"))]
         self.results: ReconstructionResults | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        """Of the attacks."""
         for attack in self.attacks:
             yield from attack.problems()
         yield from self._deceived(federation)
 
     def _deceived(self, federation: FederatedModule) -> Iterator[Problem]:
-        """Uploads answer what clients were sent; where a server sent something else, the transcript does not tell."""
+        """The transcript does not hold what a malicious server sent, so changes of clients cannot be computed."""
         lying = overriding(federated_callbacks(federation.trainer), "on_broadcast")
         if lying and any(map(_reads_uploads, self.attacks)):
             yield Problem(
@@ -55,17 +58,10 @@ class ImageReconstruction(FederatedCallback):
             )
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Attack the finished run."""
         self.run(federation, transcript, federation.trainer.current_epoch)
 
     def run(self, federation: FederatedModule, transcript: Transcript, rounds: int) -> list[ReconstructionFinding]:
-        """Attack what was seen; results are kept as soon as they are there.
-
-        Args:
-            federation: whose network, plan and data are attacked.
-            transcript: what adversaries saw.
-            rounds: rounds trained.
-        """
+        """Attack the transcript after so many rounds of training; each result is written at once."""
         raise_all(self._deceived(federation))
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         found = []

@@ -1,4 +1,4 @@
-"""Plays a server that deviates from the protocol to get training images back, on a real federation."""
+"""A malicious server that deviates from the protocol to reconstruct training images, within a running federation."""
 
 from __future__ import annotations
 
@@ -34,10 +34,33 @@ Score = Literal["matched", "legacy"]
 
 
 class MaliciousServer(FederatedCallback):
-    """A server that sends manipulated models and reads training images out of the sums that come back.
+    """Sends manipulated models and reads training images out of the sums that come back.
 
-    It hears what the server hears: the sums of the rounds, in the form in which the channel hands them over, and the
-    public plan. Its own model stays what it was before the attack.
+    It sees what the server sees: the sums of the rounds, in the form in which the channel delivers them, and the public
+    plan. Its own model stays what it was before the attack. A run passes through these states:
+
+    1. waiting: honest rounds, until the first round of the attack is known (`round`, the latest possible one, or when
+       the attack says that it is ready);
+    2. attacking: for `attack.rounds` rounds manipulated models go out, sums are observed, and the server's model is
+       restored afterwards;
+    3. done: after the last of these rounds the targets' update is isolated from the sums and images are extracted.
+
+    Where the attack cannot succeed (encrypted sums, say) the server stays honest and the result gives the reason.
+
+    Example::
+
+        rampart fit --attacks.server MaliciousServer --attacks.server.attack rolling-model
+        rampart attack RUN --attacks trap-server
+
+    Args:
+        attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
+        round: round in which it starts, counted from 1; without one, as late as the attack still fits, or when the
+            attack itself says so.
+        reading: how images are extracted from an update once it is isolated.
+        score: `legacy` adds the scores of the published evaluation, which compares with the images of whichever client
+            happened to be trained last, and takes the best row for each measure separately.
+        insist: attack also where it cannot succeed, to measure that; the result is labelled.
+        label: name of the result; without one, the attack's name.
     """
 
     kind = "observer"
@@ -52,18 +75,6 @@ class MaliciousServer(FederatedCallback):
         insist: bool = False,
         label: str | None = None,
     ) -> None:
-        """Set up an attack.
-
-        Args:
-            attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
-            round: round in which it starts, counted from 1; without one, as late as the attack still fits, or when
-                the attack itself says so.
-            reading: how images are read from an update once it is isolated.
-            score: `legacy` adds the scores of the published evaluation, which compares with the images of whichever
-                client happened to be trained last, and takes the best row for each measure by itself.
-            insist: attack also where nothing can come of it, to see what does; the result is labelled.
-            label: what the result is called; without one, the attack's name.
-        """
         self.attack, self.round = make_active(attack), round
         self.reading, self.score, self.insist = reading, score, insist
         self.label = label or self.attack.name
@@ -77,7 +88,6 @@ class MaliciousServer(FederatedCallback):
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        """Of the attack, and rounds that do not fit."""
         yield from self.attack.problems()
         others = [one for one in federated_callbacks(federation.trainer) if isinstance(one, MaliciousServer)]
         if len(others) > 1:
@@ -102,7 +112,6 @@ class MaliciousServer(FederatedCallback):
             yield Problem(f"{self.attack.name} takes {self.attack.rounds} rounds", "the run is shorter", remedy)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Listen to the channel, and run another method than the announced one where the attack wants that."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
         pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._hear(pl_module, aggregate))
@@ -123,7 +132,6 @@ class MaliciousServer(FederatedCallback):
             pl_module.method = self.attack.deviation(pl_module.method, *plans) or pl_module.method
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that was interrupted between two rounds of the attack goes on without it."""
         assert isinstance(pl_module, FederatedModule)
         if self._first is not None and trainer.current_epoch > self._first:
             pl_module.method = self._announced
@@ -132,15 +140,13 @@ class MaliciousServer(FederatedCallback):
 
     @property
     def state_key(self) -> str:
-        """Apart from other such servers, which are refused with better words than Lightning has."""
+        """Distinguishes several malicious servers, so that `problems` can refuse them before Lightning does."""
         return self._generate_state_key(label=self.label)
 
     def state_dict(self) -> dict[str, Any]:
-        """When it acts, and whether it has."""
         return {"first": -1 if self._first is None else self._first, "done": self._done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Results of an attack that is over are in the run folder already."""
         self._done = bool(state_dict["done"])
         if state_dict["first"] >= 0:
             self._first = int(state_dict["first"])
@@ -164,7 +170,6 @@ class MaliciousServer(FederatedCallback):
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Take up the attack when its first round comes."""
         self._arrived: set[int] = set()
         self._weights: dict[int, float] = {}
         self._take_up(federation, plan)
@@ -187,13 +192,11 @@ class MaliciousServer(FederatedCallback):
         return round_ - self._knowledge.first
 
     def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
-        """What the server would commit to in a round of the attack."""
         self._take_up(federation, plan)
         stage = self._stage(plan.round)
         return None if stage is None or self._knowledge is None else self.attack.announces(self._knowledge, stage)
 
     def on_broadcast(self, trainer: Trainer, federation: FederatedModule, client: int, vector: Tensor) -> None:
-        """Send what the attack wants the client to get; coordinates that clients keep to themselves stay theirs."""
         stage = self._stage(federation.plan.round)
         if stage is not None and self._knowledge is not None:
             index = federation.plan.index(client)
@@ -201,14 +204,12 @@ class MaliciousServer(FederatedCallback):
             vector.copy_(torch.where(federation.personal.shared(index), sent, vector))
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """The server knows what clients count; what the attacked ones really did is for the evaluation only."""
         self._weights[update.client] = update.weight
         if self._stage(update.round) == self.attack.rounds - 1 and update.client in self._targets(federation):
             change = (update.vector.double() - update.received.double()).cpu()
             self._true_changes[update.client] = (update.index.cpu(), change)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        """The server knows who has sent something."""
         self._arrived.add(message.client)
 
     def _hear(self, federation: FederatedModule, aggregate: Aggregate) -> None:
@@ -263,7 +264,6 @@ class MaliciousServer(FederatedCallback):
             yield SentModel(client, own, vector[torch.searchsorted(index, own)], weights[client])
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Cover the tracks: the manipulated rounds leave the model as it was. After the last one, read the images."""
         stage = self._stage(federation.plan.round)
         if stage is None:
             return
@@ -277,7 +277,6 @@ class MaliciousServer(FederatedCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Servers with momentum would move on; take back what they did."""
         assert isinstance(pl_module, FederatedModule)
         if trainer.is_last_batch and self._stage(pl_module.plan.round) is not None:
             pl_module.space.write(pl_module.net, pl_module.theta)
@@ -288,12 +287,11 @@ class MaliciousServer(FederatedCallback):
     # ---- the result ------------------------------------------------------------------------------------------------
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Tell why there is no result, where there is none; images are read as soon as they can be."""
         if not self._done:
             self.run(federation)
 
     def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
-        """Read images from what was isolated during the run, and set them beside the truth."""
+        """Extract images from the isolated update, and score them against the truth."""
         self.found = list(self._findings(federation))
         if self.results is not None:
             for finding in self.found:
@@ -302,11 +300,10 @@ class MaliciousServer(FederatedCallback):
         return self.found
 
     def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
-        """The result of an attack that nothing could come of."""
+        """The result of an attack that could not be carried out."""
         return ReconstructionFinding(self._conditions(federation), NotAvailable(reason))
 
     def _findings(self, federation: FederatedModule) -> Iterator[ReconstructionFinding]:
-        """What came of the attack, or why nothing did."""
         if self._silent:
             yield self.unavailable(federation, str(self._obstacle))
         elif not isinstance(self._isolated, IsolatedUpdate):

@@ -1,4 +1,4 @@
-"""Attacks the federation by membership inference when its training is over, or on the way."""
+"""Membership inference on the federation, during training or when it is over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AttackHome:
     Attributes:
         results: the run's attack folder, its summary and its trackers.
         cache: folder of shadow models, shared by all runs beside this one.
-        federations: repeats the federation.
+        federations: repeats the federation for shadow models.
     """
 
     results: AttackResults
@@ -49,9 +49,30 @@ class AttackHome:
 
 
 class MembershipInference(FederatedCallback):
-    """Tells members from non-members as an adversary would, with controls and intervals.
+    """Tells members from non-members as an adversary would, with controls and confidence intervals.
 
-    Runs when training is over, and every so many rounds if asked; `rampart attack` runs it later, from the transcript.
+    The adversary sees the released model (`global`) or, as an honest-but-curious server, each client's upload
+    (`uploads`). Runs when training is over and every so many rounds if asked, or later from the transcript.
+
+    Example::
+
+        rampart fit --attacks.mia MembershipInference --attacks.mia.attacks "[yeom, lira-offline]"
+        rampart attack RUN --attacks shokri,nasr --targets uploads
+
+    Args:
+        attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args.
+        targets: `global` (the released model, seen from outside) and `uploads` (each client's last upload, seen by the
+            server); both without a choice.
+        rounds: further rounds to attack, counted from 1, such as [40, 60, 80]; they are kept in the transcript.
+        every: attack also after every so many rounds of training; 0 for the end only.
+        shadows: how shadow models are made.
+        protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was; a paper's
+            class_path with init_args where its options matter.
+        calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the ROC curves.
+        controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
+        adaptive: beside every attack, the same attack by an adversary who knows the run's defenses: refilling what they
+            zero, averaging what they noise, guessing what they hide. Shadows through the defense are a matter of
+            `shadows.mode`.
     """
 
     kind = "observer"
@@ -69,23 +90,6 @@ class MembershipInference(FederatedCallback):
         controls: ControlPolicy = "withhold",
         adaptive: bool = True,
     ) -> None:
-        """Set up an evaluation.
-
-        Args:
-            attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args.
-            targets: `global` (the released model, seen from outside) and `uploads` (each client's last upload, seen by
-                the server); both without a choice.
-            rounds: further rounds to attack, counted from 1, such as [40, 60, 80]; they are kept in the transcript.
-            every: attack also after every so many rounds of training; 0 for the end only.
-            shadows: how shadow models are made.
-            protocol: `audit` for a sound evaluation, or the paper whose evaluation is to be repeated as it was; a
-                paper's class_path with init_args where its options matter.
-            calibrate: whether attackers choose a threshold on a shadow model, for accuracies beside the curves.
-            controls: `withhold` the numbers of an attack that fails a control, `warn` beside them, or `skip` controls.
-            adaptive: beside every attack, the same attack by somebody who knows the run's defenses: refilling what they
-                zero, averaging what they noise, guessing what they hide. Shadows through the defense are a matter of
-                `shadows.mode`.
-        """
         self.home: AttackHome | None = None
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
         raise_all(_problems(self.every, self.rounds, shadows))
@@ -100,21 +104,18 @@ class MembershipInference(FederatedCallback):
         self.protocol = _protocol(protocol, attacks, settings)
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
-        """Rounds that will be attacked."""
         regular = range(self.every, rounds + 1, self.every) if self.every else ()
         return {*self.rounds, *regular, *self.protocol.rounds_to_keep}
 
     def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
-        """Attack on the way."""
         if self.every and round_ % self.every == 0 and round_ < federation.rounds:
             self.run(federation, transcript, round_, final=False)
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Attack the finished run."""
         self.run(federation, transcript, federation.trainer.current_epoch, final=True)
 
     def run(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> list[Finding]:
-        """Attack what was seen by the end of a round; results are kept as soon as they are there.
+        """Attack the transcript; each result is written at once.
 
         Args:
             federation: whose network, plan and data are attacked.
@@ -169,9 +170,9 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledg
 
 
 def _defenses(federation: FederatedModule) -> Iterator[Component]:
-    """Which defenses are used is no secret; attackers adapt to those that say what they do.
+    """Defenses are public, so attackers adapt to those that state what they do.
 
-    A network whose clients keep a choice to themselves counts among them.
+    A network whose clients keep a choice private counts among them.
     """
     if federation.net.private_names():
         yield Component(type(federation.net).__name__, frozenset({"hidden-choice"}))

@@ -1,4 +1,4 @@
-"""Adversarial regularisation: each client trains against a membership attacker of its own."""
+"""Adversarial regularisation: each client trains against its own membership-inference network."""
 
 from __future__ import annotations
 
@@ -21,13 +21,30 @@ from app.seeding import torch_generator
 
 
 class AdversarialRegularisation(FederatedCallback):
-    """Trains each client so that an attack network of its own cannot tell its members from its reference set.
+    """Trains each client so that its own attack network cannot tell its members from its reference set.
 
-    The min-max game of Nasr et al. (2018), played by each client alone. In every local step the attack network h first
-    learns to tell samples of the training set from samples of the client's reference set by the model's probabilities
-    and the label; then the model minimises its loss plus weight * E log h over the batch. Attack network and reference
+    The min-max game of Nasr, Shokri and Houmansadr (2018, Algorithm 1), played by each client alone. In every local
+    step the attack network h first learns to tell training samples from reference samples by the model's probabilities
+    and the label; then the model minimises its loss plus weight * E[log h] over the batch. Attack network and reference
     set never leave the client. For h the model runs in evaluation mode, as an attacker would run it; under FjORD at the
     client's full width. With ten classes h has 652,801 parameters, kept with Adam's two moments for every client.
+
+    It aims at membership inference on the released model and on uploads. It gives no formal guarantee, and attackers
+    other than h may do better. It needs --data.holdout.reference.
+
+    Example::
+
+        rampart fit --data.holdout.reference 0.2 --defenses.adv AdversarialRegularisation --defenses.adv.weight 3
+
+    Args:
+        weight: factor lambda of the attacker's gain in the loss, at least 0 (no defense). MemDefense compares itself
+            with 3.
+        warmup: rounds at the start in which only the attack networks learn, at least 0.
+        attacker_steps: steps of the attack network before each step of the model, at least 1.
+        attacker_lr: learning rate of the attack network's Adam, above 0.
+        reference_batch: members, and as many reference samples, in a step of the attack network, at least 1 and at
+            most what the client has; without a number, the size of the local batch.
+        width: factor of the attack network's hidden widths, above 0; 1 has the widths of the published code.
     """
 
     def __init__(
@@ -39,18 +56,6 @@ class AdversarialRegularisation(FederatedCallback):
         reference_batch: int | None = None,
         width: float = 1.0,
     ) -> None:
-        """Set up the defense; it needs --data.holdout.reference.
-
-        Args:
-            weight: factor lambda of the attacker's gain in the loss, at least 0 (no defense). MemDefense compares
-                itself with 3.
-            warmup: rounds at the start in which only the attack networks learn from the game, at least 0.
-            attacker_steps: steps of the attack network before each step of the model, at least 1.
-            attacker_lr: learning rate of the attack network's Adam, above 0.
-            reference_batch: members, and as many reference samples, in a step of the attack network, at least 1 and at
-                most what the client has; without a number, the size of the local batch.
-            width: factor of the attack network's hidden widths, above 0; 1 has the widths of the published code.
-        """
         self.weight, self.warmup = weight, warmup
         self.attacker_steps, self.attacker_lr = attacker_steps, attacker_lr
         self.reference_batch, self.width = reference_batch, width
@@ -60,11 +65,9 @@ class AdversarialRegularisation(FederatedCallback):
         self._playing: dict[int, tuple[InternalAttacker, torch.Generator]] = {}
 
     def traits(self) -> frozenset[Trait]:
-        """Clients train differently, against an attack on their own outputs."""
         return frozenset({"trains-differently", "local-adversary"}) if self.weight > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Settings out of range, or clients without a reference set."""
         if not 0 <= self.weight < float("inf"):
             yield Problem(
                 f"weight of AdversarialRegularisation is {self.weight}",
@@ -86,7 +89,6 @@ class AdversarialRegularisation(FederatedCallback):
     # ---- the game --------------------------------------------------------------------------------------------------
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Fetch the client's attack network, or make one at its first turn."""
         if self.weight > 0:
             draws = torch_generator(federation.seed, "adversary", client.round, client.client)
             self._playing[client.client] = (self._adversary(federation, client), draws)
@@ -99,7 +101,6 @@ class AdversarialRegularisation(FederatedCallback):
         logits: Tensor,
         loss: Tensor,
     ) -> Tensor:
-        """Let the attacker learn, then add what it gains on the batch; gradients reach the model only."""
         if self.weight == 0:
             return loss
         adversary, draws = self._playing[client.client]
@@ -111,7 +112,6 @@ class AdversarialRegularisation(FederatedCallback):
         return loss + self.weight * adversary.gain(logits, labels)
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Keep the attack network for the client's next turn, unless it has diverged with the client."""
         if client.client in self._playing:
             adversary, _ = self._playing.pop(client.client)
             if all(bool(value.isfinite().all()) for value in adversary.net.parameters()):
@@ -131,7 +131,7 @@ class AdversarialRegularisation(FederatedCallback):
     def _evidence(
         self, federation: FederatedModule, client: ClientModule, size: int, draws: torch.Generator
     ) -> tuple[Tensor, Tensor, int]:
-        """Logits and labels of drawn members, then of drawn reference samples, and how many are members."""
+        """Logits and labels of drawn members, then of drawn reference samples, and the number of members."""
         assert client.load_samples is not None
         inside, inside_labels = client.load_samples(torch.randperm(client.samples, generator=draws)[:size])
         reference = federation.data.reference_indices(client.client)
@@ -144,23 +144,20 @@ class AdversarialRegularisation(FederatedCallback):
     # ---- from round to round ---------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """All processes learn the attack networks of each other's clients: next time they may train them."""
         for part in gather(self._fresh):
             self._states.update(part)
         self._fresh = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Every client's attack network with its optimiser."""
         return {"clients": dict(self._states)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the attack networks of a checkpoint."""
         self._states = dict(state_dict["clients"])
 
 
 @torch.no_grad()
 def _answers(net: nn.Module, images: Tensor) -> Tensor:
-    """Logits in evaluation mode; the mode is put back, and running statistics stay as they are."""
+    """Logits in evaluation mode; the mode is restored, and running statistics do not change."""
     was_training = net.training
     net.eval()
     logits = net(images)
@@ -169,7 +166,6 @@ def _answers(net: nn.Module, images: Tensor) -> Tensor:
 
 
 def _moved(state: Any, device: torch.device) -> Any:
-    """Nested tensors on a device."""
     if isinstance(state, Tensor):
         return state.to(device)
     return {key: _moved(value, device) for key, value in state.items()}

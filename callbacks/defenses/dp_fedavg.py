@@ -27,9 +27,27 @@ from app.privacy.traits import Trait
 class DPFedAvg(FederatedCallback):
     """Client-level differential privacy (McMahan et al. 2018): clip whole updates, noise their sum, fixed denominators.
 
-    The server is trusted: it sees every update. A client's change over all its coordinates is clipped together; noise
-    goes to every coordinate that any client may train; and a coordinate's sum is divided by the weight that is expected
-    there, whoever takes part, so that a coordinate which few clients train gets more noise relative to its change.
+    A client's change over all its coordinates is clipped together (flat clipping); Gaussian noise goes to every
+    coordinate that any client may train; and a coordinate's sum is divided by the weight expected there, whoever takes
+    part, so a coordinate that few clients train gets more noise relative to its change.
+
+    The guarantee holds for whole clients, against other clients and everybody who sees the released model. The server
+    is trusted: it sees every update.
+
+    Example::
+
+        rampart fit --defenses.dp DPFedAvg --defenses.dp.target_epsilon 8 --model.sampling poisson
+
+    Args:
+        target_epsilon: budget of the whole run, above 0. Without `noise`, the noise is chosen so that the run just
+            stays within it; with `noise`, the run ends when it is spent. One of the two is needed.
+        noise: standard deviation of the noise on the sum over the clipping norm, at least 0.
+        clip: Euclidean norm that a client's change is scaled down to.
+        delta: in (0, 1), below one over the number of clients; without a number, a tenth of that, at most 1e-5.
+        accountant: `rdp`, or `prv`, which is tighter and slower.
+        max_samples: with --model.weighting samples: a client with so many samples or more has weight 1, others in
+            proportion; without a number, the largest client's.
+        secret_noise: seed the noise by the operating system; such a run cannot be repeated.
     """
 
     may_stop = True
@@ -44,19 +62,6 @@ class DPFedAvg(FederatedCallback):
         max_samples: int | None = None,
         secret_noise: bool = False,
     ) -> None:
-        """Set up the defense; either a budget or a noise multiplier is needed.
-
-        Args:
-            target_epsilon: budget of the whole run, above 0. Without `noise`, the noise is chosen so that the run just
-                stays within it; with `noise`, the run ends when it is spent.
-            noise: standard deviation of the noise on the sum over the clipping norm, at least 0.
-            clip: Euclidean norm that a client's change is scaled down to.
-            delta: in (0, 1), below one over the number of clients; without a number, a tenth of that, at most 1e-5.
-            accountant: `rdp`, or `prv`, which is tighter and slower.
-            max_samples: with --model.weighting samples: a client with so many samples or more counts fully, others in
-                proportion; without a number, the largest client's.
-            secret_noise: seed the noise by the operating system; such a run cannot be repeated.
-        """
         self.target_epsilon, self.noise, self.clip, self.delta = target_epsilon, noise, clip, delta
         self.accountant, self.max_samples = accountant, max_samples
         self._source = NoiseSource(secret_noise)
@@ -66,13 +71,11 @@ class DPFedAvg(FederatedCallback):
         self._numbers: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        """Client-level privacy, and noise on the aggregate."""
         return frozenset({"client-dp", "server-noise"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Budgets that mean nothing."""
         clients = len(federation.client_pool.sizes)
         wrong = list(self._setting_problems(clients))
         yield from wrong
@@ -91,7 +94,7 @@ class DPFedAvg(FederatedCallback):
             yield Problem(f"max_samples of DPFedAvg is {self.max_samples}", "no client would count", remedy)
 
     def _calibrated(self, federation: FederatedModule) -> float:
-        """The noise multiplier: as given, or the smallest one that keeps to the budget."""
+        """The noise multiplier: as set, or the smallest one that keeps to the budget."""
         if self.noise is not None:
             return self.noise
         assert self.target_epsilon is not None
@@ -99,18 +102,15 @@ class DPFedAvg(FederatedCallback):
         return noise_for(self.target_epsilon, self._delta(federation), plan, self.accountant)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Choose the noise."""
         assert isinstance(pl_module, FederatedModule)
         self._multiplier = self._calibrated(pl_module)
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Nobody has been clipped yet."""
         self._clipped = []
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """Clip the client's change over all its coordinates."""
         received = update.received[: update.trainable]
         change = update.vector[: update.trainable] - received
         factor = clip_factor(change, self.clip)
@@ -120,7 +120,6 @@ class DPFedAvg(FederatedCallback):
         self._clipped.append(factor < 1)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Noise the sum and divide it by the expected weights."""
         trainable = federation.space.trainable
         theta = federation.theta[:trainable].to(aggregate.mean.dtype)
         expected = self._expected_weights(federation)[:trainable].to(aggregate.mean.dtype)
@@ -137,11 +136,10 @@ class DPFedAvg(FederatedCallback):
 
     @property
     def _deviation(self) -> float:
-        """Standard deviation of the noise on a coordinate's sum."""
         return self._multiplier * self.clip if self._multiplier > 0 else 0.0
 
     def _expected_weights(self, federation: FederatedModule) -> Tensor:
-        """What every coordinate's weights add up to on average over who takes part: public, the same whoever does."""
+        """Sum of the weights at every coordinate, averaged over who takes part: public, the same whoever does."""
         plan, client_pool = federation.plan, federation.client_pool
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for client in client_pool.present:
@@ -155,7 +153,6 @@ class DPFedAvg(FederatedCallback):
         return expected
 
     def _weight(self, federation: FederatedModule, client: int) -> float:
-        """Weight of a client, at most 1."""
         sizes = federation.client_pool.sizes
         if federation.weighting == "uniform":
             return 1.0
@@ -173,11 +170,9 @@ class DPFedAvg(FederatedCallback):
         }
 
     def measurements(self) -> dict[str, float]:
-        """Epsilon so far, share of clipped clients, norm of the noise over that of the sum, largest noise."""
         return self._numbers
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run when another round would exceed the budget."""
         assert isinstance(pl_module, FederatedModule)
         if self.target_epsilon is None or trainer.current_epoch + 1 >= pl_module.rounds:
             return
@@ -192,7 +187,6 @@ class DPFedAvg(FederatedCallback):
                 )
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
-        """The budget spent, which all clients share."""
         share, fixed = federation.participation, federation.sampling == "fixed" and federation.participation < 1
         drawn = "fixed number of clients" if fixed else "Poisson over clients" if share < 1 else "all clients"
         notes = [self._source.description, "the server is trusted: it sees every update"]
@@ -221,9 +215,7 @@ class DPFedAvg(FederatedCallback):
         return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.client_pool.sizes))
 
     def state_dict(self) -> dict[str, Any]:
-        """Rounds that have been paid for."""
         return {"rounds": self._rounds, "numbers": dict(self._numbers)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the budget that is left."""
         self._rounds, self._numbers = int(state_dict["rounds"]), dict(state_dict["numbers"])

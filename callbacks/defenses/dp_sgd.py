@@ -1,4 +1,4 @@
-"""DP-SGD: clients clip every sample's gradient and add noise, so that what they send hides each of their samples."""
+"""DP-SGD: clients clip every sample's gradient and add noise (Abadi et al. 2016)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,35 @@ from app.privacy.traits import Trait
 
 
 class DPSGD(FederatedCallback):
-    """Differential privacy of every sample: clients train by DP-SGD (Abadi et al. 2016), accounted over all rounds.
+    """Sample-level differential privacy by DP-SGD (Abadi et al. 2016, Algorithm 1), accounted over all rounds.
 
-    A client whose budget is spent stays out; the run ends when all have spent theirs. Taking part in some rounds only
-    saves budget, but the chance of not taking part does not: the server knows who takes part.
+    The guarantee holds for every training sample, against the server and everybody after it; no client has to trust
+    another. It does not hide how many samples a client has, nor that it takes part. A client whose budget is spent
+    stays out; the run ends when all have spent theirs. Taking part in some rounds only saves budget, but the chance of
+    not taking part does not: the server knows who takes part.
+
+    Example::
+
+        rampart fit --defenses.dp DPSGD --defenses.dp.target_epsilon 8
+        rampart fit --defenses.dp DPSGD --defenses.dp.noise 1 --defenses.dp.clip 0.5
+
+    Args:
+        target_epsilon: budget of every client for the whole run, above 0. Without `noise`, the noise is chosen so that
+            no client exceeds it in the planned rounds; with `noise`, clients stay out once it is spent. One of the two
+            is needed.
+        delta: in (0, 1), below one over the samples of every client; without a number, each client's own: a tenth of
+            one over its samples, at most 1e-5.
+        noise: standard deviation of the noise on the sum of a step's gradients over the clipping norm, at least 0.
+        clip: Euclidean norm that every sample's gradient is scaled down to, over all layers together; infinite only
+            with noise 0.
+        accountant: `rdp`, or `prv`, which is tighter and slower.
+        clipping: how per-sample gradients are computed, which changes speed only: `ghost` (ghost clipping, fastest),
+            `hooks` (any layer), `ew` (torch's expanded weights).
+        physical_batch: most samples that pass the network at once, at least 1, to bound memory; the steps stay the
+            same.
+        sampling: `poisson` draws every sample into a step independently; `shuffled` uses ordinary batches, for which
+            epsilon is nominal.
+        secret_noise: seed noise and sampling by the operating system; such a run cannot be repeated.
     """
 
     may_stop = True
@@ -47,25 +72,6 @@ class DPSGD(FederatedCallback):
         sampling: Literal["poisson", "shuffled"] = "poisson",
         secret_noise: bool = False,
     ) -> None:
-        """Set up the defense; either a budget or a noise multiplier is needed.
-
-        Args:
-            target_epsilon: budget of every client for the whole run, above 0. Without `noise`, the noise is chosen so
-                that no client exceeds it in the planned rounds; with `noise`, clients stay out once it is spent.
-            delta: in (0, 1), below one over the samples of every client; without a number, each client's own: a tenth
-                of one over its samples, at most 1e-5.
-            noise: standard deviation of the noise on the sum of a step's gradients over the clipping norm, at least 0.
-            clip: Euclidean norm that every sample's gradient is scaled down to, over all layers together; infinite
-                only with noise 0.
-            accountant: `rdp`, or `prv`, which is tighter and slower.
-            clipping: how gradients of single samples are found, which changes speed only: `ghost` (fastest), `hooks`
-                (any layer), `ew` (torch's expanded weights).
-            physical_batch: most samples that pass the network at once, at least 1, to bound memory; the steps stay the
-                same.
-            sampling: every sample enters a step by a coin of its own (`poisson`), or ordinary batches (`shuffled`),
-                for which epsilon is nominal.
-            secret_noise: seed noise and sampling by the operating system; such a run cannot be repeated.
-        """
         self.target_epsilon, self.delta, self.noise, self.clip = target_epsilon, delta, noise, clip
         self.accountant, self.clipping, self.physical_batch = accountant, clipping, physical_batch
         self.sampling = sampling
@@ -76,13 +82,11 @@ class DPSGD(FederatedCallback):
         self._numbers: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        """Sample-level privacy, and clients train differently."""
         return frozenset({"sample-dp", "trains-differently"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Budgets that mean nothing, and settings under which samples cannot be told apart."""
         wrong = [*self._budget_problems(max(federation.client_pool.sizes)), *self._training_problems(federation)]
         yield from wrong
         if not wrong:
@@ -119,7 +123,6 @@ class DPSGD(FederatedCallback):
             )
 
     def _planning_problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        """No noise fits the budget, or the noise spends it before anybody has trained."""
         try:
             self._plan(federation)
         except UserError as error:
@@ -133,7 +136,7 @@ class DPSGD(FederatedCallback):
             )
 
     def _plan(self, federation: FederatedModule) -> None:
-        """Choose the noise: as given, or the least that keeps to the budget in the planned rounds."""
+        """Choose the noise: as set, or the least that keeps to the budget in the planned rounds."""
         local, client_pool = federation.local, federation.client_pool
         passes = [local.steps_per_epoch(samples) for samples in client_pool.sizes]
         counts = [local.steps if local.steps is not None else local.epochs * batches for batches in passes]
@@ -149,7 +152,6 @@ class DPSGD(FederatedCallback):
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what the budget is worth; a run whose budget was spent stays ended when it is started again."""
         if self.sampling == "shuffled" and trainer.is_global_zero:
             warnings.warn(
                 "DPSGD: accounting assumes Poisson sampling, and these batches are shuffled, so epsilon is nominal. "
@@ -159,15 +161,12 @@ class DPSGD(FederatedCallback):
         trainer.should_stop |= self.budgets.everybody_is_out
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Nobody has taken a step yet."""
         self._taken = []
 
     def withdraws(self, federation: FederatedModule, client: int) -> bool:
-        """Whether the round would exceed the client's budget."""
         return self.budgets.is_out(client)
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Let the client take private steps on batches drawn sample by sample."""
         assert client.optimizer is not None
         steps, place = self.budgets.steps(client.client), (client.round, client.client)
         expected = client.samples * steps.rate if self.sampling == "poisson" else None
@@ -183,10 +182,6 @@ class DPSGD(FederatedCallback):
             client.batches = _poisson_batches(client, steps, coins)
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Take the network back and note what the client has spent, whatever becomes of its update.
-
-        A client that refused to train has taken no step.
-        """
         private = self._running.pop(client.client)
         private.close()
         client.net, client.take_step = private.plain, client.plain_step
@@ -194,7 +189,6 @@ class DPSGD(FederatedCallback):
             self._taken.append((client.client, self.budgets.steps(client.client)))
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Enter what all processes' clients have spent."""
         for client, steps in (entry for part in gather(self._taken) for entry in part):
             self.budgets.spend(client, steps)
         spent = [value for _, value in self.budgets.spent()]
@@ -205,7 +199,6 @@ class DPSGD(FederatedCallback):
         }
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the run when every client has spent its budget."""
         assert isinstance(pl_module, FederatedModule)
         if self.budgets.everybody_is_out and trainer.current_epoch + 1 < pl_module.rounds:
             trainer.should_stop = True
@@ -219,11 +212,9 @@ class DPSGD(FederatedCallback):
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def measurements(self) -> dict[str, float]:
-        """Largest and mean epsilon of the clients that have trained, and how many are out of budget."""
         return self._numbers
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
-        """The largest budget that a client has spent: clients hold different samples, so budgets do not add up."""
         rates = {self.budgets.of(client).rate for client in range(len(federation.client_pool.sizes))}
         drawn = "Poisson" if self.sampling == "poisson" else "shuffled batches, accounted for as Poisson"
         spent = self.budgets.spent()
@@ -244,16 +235,14 @@ class DPSGD(FederatedCallback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients have spent, and the noise that was chosen."""
         return self.budgets.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the same budgets and the same noise."""
         self.budgets.load_state_dict(state_dict)
 
 
 def _poisson_batches(client: ClientModule, steps: Steps, coins: torch.Generator) -> Iterator[Batch]:
-    """Batches into which every sample comes by a coin of its own; some may be empty."""
+    """Batches into which every sample is drawn independently; some may be empty."""
     draw, samples = client.load_samples, client.samples
     assert draw is not None
     for _ in range(steps.count):

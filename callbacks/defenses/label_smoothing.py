@@ -1,4 +1,4 @@
-"""Label smoothing as a defense: networks are not asked to be certain."""
+"""Label smoothing as a defense against overconfident predictions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from app.privacy.traits import Trait
 
 
 class LabelSmoothing(FederatedCallback):
-    """Trains on labels that give a fraction of their weight to all classes, so that networks are less certain.
+    """Trains on labels that give a fraction of their weight to all classes, so that networks are less confident.
 
-    The target of the true class is 1 - smoothing + smoothing/C and that of every other class smoothing/C. Only the loss
-    on the labels changes; terms of other defenses, and FjORD's distillation, stay as they are.
+    The target of the true class is 1 - smoothing + smoothing/C and that of every other class smoothing/C (Szegedy et
+    al. 2016, section 7). Only the loss on the labels changes; terms of other defenses, and FjORD's distillation, stay
+    as they are. It gives no formal guarantee against any attack.
+
+    Example::
+
+        rampart fit --defenses.smoothing LabelSmoothing --defenses.smoothing.smoothing 0.1
+
+    Args:
+        smoothing: fraction of a label that is spread over all classes, in [0, 1]: 0 is no defense, at 1 the labels do
+            not matter any more.
     """
 
     vectorisable = True
 
     def __init__(self, smoothing: float = 0.1) -> None:
-        """Set up the defense.
-
-        Args:
-            smoothing: fraction of a label that is spread over all classes, in [0, 1]: 0 is no defense, at 1 the labels
-                do not matter any more.
-        """
         self.smoothing = smoothing
 
     def traits(self) -> frozenset[Trait]:
-        """Clients train differently."""
         return frozenset({"trains-differently"}) if self.smoothing > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """A fraction out of range."""
         if not 0 <= self.smoothing <= 1:
             yield Problem(
                 f"smoothing of LabelSmoothing is {self.smoothing}, outside [0, 1]",
@@ -52,7 +53,6 @@ class LabelSmoothing(FederatedCallback):
         logits: Tensor,
         loss: Tensor,
     ) -> Tensor:
-        """Replace the loss on the labels within the loss so far, so that other terms add up with it."""
         if self.smoothing == 0:
             return loss
         labels = batch[1]

@@ -1,4 +1,4 @@
-"""Early stopping as a defense: the run ends when the clients' reference sets gain nothing any more."""
+"""Early stopping as a defense: the run ends when the loss on the clients' reference sets stops falling."""
 
 from __future__ import annotations
 
@@ -21,50 +21,56 @@ class LocalEarlyStopping(FederatedCallback):
     """Ends the run when the server's model no longer improves on the clients' reference sets.
 
     After every round all clients evaluate the server's model on their reference sets, and the mean loss over all these
-    samples is compared with the lowest so far. One loss per client and round leaves the clients, and the round in which
-    the run ends depends on their data. Clients that train a narrow part must be able to run the whole model for that.
-    Nothing is restored: the model of the last round is the one released.
+    samples is compared with the lowest so far. Clients that train a narrow part must be able to run the whole model for
+    that. Nothing is restored: the model of the last round is the one released. It limits overfitting and gives no
+    formal
+    guarantee: one loss per client and round leaves the clients, and the round in which the run ends depends on their
+    data. It needs --data.holdout.reference.
+
+    Example::
+
+        rampart fit --data.holdout.reference 0.2 --defenses.stop LocalEarlyStopping --defenses.stop.patience 3
+
+    Args:
+        patience: the run ends after so many rounds in a row without a gain, at least 1.
+        min_gain: a round gains if its loss lies more than this below the lowest so far, at least 0.
     """
 
     may_stop = True
 
     def __init__(self, patience: int = 3, min_gain: float = 0.0) -> None:
-        """Set up the defense; it needs --data.holdout.reference.
-
-        Args:
-            patience: the run ends after so many rounds in a row without a gain, at least 1.
-            min_gain: a round gains if its loss lies more than this below the lowest so far, at least 0.
-        """
         self.patience, self.min_gain = patience, min_gain
         self._lowest, self._loss = float("inf"), float("nan")
         self._stalled = 0
 
     def traits(self) -> frozenset[Trait]:
-        """When the run ends is decided by looking at private data."""
         return frozenset({"trains-differently", "stops-early"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Settings out of range, clients without reference sets, or a server without a whole model."""
         if self.patience < 1:
-            cause, remedy = f"patience of StopEarly is {self.patience}", "set --defenses.NAME.patience to 1 or more"
+            cause, remedy = (
+                f"patience of LocalEarlyStopping is {self.patience}",
+                "set --defenses.NAME.patience to 1 or more",
+            )
             yield Problem(cause, "the run would end before it has begun", remedy)
         if not 0 <= self.min_gain < float("inf"):
-            cause, remedy = f"min_gain of StopEarly is {self.min_gain}", "set --defenses.NAME.min_gain to 0 or more"
+            cause, remedy = (
+                f"min_gain of LocalEarlyStopping is {self.min_gain}",
+                "set --defenses.NAME.min_gain to 0 or more",
+            )
             yield Problem(cause, "no round could be told to have gained", remedy)
         if federation.personal_patterns:
             yield Problem(
-                "StopEarly with model.personal",
+                "LocalEarlyStopping with model.personal",
                 "the server's model has parts that are never trained, so its loss does not tell when to stop",
                 "fix the number of rounds with --trainer.max_epochs",
             )
         yield from federation.data.membership.reference_problems(2 if evaluates_by_batch(federation.net) else 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that had ended stays so when it is started again."""
         self._stop(trainer, trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate the server's model; count the rounds without a gain."""
         assert isinstance(pl_module, FederatedModule)
         self._loss = _reference_loss(pl_module)
         if self._loss < self._lowest - self.min_gain:
@@ -74,7 +80,6 @@ class LocalEarlyStopping(FederatedCallback):
         self._stop(trainer, trainer.current_epoch + 1)
 
     def _stop(self, trainer: Trainer, rounds: int) -> None:
-        """End the run after so many rounds if patience is over, but never before the trainer's `min_epochs`."""
         if self._stalled >= self.patience and rounds >= (trainer.min_epochs or 0):
             trainer.should_stop = True
             if rounds != trainer.max_epochs:
@@ -84,21 +89,18 @@ class LocalEarlyStopping(FederatedCallback):
                 )
 
     def measurements(self) -> Mapping[str, float]:
-        """Loss of the server's model on the reference sets."""
         return {"defense/reference_loss": self._loss}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next round is compared with."""
         return {"lowest": self._lowest, "loss": self._loss, "stalled": self._stalled}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
         self._lowest, self._loss = state_dict["lowest"], state_dict["loss"]
         self._stalled = state_dict["stalled"]
 
 
 def _reference_loss(federation: FederatedModule) -> float:
-    """Mean cross-entropy of the server's model over all reference samples; every process scores some clients."""
+    """Mean cross-entropy of the server's model over all reference samples; each process evaluates some clients."""
     data, batch_size = federation.data, federation.evaluation.batch_size
     own: dict[int, Score] = {}
     with autocast_of(federation.trainer)():

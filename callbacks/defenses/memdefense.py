@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -15,7 +16,6 @@ from app.federation.channels.base import Aggregate, Update
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
-from app.privacy.pruning import least_moved
 from app.privacy.traits import Trait
 
 Scope = Literal["global", "layer"]
@@ -33,7 +33,23 @@ class MemDefense(FederatedCallback):
     """Zeroes the fraction of each client's weights that moved least in local training, then uploads (MemDefense).
 
     The paper's Algorithms 1 to 3 zero the weights themselves, and the zeros enter the mean: the server's model shrinks.
-    Buffers (running statistics) are never touched. Each client chooses among the coordinates of its own submodel.
+    Buffers (running statistics) are never touched. Each client chooses among the coordinates of its own submodel. It
+    aims at membership inference on uploads and on the released model, and gives no formal guarantee: a server can see
+    which weights are zero and refill them.
+
+    Example::
+
+        rampart fit --defenses.mem MemDefense --defenses.mem.gamma 0.9 --defenses.mem.spare "['*bias']"
+
+    Args:
+        gamma: fraction of the weights that are given up, 0 (no defense) to 1 (all), rounded down to whole coordinates;
+            the paper uses 0.9.
+        scope: choose among all weights of a client together (`global`, as the paper is written) or within each tensor
+            (`layer`).
+        variant: `zero` uploads zeros (the paper); `keep-old` uploads the values received instead; `masked-mean` does
+            not upload them, so that the mean is over the clients that kept a weight, which tells the server what each
+            client kept.
+        spare: shell-style patterns of parameters that are never given up, such as `*bias`.
     """
 
     def __init__(
@@ -43,18 +59,6 @@ class MemDefense(FederatedCallback):
         variant: Variant = "zero",
         spare: list[str] | None = None,
     ) -> None:
-        """Set up the defense.
-
-        Args:
-            gamma: fraction of the weights that are given up, 0 (no defense) to 1 (all), rounded down to whole
-                coordinates; the paper uses 0.9.
-            scope: choose among all weights of a client together (`global`, as the paper is written) or within each
-                tensor (`layer`).
-            variant: `zero` uploads zeros (the paper); `keep-old` uploads the values received instead; `masked-mean`
-                does not upload them, so that the mean is over the clients that kept a weight, which tells the server
-                what each client kept.
-            spare: shell-style patterns of parameters that are never given up, such as `*bias`.
-        """
         self.gamma, self.scope, self.variant = gamma, scope, variant
         self.spare = list(spare or [])
         self._numbers: dict[str, float] = {}
@@ -62,11 +66,9 @@ class MemDefense(FederatedCallback):
         self._warned = False
 
     def traits(self) -> frozenset[Trait]:
-        """What the uploads look like."""
         return frozenset({TRAITS[self.variant]}) if self.gamma > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """A fraction out of range, or patterns that match nothing."""
         if not 0 <= self.gamma <= 1:
             yield Problem(
                 f"gamma of MemDefense is {self.gamma}",
@@ -79,13 +81,11 @@ class MemDefense(FederatedCallback):
             yield from error.problems
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Nobody has kept anything yet."""
         coordinates, device = federation.space.size, federation.theta.device
         self._held, self._kept = (torch.zeros(coordinates, device=device) for _ in range(2))
         self._spared = federation.space.matching(self.spare).to(device)
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """Give up the coordinates that moved least."""
         given_up = self._given_up(federation, update)
         parameters = update.index[: update.trainable]
         kept = parameters[~given_up[: update.trainable]]
@@ -126,7 +126,6 @@ class MemDefense(FederatedCallback):
         self._lr = update.lr
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Measure what the mean has become."""
         held, kept = (federation.sum_over_processes(count) for count in (self._held, self._kept))
         before = federation.theta[: federation.space.trainable]
         mean = aggregate.mean[: federation.space.trainable]
@@ -147,17 +146,14 @@ class MemDefense(FederatedCallback):
         return self._numbers
 
     def state_dict(self) -> dict[str, object]:
-        """What warnings depend on."""
         return {"numbers": dict(self._numbers), "lr": self._lr, "warned": self._warned}
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Go on where the run stopped."""
         self._numbers, self._lr = state_dict["numbers"], state_dict["lr"]  # type: ignore[assignment]
         self._warned = bool(state_dict["warned"])
 
 
 def _leave_out(update: Update, given_up: Tensor) -> None:
-    """Send only the other coordinates."""
     kept = ~given_up
     update.trainable = int(kept[: update.trainable].sum())
     update.index, update.vector, update.received = update.index[kept], update.vector[kept], update.received[kept]
@@ -168,3 +164,28 @@ def _silent_units(federation: FederatedModule, mean: Tensor) -> float:
     weights = [block for block in federation.space.blocks if len(block.shape) > 1]
     rows = [mean[block.coordinates].view(block.shape[0], -1).abs().sum(dim=1) == 0 for block in weights]
     return float(torch.cat(rows).double().mean())
+
+
+def least_moved(change: Tensor, fraction: float, parts: Sequence[int]) -> Tensor:
+    """Mask (bool) of the given fraction of coordinates with the smallest absolute change, part by part.
+
+    Args:
+        change: (n,) values after training minus values before.
+        fraction: of the coordinates of each part, 0 to 1, rounded down.
+        parts: lengths of consecutive parts; they add up to n.
+    """
+    pieces = change.abs().split(list(parts))
+    # a fraction such as 0.7 of 10 coordinates is 6.999... in floating point, and means 7
+    counts = [math.floor(round(fraction * piece.numel(), 6)) for piece in pieces]
+    return torch.cat([_smallest(piece, count) for piece, count in zip(pieces, counts, strict=True)])
+
+
+def _smallest(values: Tensor, count: int) -> Tensor:
+    if count <= 0:
+        return torch.zeros_like(values, dtype=torch.bool)
+    threshold = torch.kthvalue(values, count).values
+    mask = values < threshold
+    # coordinates of silent units do not move at all, so ties are common and a bare threshold would take too many
+    tied = torch.nonzero(values == threshold).flatten()
+    mask[tied[: count - int(mask.sum())]] = True
+    return mask

@@ -1,4 +1,4 @@
-"""Mixup as a defense: networks see blends of two samples, never one alone."""
+"""Mixup as a defense: clients train on blends of two samples."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ class MixedBatch(tuple[Tensor, Tensor]):
 
     Attributes:
         others: (batch) labels of the samples that were blended in.
-        share: part of the first samples in the images, in [0, 1].
+        share: fraction of the first samples in the images, in [0, 1].
     """
 
     others: Tensor
     share: float
 
     def __new__(cls, images: Tensor, labels: Tensor, others: Tensor, share: float) -> Self:
-        """A batch that unpacks into images and labels like any other."""
         batch = super().__new__(cls, (images, labels))
         batch.others, batch.share = others, share
         return batch
 
 
 class Mixup(FederatedCallback):
-    """Trains on blends of two samples and of their labels, so that no single sample can be learnt by heart.
+    """Trains on blends of two samples and of their labels, so that single samples are memorised less.
 
-    Each batch is blended with a random order of itself: x = s x_i + (1 - s) x_j with s from Beta(alpha, alpha), one s
-    for the whole batch, and the loss is blended alike (Zhang et al. 2018). Terms of other defenses stay as they are.
+    Each batch is blended with a random permutation of itself: x = s x_i + (1 - s) x_j with s from Beta(alpha, alpha),
+    one s for the whole batch, and the loss is blended alike (Zhang et al. 2018, section 2). Terms of other defenses
+    stay as they are. It gives no formal guarantee against any attack.
+
+    Example::
+
+        rampart fit --defenses.mixup Mixup --defenses.mixup.alpha 0.4
+
+    Args:
+        alpha: both parameters of the Beta distribution, at least 0: 0 is no defense, 1 draws s uniformly, and the
+            larger alpha, the nearer s is to one half.
     """
 
     def __init__(self, alpha: float = 1.0) -> None:
-        """Set up the defense.
-
-        Args:
-            alpha: both parameters of the Beta distribution, at least 0: 0 is no defense, 1 draws s uniformly, and the
-                larger alpha, the nearer s is to one half.
-        """
         self.alpha = alpha
         self.vectorisable = alpha == 0
 
     def traits(self) -> frozenset[Trait]:
-        """A gradient depends on two samples."""
         return frozenset({"trains-differently", "mixes-samples"}) if self.alpha > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """A parameter for which there is no distribution."""
         if not 0 <= self.alpha < float("inf"):
             yield Problem(
                 f"alpha of Mixup is {self.alpha}",
@@ -67,7 +67,6 @@ class Mixup(FederatedCallback):
             )
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Blend the client's batches, with draws of this round and client."""
         if self.alpha > 0:
             draws = numpy_generator(federation.seed, "mixup", client.round, client.client)
             client.batches = self._mixed(client.batches, draws)
@@ -80,7 +79,6 @@ class Mixup(FederatedCallback):
         logits: Tensor,
         loss: Tensor,
     ) -> Tensor:
-        """Replace a part of the loss on the first labels by that on the second ones."""
         if self.alpha == 0:
             return loss
         if not isinstance(batch, MixedBatch):

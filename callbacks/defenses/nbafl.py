@@ -37,7 +37,27 @@ NOMINAL = (
 class NbAFL(FederatedCallback):
     """Noising before aggregation (Wei et al. 2020): clipped weights, noise on every upload and on the broadcast.
 
-    Only parameters are clipped and noised, never buffers: a running variance must stay positive.
+    Only parameters are clipped and noised, never buffers: a running variance must stay positive. With the published
+    sensitivity epsilon is nominal, since several steps of gradient descent can move a model further than the theorem
+    assumes; with the worst-case sensitivity the noise on uploads proves it, for a client's local model, against the
+    server and everybody after it.
+
+    Example::
+
+        rampart fit --defenses.nbafl NbAFL --defenses.nbafl.epsilon 50 --defenses.nbafl.clip 30
+        rampart fit --defenses.nbafl NbAFL --defenses.nbafl.sensitivity worst-case
+
+    Args:
+        epsilon: budget of the whole run, above 0; nominal with the published sensitivity.
+        delta: in (0, 1), below one over the samples of every client.
+        clip: Euclidean norm C that a client's weights are scaled down to.
+        variant: `theorem` adds noise to uploads and broadcasts as NbAFL has it; `weight-clip` is the rule of the code
+            compared in MemDefense: on uploads only.
+        exposures: how often an adversary sees a client's upload (L), 1 up to the number of rounds; without a number,
+            every time the client takes part.
+        sensitivity: `published` is 2C/m for the m samples of the smallest client; `worst-case` is 2C, which holds for
+            any training and makes epsilon a proof.
+        secret_noise: seed the noise by the operating system; such a run cannot be repeated.
     """
 
     def __init__(
@@ -50,32 +70,16 @@ class NbAFL(FederatedCallback):
         sensitivity: Literal["published", "worst-case"] = "published",
         secret_noise: bool = False,
     ) -> None:
-        """Set up the defense.
-
-        Args:
-            epsilon: budget of the whole run, above 0; nominal with the published sensitivity.
-            delta: in (0, 1), below one over the samples of every client.
-            clip: Euclidean norm C that a client's weights are scaled down to.
-            variant: `theorem` adds noise on the way up and down as NbAFL has it; `weight-clip` is the rule that the
-                code compared in MemDefense really used: on the way up only.
-            exposures: how often an adversary sees a client's upload (L), 1 up to the number of rounds; without a
-                number, every time the client takes part.
-            sensitivity: `published` is 2C/m for the m samples of the smallest client; `worst-case` is 2C, which holds
-                for any training and makes epsilon a proof.
-            secret_noise: seed the noise by the operating system; such a run cannot be repeated.
-        """
         self.epsilon, self.delta, self.clip = epsilon, delta, clip
         self.variant, self.exposures, self.sensitivity = variant, exposures, sensitivity
         self._source = NoiseSource(secret_noise)
 
     def traits(self) -> frozenset[Trait]:
-        """Noise on every parameter, and a number that is no proof."""
         promise: Trait = "nominal-dp" if self.sensitivity == "published" else "upload-dp"
         down: set[Trait] = {"server-noise"} if self.variant == "theorem" else set()
         return frozenset({"own-noise", promise, *down})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Budgets that mean nothing, and a theorem that gives no number."""
         wrong = list(self._setting_problems(federation.rounds, max(federation.client_pool.sizes)))
         yield from wrong
         if not wrong:
@@ -95,7 +99,6 @@ class NbAFL(FederatedCallback):
             )
 
     def setting(self, federation: FederatedModule) -> NbAFLSetting:
-        """What the noise depends on."""
         client_pool, rounds = federation.client_pool, federation.rounds
         clients = len(client_pool.present)
         participants = max(1, round(client_pool.participation * clients))
@@ -104,14 +107,13 @@ class NbAFL(FederatedCallback):
         return NbAFLSetting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
 
     def noise(self, federation: FederatedModule) -> tuple[float, float]:
-        """Standard deviations per coordinate on the way up and on the way down."""
+        """Standard deviations per coordinate of the noise on uploads and on the broadcast."""
         setting = self.setting(federation)
         if self.variant == "weight-clip":
             return weight_clip_noise(setting), 0.0
         return uplink_noise(setting), downlink_noise(setting)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Calibrate the noise, and say what the budget is worth."""
         assert isinstance(pl_module, FederatedModule)
         self._up, self._down = self.noise(pl_module)
         if self.sensitivity == "published" and trainer.is_global_zero:
@@ -122,25 +124,21 @@ class NbAFL(FederatedCallback):
             )
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        """Clip the weights and add noise."""
         weights = update.vector[: update.trainable]
         weights *= clip_factor(weights, self.clip)
         seed = self._source.seed(federation.seed, "nbafl-up", update.round, update.client)
         weights += gaussian_like(weights, self._up, seed)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Add the server's noise to the coordinates that it has a mean of."""
         trainable = federation.space.trainable
         mean, sent = aggregate.mean[:trainable], aggregate.weight[:trainable] > 0
         seed = gather(self._source.seed(federation.seed, "nbafl-down", federation.plan.round))[0]
         mean += gaussian_like(mean, self._down, seed) * sent
 
     def measurements(self) -> dict[str, float]:
-        """Standard deviations of the noise per coordinate."""
         return {"nbafl/noise_up": self._up, "nbafl/noise_down": self._down}
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
-        """The nominal budget, with what the noise on the uploads proves; or that proof itself."""
         rounds = range(federation.trainer.current_epoch)
         uploads = Counter(client for round_ in rounds for client in federation.client_pool.participants(round_))
         noise = self._up / (2 * self.clip)

@@ -28,6 +28,23 @@ class Paillier(FederatedCallback):
 
     Clients share a private key that the server does not have; they decrypt the sum. Encryption hides updates from the
     server and from nobody else: every client reads every sum, and the released model is as open to attack as without.
+
+    Example::
+
+        rampart fit --defenses.paillier Paillier --defenses.paillier.key_length 2048
+        rampart fit --defenses.paillier Paillier --defenses.paillier.simulate true
+
+    Args:
+        key_length: bits of the modulus; 1024 is for comparison with older work and no longer safe.
+        bits: of one value with its sign, in [8, 32]; fewer make fewer ciphertexts.
+        range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
+        outside: stop where a change is larger, or cut it to the range.
+        exponent: where a ciphertext's randomness comes from: `short` and `half` exponents of a fixed element, or
+            `full`, which is the conservative choice and many times slower.
+        simulate: leave the cryptography out: the same numbers, and costs extrapolated from a measured sample.
+        max_weight: largest weight of a client under --model.server QFFL, whose weights are encrypted, too.
+        workers: processes that encrypt and threads that decrypt; without a number, one per core.
+        attempts: how often a damaged message is sent before the client is left out of the round.
     """
 
     def __init__(
@@ -42,20 +59,6 @@ class Paillier(FederatedCallback):
         workers: int | None = None,
         attempts: int = 2,
     ) -> None:
-        """Set up the defense.
-
-        Args:
-            key_length: bits of the modulus; 1024 is for comparison with older work and no longer safe.
-            bits: of one value with its sign, in [8, 32]; fewer make fewer ciphertexts.
-            range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
-            outside: stop where a change is larger, or cut it to the range.
-            exponent: where a ciphertext's noise comes from: `short` and `half` exponents of a fixed element, or `full`,
-                which is the conservative choice and many times slower.
-            simulate: leave the cryptography out: the same numbers, and costs extrapolated from a measured sample.
-            max_weight: largest weight of a client under --model.server QFFL, whose weights are encrypted, too.
-            workers: processes that encrypt and threads that decrypt; without a number, one per core.
-            attempts: how often a damaged message is sent before the client is left out of the round.
-        """
         self.key_length, self.exponent, self.simulate = key_length, exponent, simulate
         self.point, self.outside = FixedPoint(bits, range), outside
         self.max_weight, self.workers, self.attempts = max_weight, workers, attempts
@@ -64,13 +67,11 @@ class Paillier(FederatedCallback):
         self._costs: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        """Replaces the channel by one whose sums the server cannot read."""
         return frozenset({"channel"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Precisions that mean nothing, and numbers that do not fit the key."""
         wrong = list(channel_problems("Paillier", self.point, self.max_weight, self.attempts))
         if self.workers is not None and self.workers < 1:
             remedy = "set --defenses.NAME.workers to 1 or more"
@@ -83,7 +84,6 @@ class Paillier(FederatedCallback):
                 yield from error.problems
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Replace the channel."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
         cores = available_cores()
@@ -103,7 +103,6 @@ class Paillier(FederatedCallback):
         self._channel = pl_module.channel = make(pl_module, settings)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell what should not be overlooked."""
         if not trainer.is_global_zero:
             return
         if security_bits(self.key_length) < 112:
@@ -119,14 +118,12 @@ class Paillier(FederatedCallback):
             )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """End the workers and forget the key also where the run fails."""
         if self._channel is not None:
             self._channel.end()
 
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Take the round's costs down."""
         assert self._channel is not None
         work, name = self._channel.work, "paillier_simulated" if self.simulate else "paillier"
         self._costs = {
@@ -142,15 +139,12 @@ class Paillier(FederatedCallback):
         }
 
     def measurements(self) -> dict[str, float]:
-        """How values were packed, and the share of them that was cut to the range."""
         return self._numbers
 
     def costs(self) -> dict[str, float]:
-        """CPU seconds of all clients' encryption, of the server's additions and of one decryption of the sum."""
         return self._costs
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
-        """What is hidden, and from whom."""
         notes = [
             "every client can read every sum, and so can the server with the help of one client",
             "the released model is as open to attack as without encryption",

@@ -21,10 +21,30 @@ from app.privacy.traits import Trait
 
 
 class SecureAggregation(FederatedCallback):
-    """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates, never one of them.
+    """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates, never a single one.
 
-    Unequal submodels are summed coordinate by coordinate, which gives clients away where few of them train a
-    coordinate: the plan is audited before the first round, and refused where that happens.
+    Unequal submodels are summed coordinate by coordinate, which exposes clients where few of them train a coordinate:
+    the plan is audited before the first round, and refused where that happens. It hides single updates from an
+    honest-but-curious server. Sums and the released model are as open to attack as without it, and a malicious server
+    that sends one manipulated model to all clients can still extract samples from a sum.
+
+    Example::
+
+        rampart fit --defenses.secagg SecureAggregation --defenses.secagg.k 3
+
+    Args:
+        k: fewest clients behind every sum, and fewest by which the clients behind a coordinate may change from one
+            planned round to the next; at least 2. Either client of a sum of two can compute the other's part.
+        allow_singletons: train although the plan exposes clients; what it exposes is recorded.
+        model_bound: masks cancel only among clients that received the same values, so that a server which sends
+            different models gets noise.
+        threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round is
+            aborted.
+        bits: of one value with its sign, in [8, 32].
+        range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
+        outside: stop where a change is larger, or cut it to the range.
+        max_weight: largest weight of a client under --model.server QFFL, whose weights are masked, too.
+        attempts: how often a damaged message is sent before the client is left out of the round.
     """
 
     def __init__(
@@ -39,22 +59,6 @@ class SecureAggregation(FederatedCallback):
         max_weight: float = 16.0,
         attempts: int = 2,
     ) -> None:
-        """Set up the defense.
-
-        Args:
-            k: fewest clients behind every sum, and fewest by which the clients behind a coordinate may change from one
-                planned round to the next; at least 2. A sum of two is an open book for either of them.
-            allow_singletons: train although the plan gives clients away; what it gives away is recorded.
-            model_bound: masks cancel only among clients that received the same values, so that a server which sends
-                them different models gets noise.
-            threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round
-                is given up.
-            bits: of one value with its sign, in [8, 32].
-            range: largest change of a parameter in one round; the precision is range / 2^(bits - 1).
-            outside: stop where a change is larger, or cut it to the range.
-            max_weight: largest weight of a client under --model.server QFFL, whose weights are masked, too.
-            attempts: how often a damaged message is sent before the client is left out of the round.
-        """
         self.k, self.allow_singletons, self.model_bound, self.threshold = k, allow_singletons, model_bound, threshold
         self.point, self.outside = FixedPoint(bits, range), outside
         self.max_weight, self.attempts = max_weight, attempts
@@ -63,13 +67,11 @@ class SecureAggregation(FederatedCallback):
         self._numbers: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
-        """Replaces the channel by one in which the server sees sums only."""
         return frozenset({"channel"})
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Settings that mean nothing, and plans that give clients away."""
         common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
         wrong = [*common, *self._setting_problems(federation.client_pool)]
         yield from wrong
@@ -101,7 +103,6 @@ class SecureAggregation(FederatedCallback):
             )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Replace the channel."""
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
         settings = Masking(
@@ -117,14 +118,12 @@ class SecureAggregation(FederatedCallback):
         self._channel = pl_module.channel = MaskedChannel(pl_module, settings)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Forget the clients' secrets also where the run fails."""
         if self._channel is not None:
             self._channel.end()
 
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Take down what the protocol took."""
         assert self._channel is not None
         self._numbers = {
             "secagg/dropped": float(self._channel.dropped),
@@ -133,15 +132,12 @@ class SecureAggregation(FederatedCallback):
         }
 
     def measurements(self) -> dict[str, float]:
-        """Clients that dropped out, whether the round was given up, share of values that were cut to the range."""
         return self._numbers
 
     def costs(self) -> dict[str, float]:
-        """Bytes of keys and shares, beside the masked updates."""
         return {"secagg/protocol_bytes": float(self._channel.protocol_bytes)} if self._channel is not None else {}
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
-        """What is hidden, and what is not."""
         notes = ["sums, and the models made of them, are as open to attack as without masks"]
         if not self.model_bound:
             notes.append("masks are not bound to the model: a server can send clients different models unnoticed")

@@ -29,8 +29,8 @@ from app.privacy.model_checks import (
     gradient_ratio,
     least_distinct_rows,
     least_variation,
-    probing,
     repeated_share,
+    without_dropout,
 )
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
@@ -46,11 +46,10 @@ class Probes:
         self._nets: WidthNets | None = None
 
     def clear(self) -> None:
-        """Let go of the networks."""
         self._nets = None
 
     def weights(self, federation: FederatedModule, client: ClientModule) -> list[Tensor]:
-        """Weight tensors (two dimensions or more) that the server sent; personal layers never came from it."""
+        """Weight tensors (two dimensions or more) that the server sent, without personal layers."""
         assert client.received is not None
         assert client.index is not None
         _, flat = self._of(federation, client)
@@ -59,9 +58,9 @@ class Probes:
         return [client.received[block.coordinates].view(block.shape) for block in blocks]
 
     def gradient_ratio(self, federation: FederatedModule, client: ClientModule, samples: int) -> float:
-        """Gradient of the first layer over that of the last on so many of the client's samples; see `gradient_ratio`.
+        """Gradient norm of the first layer over that of the last, on so many of the client's samples.
 
-        The samples are drawn by a generator of their own and not augmented, so local training does not notice.
+        The samples are drawn by a separate generator and not augmented, so local training is not affected.
         """
         assert client.received is not None
         net, flat = self._of(federation, client)
@@ -74,7 +73,7 @@ class Probes:
 
     def _of(self, federation: FederatedModule, client: ClientModule) -> tuple[ScalableNet, FlatNet]:
         if self._nets is None:
-            self._nets = WidthNets(federation.net, probing)
+            self._nets = WidthNets(federation.net, without_dropout)
         return self._nets.of(federation.plan.rate(client.client))
 
 
@@ -85,14 +84,34 @@ Coordinates = tuple[Tensor, Tensor]
 class Tripwire(FederatedCallback):
     """Clients check what the server sends, and refuse to train on a model that looks made to extract their data.
 
-    A client uses only what it has: the model it received, the one of the last round in which it was heard (its vector,
-    kept with its coordinates for every client and saved with the run), its data, the public seed and the announced
-    method.
+    A client uses only what it has: the model it received, the one of the last round in which its update arrived (kept
+    with its coordinates for every client and saved with the run), its data, the public seed and the announced method.
 
-    What it does not notice: a manipulated model that the server sends to all and commits to, as long as it changes
-    from round to round and its weights look like weights. Trap weights (Boenisch et al. 2023) do, unless their rows
-    are copies of each other. A server that has converged, or learns nothing at all, repeats its model honestly; its
-    clients then refuse, and it will never move again.
+    It aims at a malicious server. Not detected: a manipulated model that is sent to all clients and committed to, as
+    long as it changes from round to round and its weights look like weights. Trap weights (Boenisch et al. 2023) do,
+    unless their rows are copies of each other. A server that has converged, or learns nothing at all, repeats its model
+    honestly; its clients then refuse, and it will never move again.
+
+    Example::
+
+        rampart fit --defenses.tripwire Tripwire --defenses.tripwire.action warn
+
+    Args:
+        repeated: alarm if at least this share of a client's parameters, in (0, 1], has exactly the value it had in the
+            last round in which the client's update arrived; others have moved the model since. For this and the
+            following checks, null or false switches the check off.
+        plan: alarm if the submodel is not the one that the announced method gives for the public seed.
+        distinct_rows: alarm (`constant_fill`) if a layer has a smaller share of distinct rows, in (0, 1].
+        variation: alarm (`constant_fill`) if the standard deviation of a layer's weights is less than this many times
+            their absolute mean, above 0: 0 for a constant, 0.17 for noise of 30 % around it, 0.58 for an honest start
+            between 0 and a bound.
+        gradient_suppression: alarm if, on the client's own samples, the gradient of the first layer is shorter than
+            this many times that of the last, above 0: a constant in single precision has 1e-7. Trap weights do not
+            suppress gradients; small positive weights in many layers do, however honest.
+        commitment: the server publishes digests of its model at the start of a round, by which clients notice when
+            they do not all receive coordinates of one model.
+        probe_samples: samples for the gradients, at least 2, at most what the client has.
+        action: a client that is alarmed does not train in this round (`refuse`), or trains and only warns (`warn`).
     """
 
     def __init__(
@@ -106,24 +125,6 @@ class Tripwire(FederatedCallback):
         probe_samples: int = 32,
         action: Literal["refuse", "warn"] = "refuse",
     ) -> None:
-        """Set up the checks; null or false switches one off.
-
-        Args:
-            repeated: alarm if at least this share of a client's parameters, in (0, 1], has exactly the value it had in
-                the last round in which the client was heard. Others have moved the model since.
-            plan: alarm if the submodel is not the one that the announced method gives for the public seed.
-            distinct_rows: alarm (`constant_fill`) if a layer has a smaller share of distinct rows, in (0, 1].
-            variation: alarm (`constant_fill`) if the standard deviation of a layer's weights is less than this many
-                times their absolute mean, above 0: 0 for a constant, 0.17 for noise of 30 % around it, 0.58 for an
-                honest start between 0 and a bound.
-            gradient_suppression: alarm if, on the client's own samples, the gradient of the first layer is shorter
-                than this many times that of the last, above 0: a constant in single precision has 1e-7. Trap weights
-                do not suppress gradients; small positive weights in many layers do, however honest.
-            commitment: the server publishes digests of its model at the start of a round, by which clients notice
-                when they do not all receive coordinates of one model.
-            probe_samples: samples for the gradients, at least 2, at most what the client has.
-            action: a client that is alarmed does not train in this round, or trains and only warns.
-        """
         self.repeated, self.plan, self.commitment = repeated, plan, commitment
         self.distinct_rows, self.variation, self.gradient_suppression = distinct_rows, variation, gradient_suppression
         self.probe_samples, self.action = probe_samples, action
@@ -139,12 +140,10 @@ class Tripwire(FederatedCallback):
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def traits(self) -> frozenset[Trait]:
-        """Whether clients refuse may depend on their data: only the gradients do."""
         private = self.gradient_suppression is not None and self.action == "refuse"
         return frozenset({"refuses-by-data"}) if private else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        """Thresholds that mean nothing."""
         bounds = {"repeated": 1.0, "distinct_rows": 1.0, "variation": np.inf, "gradient_suppression": np.inf}
         for name, most in bounds.items():
             value = getattr(self, name)
@@ -160,18 +159,15 @@ class Tripwire(FederatedCallback):
             yield Problem("all checks of Tripwire are switched off", "clients would notice nothing", remedy)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember the announced method; a malicious server, whose own setup comes later, may use another one."""
         assert isinstance(pl_module, FederatedModule)
         self._method = pl_module.method
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let go of the networks that gradients were measured in."""
         self._probes.clear()
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Nobody is alarmed yet; the server commits to its model."""
         self._seen, self._heard, self._alarms, self._expected = {}, {}, {}, {}
         if self.commitment:
             self._holders = Contributors.of(federation.space.size, self._received_indices(federation, plan))
@@ -179,7 +175,6 @@ class Tripwire(FederatedCallback):
             self._digest_bytes = float(self._published.size * len(plan.participants))
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
-        """Look at the model; remember it, or refuse it."""
         assert client.received is not None
         assert client.index is not None
         coordinates = _judged(federation, client.index.cpu(), client.received.cpu())
@@ -192,12 +187,10 @@ class Tripwire(FederatedCallback):
             self._seen[client.client] = coordinates
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        """The client was heard: from now on it expects another model."""
         if message.client in self._seen:
             self._heard[message.client] = self._seen.pop(message.client)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """Clients take their memory along to whichever process trains them next; a round given up is forgotten."""
         parts = gather((self._heard, self._alarms))
         for heard, _ in parts if aggregate.updates else ():
             self._memory.update(heard)
@@ -232,7 +225,7 @@ class Tripwire(FederatedCallback):
             yield "commitment"
 
     def _index(self, federation: FederatedModule, plan: Plan, client: int) -> Tensor:
-        """The client's coordinates by the announced method; called by several workers, so nothing is ever taken out."""
+        """The client's coordinates by the announced method; several workers call it, so nothing is ever removed."""
         client_round = plan.client_round(client)
         key = self._method.key(client_round)
         index = self._expected.get(key)
@@ -243,13 +236,11 @@ class Tripwire(FederatedCallback):
         return index
 
     def _is_filled(self, federation: FederatedModule, client: ClientModule) -> bool:
-        """Whether a layer that the server sent holds a constant, or the same row many times."""
         weights = self._probes.weights(federation, client)
         copied = self.distinct_rows is not None and least_distinct_rows(weights) < self.distinct_rows
         return copied or (self.variation is not None and least_variation(weights) < self.variation)
 
     def _is_suppressing(self, federation: FederatedModule, client: ClientModule) -> bool:
-        """Whether the client's samples give the first layer next to no gradient."""
         if self.gradient_suppression is None:
             return False
         return self._probes.gradient_ratio(federation, client, self.probe_samples) < self.gradient_suppression
@@ -267,7 +258,6 @@ class Tripwire(FederatedCallback):
         return indices
 
     def _is_committed(self, federation: FederatedModule, client: ClientModule) -> bool:
-        """Whether the client's coordinates belong to the model of the digests that everybody has seen."""
         assert client.received is not None
         assert client.index is not None
         values = _plain(client.received[federation.personal.shared(client.index)])
@@ -277,19 +267,15 @@ class Tripwire(FederatedCallback):
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def measurements(self) -> dict[str, float]:
-        """Clients that were alarmed in the round, in all and by check."""
         return self._numbers
 
     def costs(self) -> dict[str, float]:
-        """Bytes of the digests that all clients of the round download."""
         return {"tripwire/digest_bytes": self._digest_bytes} if self.commitment else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The model that every client had when it was last heard: as many values as its submodel has parameters."""
         return {"clients": {str(client): list(coordinates) for client, coordinates in self._memory.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give clients their memory back."""
         self._memory = {int(client): (index, values) for client, (index, values) in state_dict["clients"].items()}
 
 
@@ -305,7 +291,6 @@ def _plain(values: Tensor) -> np.ndarray:
 
 
 def _warn(round_: int, alarms: Mapping[int, tuple[Check, ...]]) -> None:
-    """One warning for each thing that was noticed."""
     for check, reason in REASONS.items():
         clients = sorted(client for client, found in alarms.items() if check in found)
         if clients:

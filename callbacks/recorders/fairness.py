@@ -1,4 +1,4 @@
-"""Evaluates every client of the federation, so that a run tells who pays for its mean accuracy."""
+"""Evaluates every client of the federation: mean and worst accuracy, also of clients that do not take part."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from app.results.run.folder import RunFolder, cannot_write
 
 
 class FairnessRecorder(FederatedCallback):
-    """Measures the model that every client would use now on the client's own test set, also of those not taking part.
+    """Evaluates the model that every client would use now on the client's own test set, also of those not taking part.
 
-    It belongs before the recorder of the run, which collects its measurements, and before that of the transcript, whose
+    It belongs before the run recorder, which collects its measurements, and before the transcript recorder, whose
     attacks keep the first process busy while the others would wait.
+
+    Example::
+
+        Trainer(callbacks=[FairnessRecorder(), RunRecorder(folder)])
+
+    Args:
+        folder: the run's folder, which exists; None to measure only.
     """
 
     kind = "observer"
     vectorisable = True
 
     def __init__(self, folder: RunFolder | None = None) -> None:
-        """Measure, and record into a run folder.
-
-        Args:
-            folder: the run's folder, which exists; None to measure only.
-        """
         self._folder = folder
         self._last: ClientAccuracies | None = None
         self._complete = False
         self._fresh, self._tidy = False, False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A round begins; where it is the first of a run that goes on, its former end becomes a round like others."""
         assert isinstance(pl_module, FederatedModule)
         self._fresh = False
         if self._folder is not None and trainer.current_epoch and not self._tidy:
@@ -55,7 +56,6 @@ class FairnessRecorder(FederatedCallback):
         self._tidy = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate everybody where that is due; in the last round also with the private parts of others."""
         assert isinstance(pl_module, FederatedModule)
         round_ = pl_module.plan.round
         stops = trainer.should_stop and round_ + 1 >= (trainer.min_epochs or 0)
@@ -65,11 +65,9 @@ class FairnessRecorder(FederatedCallback):
             self._fresh = self._last is not None
 
     def measurements(self) -> Mapping[str, float]:
-        """Accuracies over all clients, where the round that has just ended was measured."""
         return self._last.metrics() if self._fresh and self._last is not None else {}
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write what was found; where the run ended before its time, everybody is evaluated now."""
         assert isinstance(pl_module, FederatedModule)
         done = trainer.current_epoch
         if trainer.interrupted or not done:
@@ -89,7 +87,7 @@ class FairnessRecorder(FederatedCallback):
             raise cannot_write(folder.path, error) from error
 
     def _measure(self, federation: FederatedModule, round_: int, last: bool) -> None:
-        """Evaluate everybody, on all processes; nothing is kept where no client has a test set."""
+        """Evaluate all clients, on all processes; nothing is kept where no client has a test set."""
         all_clients = AllClients(federation, round_ - 1)
         choices: tuple[Choice, ...] = all_clients.choices if last else ("own",)
         with federation.clock.phase("evaluate"):
@@ -99,11 +97,9 @@ class FairnessRecorder(FederatedCallback):
         self._last, self._complete = _everybody(found, federation.data.groups, round_), last
 
     def state_dict(self) -> dict[str, Any]:
-        """The last measurement, so that a run that only lacks its summary need not repeat it."""
         return {"last": None if self._last is None else _plain(self._last), "complete": self._complete}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the last measurement."""
         last = state_dict["last"]
         self._last = None if last is None else restored(ClientAccuracies, last)
         self._complete = state_dict["complete"]

@@ -1,4 +1,4 @@
-"""Lets clients join a federation whose training is over, and records how they fare."""
+"""Lets new clients join a trained federation, and records their accuracies."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from app.results.run.folder import RunFolder, cannot_write
 
 
 class NewcomerRecorder(FederatedCallback):
-    """When the training is over, newcomers fit their private part with everything shared frozen (WAFFLe sec. 2.2).
+    """When training is over, newcomers fit their private part with everything shared frozen (WAFFLe, section 2.2).
 
-    It belongs before the recorder of the run, which collects the summary.
+    It belongs before the run recorder, which collects the summary.
+
+    Example::
+
+        rampart fit --config waffle --model.newcomers.clients 2
+
+    Args:
+        folder: the run's folder, which exists; None to keep the result in memory only.
     """
 
     kind = "observer"
     vectorisable = True
 
     def __init__(self, folder: RunFolder | None = None) -> None:
-        """Record into a run folder.
-
-        Args:
-            folder: the run's folder, which exists; None to keep the result in memory only.
-        """
         self._folder = folder
         self.joined: JoinedClients | None = None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let them join, on all processes; the first one writes."""
         assert isinstance(pl_module, FederatedModule)
         if trainer.interrupted or not trainer.current_epoch or not pl_module.client_pool.absent:
             return

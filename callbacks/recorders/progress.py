@@ -17,7 +17,12 @@ from app.metrics.fairness import Spread
 
 
 class FederationProgress(ProgressBar, FederatedCallback):
-    """Tells the round, the clients done, the accuracies and the time left."""
+    """Shows the round, the clients done, the accuracies and the time left.
+
+    Example::
+
+        Trainer(callbacks=[FederationProgress()])
+    """
 
     kind = "observer"
     vectorisable = True
@@ -31,36 +36,30 @@ class FederationProgress(ProgressBar, FederatedCallback):
         self._accuracy = ""
 
     def disable(self) -> None:
-        """Be silent; Lightning calls this on all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Speak again."""
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock and say what is trained."""
         assert isinstance(pl_module, FederatedModule)
         self._started, self._first = time.monotonic(), trainer.current_epoch
         if self._enabled:
             print(_header(pl_module), flush=True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the bar on a terminal; only now, so that it stays below what others print before training."""
         assert isinstance(pl_module, FederatedModule)
         if self._bar is None and self._enabled and sys.stderr.isatty():
             layout = "{n:.0f}/{total:.0f} rounds {bar:24} {desc}"
             self._bar = tqdm(total=pl_module.rounds, initial=self._first, bar_format=layout, dynamic_ncols=True)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        """One more client is done."""
         if self._bar is not None:
             clients = len(federation.plan.participants)
             # the client whose message this is has not been reported yet
             self._show(federation, f"clients {min(federation.clients_done + 1, clients)}/{clients}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The round is over."""
         assert isinstance(pl_module, FederatedModule)
         self._accuracy = _accuracies(pl_module)
         if self._bar is not None:
@@ -75,11 +74,9 @@ class FederationProgress(ProgressBar, FederatedCallback):
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the bar as it is."""
         self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the terminal usable for the error message."""
         self._close()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what the released model's last layer reads of members and of non-members, when the training is over."""
+"""Keeps the released model's penultimate-layer features of members and non-members, for t-SNE figures."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from callbacks.attacks.membership_inference import public_knowledge
 
 
 class Representations(FederatedCallback):
-    """Shows audited samples to the released model and keeps the inputs of its last linear layer.
+    """Runs audited samples through the released model and keeps the inputs of its last linear layer.
 
-    Reports of comparisons draw them (MemDefense's Figure 3: with a defense, members should no longer lie apart).
+    Comparison reports draw their t-SNE (MemDefense's Figure 3: with a defense, members should no longer lie apart).
+
+    Example::
+
+        rampart fit --attacks.features Representations --attacks.features.samples 300
+
+    Args:
+        samples: most members, and most non-members, 10 or more.
     """
 
     kind = "observer"
     vectorisable = True
 
     def __init__(self, samples: int = 300) -> None:
-        """Set up the observer.
-
-        Args:
-            samples: keep at most so many members, and as many non-members, 10 or more.
-        """
         raise_all(_problems(samples))
         self.samples = samples
         self.folder: RunFolder | None = None
         self.found: RepresentedSamples | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        """A network that does not end in a linear layer, or nobody to compare members with."""
         try:
             last_linear(federation.net)
         except UserError as error:
@@ -55,7 +56,6 @@ class Representations(FederatedCallback):
             )
 
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """Keep the representations of the finished run."""
         rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
         self.found = represent(audit, self.samples)
@@ -64,10 +64,10 @@ class Representations(FederatedCallback):
 
 
 def represent(audit: AuditContext, samples: int) -> RepresentedSamples:
-    """What the last layer of the released model reads of members and of non-members of all clients together.
+    """Penultimate-layer features of the released model for members and non-members of all clients together.
 
     Args:
-        world: the finished run; only its released model is asked.
+        world: the finished run; only its released model is queried.
         samples: most members, and most non-members.
     """
     model = released_model(audit.transcript.external_view(), audit.knowledge, "representations")

@@ -1,4 +1,4 @@
-"""Writes what every round did into the run folder and to the trackers."""
+"""Writes the metrics of every round to the run folder and to the trackers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ class RunRecorder(FederatedCallback):
     """Records metrics, clients and costs of every round, and the summary at the end.
 
     The clients of a round are gathered from all processes; the first one writes.
+
+    Example::
+
+        Trainer(callbacks=[RunRecorder(folder)])
+
+    Args:
+        folder: the run's folder, which exists.
     """
 
     kind = "observer"
 
     def __init__(self, folder: RunFolder) -> None:
-        """Record into a run folder.
-
-        Args:
-            folder: the run's folder, which exists.
-        """
         self._folder = folder
         self._last: dict[int, ClientReport] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget rounds that will be repeated, and describe the federation."""
         assert isinstance(pl_module, FederatedModule)
         with self._writing():
             self._describe(pl_module, trainer.current_epoch)
@@ -72,7 +73,6 @@ class RunRecorder(FederatedCallback):
         )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the round."""
         assert isinstance(pl_module, FederatedModule)
         report = pl_module.report
         self._last |= {client.client: client for client in report.clients}
@@ -93,7 +93,6 @@ class RunRecorder(FederatedCallback):
         self._folder.append_rows("clients.csv", ["round", *CLIENT_COLUMNS], rows)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the summary, which marks the run as finished."""
         assert isinstance(pl_module, FederatedModule)
         if not trainer.interrupted:
             with self._writing():
@@ -141,16 +140,13 @@ class RunRecorder(FederatedCallback):
             raise cannot_write(self._folder.path, error) from error
 
     def state_dict(self) -> dict[str, Any]:
-        """The last report of every client, so that a resumed run can summarise clients it did not see again."""
         return {"last": [asdict(self._last[client]) for client in sorted(self._last)]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the last reports."""
         self._last = {report["client"]: ClientReport(**report) for report in state_dict["last"]}
 
 
 def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
-    """Sums over the rounds, and means per round and per client."""
     names = [name for name in (costs[0] if costs else {}) if name != "round"]
     total: dict[str, float] = {name: sum(float(cost[name]) for cost in costs) for name in names}
     total["rounds"] = float(len(costs))

@@ -19,18 +19,21 @@ from app.results.run.folder import cannot_write
 
 
 class TranscriptRecorder(FederatedCallback):
-    """Records broadcasts and messages of the rounds that attacks will need, straight to disk."""
+    """Records broadcasts and messages of the rounds that attacks will need, straight to disk.
+
+    Example::
+
+        Trainer(callbacks=[TranscriptRecorder(folder, TranscriptSettings(last=2))])
+
+    Args:
+        folder: the run's transcript folder.
+        settings: which rounds to keep.
+        announce: whether to print before the first round how much will be written.
+    """
 
     kind = "observer"
 
     def __init__(self, folder: Path, settings: TranscriptSettings, announce: bool = True) -> None:
-        """Record into a folder.
-
-        Args:
-            folder: the run's transcript folder.
-            settings: which rounds to keep.
-            announce: whether to tell before the first round how much will be written.
-        """
         self._announce = announce
         self._transcript = Transcript(folder)
         self._folder = folder
@@ -38,7 +41,6 @@ class TranscriptRecorder(FederatedCallback):
         self._open_end = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """A run that may stop early has an unknown last round: then a window of rounds is kept on the way."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
         self._open_end = stopping or any(callback.may_stop for callback in federated_callbacks(trainer))
@@ -59,7 +61,6 @@ class TranscriptRecorder(FederatedCallback):
         return total + (2 * len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget rounds that will be repeated, and tell how much will be written."""
         assert isinstance(pl_module, FederatedModule)
         rank_zero_only(self._forget)(trainer.current_epoch, pl_module)
         trainer.strategy.barrier("transcript")  # nobody records before the old messages are gone
@@ -69,18 +70,15 @@ class TranscriptRecorder(FederatedCallback):
             )
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        """Keep the broadcast."""
         if self._recording(plan.round + 1, federation):
             record = rank_zero_only(self._transcript.record_broadcast)
             self._guarded(record, plan.round + 1, federation.theta, federation.channel.form)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        """Keep the message."""
         if self._recording(message.round + 1, federation):
             self._guarded(self._transcript.record_message, message, federation.space.size)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what the round led to, tell the callbacks, and let go of the oldest round of the window."""
         assert isinstance(pl_module, FederatedModule)
         round_ = pl_module.plan.round + 1
         if self._recording(round_, pl_module):
@@ -97,7 +95,6 @@ class TranscriptRecorder(FederatedCallback):
             callback.on_round_kept(federation, self._transcript, round_)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the released model and hand the transcript to the attacks."""
         assert isinstance(pl_module, FederatedModule)
         if not trainer.interrupted:
             self._release(pl_module)
@@ -121,7 +118,6 @@ class TranscriptRecorder(FederatedCallback):
         return self._settings.wanted(round_, federation.rounds) or self._asked_for(round_, federation)
 
     def _asked_for(self, round_: int, federation: FederatedModule) -> bool:
-        """Whether the user or a callback wants this very round."""
         if round_ in self._settings.rounds:
             return True
         return any(round_ in callback.rounds_to_keep(federation.rounds) for callback in federation.hooks.callbacks)

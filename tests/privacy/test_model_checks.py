@@ -15,9 +15,9 @@ from app.privacy.model_checks import (
     gradient_ratio,
     least_distinct_rows,
     least_variation,
-    probing,
     repeated_share,
     variation,
+    without_dropout,
 )
 
 CELLS = st.sets(st.integers(0, 12))
@@ -136,7 +136,7 @@ def test_networks_without_a_ratio_give_no_number():
 
 def test_probing_draws_nothing():
     """Training mode, as the client would train, but without dropout."""
-    net = probing(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), SeededDropout(0.5), nn.Dropout(0.5)).eval())
+    net = without_dropout(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), SeededDropout(0.5), nn.Dropout(0.5)).eval())
     assert [layer.training for layer in net] == [True, True, False, False]
     before = torch.get_rng_state()
     net(torch.rand(4, 6, generator=torch.Generator().manual_seed(1)))

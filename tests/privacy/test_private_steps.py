@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from app.errors import UserError
 from app.models import CNN, MLP, DataShape, Factorised, LeNet5, ResNet18
-from app.privacy.ghost_clipping import GhostClipping, is_ghostly
+from app.privacy.ghost_clipping import GhostClipping, supports_ghost
 from app.privacy.private_steps import Mechanism, PrivateSteps, unsupported_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -311,7 +311,7 @@ def test_whole_zoo_is_clipped_by_every_method():
     for name in NETS:
         for method in METHODS:
             assert unsupported_layers(NETS[name](), method) == []
-    assert is_ghostly(nn.Conv2d(3, 4, 3, stride=2, dilation=2, padding=(1, 2)))
+    assert supports_ghost(nn.Conv2d(3, 4, 3, stride=2, dilation=2, padding=(1, 2)))
 
 
 def test_odd_convolutions_are_clipped_right():

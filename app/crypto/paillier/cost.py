@@ -1,4 +1,4 @@
-"""What one ciphertext costs on this machine, measured."""
+"""Measured cost of one Paillier ciphertext on this machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,7 @@ class OperationCost:
 
 
 def measure(private: PrivateKey, exponent: Exponent, sample: int = 48) -> OperationCost:
-    """Measure on random plaintexts in this process, after a warm-up.
-
-    Args:
-        private: a key of the length in question.
-        exponent: where the noise comes from.
-        sample: ciphertexts to measure, at least 1.
-    """
+    """Measure on `sample` random plaintexts in this process, after a warm-up."""
     public = private.public
     encryptors: list[Encryptor] = []
     table = _seconds(lambda: encryptors.append(Encryptor(public, exponent)))

@@ -18,29 +18,14 @@ _CHUNK = 32  # ciphertexts per call: a call cannot be interrupted, and the last 
 
 @dataclass(frozen=True, eq=False)
 class Decrypted:
-    """Plaintexts and their price.
-
-    Attributes:
-        plaintexts: integers in [0, n), in the order of the ciphertexts.
-        seconds: CPU seconds over all threads.
-    """
+    """Plaintexts in [0, n), in the order of the ciphertexts, and CPU seconds over all threads."""
 
     plaintexts: list[int]
     seconds: float
 
 
 def decrypt(private: PrivateKey, ciphertexts: Sequence[int], workers: int, progress: bool) -> Decrypted:
-    """Decrypt, spread over threads. Not in constant time.
-
-    Args:
-        private: the key.
-        ciphertexts: integers in [1, n^2).
-        workers: threads, at least 1.
-        progress: whether to show a progress bar.
-
-    Raises:
-        ValueError: where a number cannot be a ciphertext, naming its position.
-    """
+    """Decrypt integers in [1, n^2) on so many threads, not in constant time; a ValueError where a number is outside."""
     check_ciphertexts(private.public, ciphertexts, range(len(ciphertexts)))
     halves = _Halves(private)
     chunks = [ciphertexts[start : start + _CHUNK] for start in range(0, len(ciphertexts), _CHUNK)]
@@ -71,7 +56,6 @@ class _Halves:
         self._p_inverse = gmpy2.mpz(key.p_inverse)
 
     def decrypt(self, ciphertexts: Sequence[int]) -> Decrypted:
-        """Plaintexts, with the seconds of this thread."""
         started = time.thread_time()
         numbers = [gmpy2.mpz(ciphertext) for ciphertext in ciphertexts]
         pairs = zip(_modulo(numbers, self._p, self._hp), _modulo(numbers, self._q, self._hq), strict=True)

@@ -21,13 +21,7 @@ from app.errors import UserError
 
 
 def progress_bar(what: str, total: int, shown: bool) -> tqdm:
-    """Bar that appears after two seconds, on terminals only, and leaves nothing behind.
-
-    Args:
-        what: the work in one word.
-        total: ciphertexts in all.
-        shown: whether there is to be a bar at all.
-    """
+    """Bar that appears after two seconds, on terminals only, and leaves nothing behind."""
     disable = None if shown else True
     return tqdm(total=total, desc=what, unit=" ciphertexts", delay=2, leave=False, disable=disable)
 
@@ -41,35 +35,21 @@ _CHUNK = 128  # most plaintexts handed out at a time
 
 
 def exponent_bits(bits: int, exponent: Exponent) -> int:
-    """Bits of the random exponent, or of the random base where it is `full`.
-
-    Args:
-        bits: of the modulus.
-        exponent: where the noise comes from.
-    """
+    """Bits of the random exponent, or of the random base where it is `full`, for a modulus of `bits` bits."""
     if exponent == "full":
         return bits
     return bits // 2 if exponent == "half" else 2 * security_bits(bits)
 
 
 def check_plaintexts(public: PublicKey, plaintexts: Sequence[int]) -> None:
-    """Refuse what decryption would return reduced modulo n.
-
-    Raises:
-        ValueError: at the first plaintext outside [0, n), naming its position.
-    """
+    """Raise a ValueError at the first plaintext outside [0, n), which decryption would return reduced modulo n."""
     for position, plaintext in enumerate(plaintexts):
         if not 0 <= plaintext < public.n:
             raise ValueError(f"the plaintext at position {position} is not in [0, n)")
 
 
 class Encryptor:
-    """Encrypts with one key. Making one sets up the table of powers.
-
-    Args:
-        public: whom to encrypt for.
-        exponent: where the noise comes from.
-    """
+    """Encrypts with one public key. Making one sets up the table of powers."""
 
     def __init__(self, public: PublicKey, exponent: Exponent) -> None:
         self._public = public
@@ -78,14 +58,7 @@ class Encryptor:
         self._table = [] if exponent == "full" else self._powers(gmpy2.mpz(public.generator))
 
     def encrypt(self, plaintexts: Sequence[int]) -> list[int]:
-        """Ciphertexts; equal plaintexts get different ones.
-
-        Args:
-            plaintexts: integers in [0, n).
-
-        Raises:
-            ValueError: where a plaintext is outside, naming its position.
-        """
+        """Ciphertexts of integers in [0, n); equal plaintexts get different ones."""
         check_plaintexts(self._public, plaintexts)
         noise = self._from_table(len(plaintexts)) if self._table else self._random_powers(len(plaintexts))
         pairs = zip(plaintexts, noise, strict=True)
@@ -121,10 +94,9 @@ class Encryptor:
 
 @dataclass(frozen=True, eq=False)
 class Encrypted:
-    """Ciphertexts and their price.
+    """Ciphertexts, in the order of the plaintexts, and their cost.
 
     Attributes:
-        ciphertexts: in the order of the plaintexts.
         seconds: CPU seconds of encrypting over all workers, without starting them and without their tables.
     """
 
@@ -136,8 +108,8 @@ class EncryptionPool:
     """Encrypts in this process or in several, which start at the first large job.
 
     Args:
-        public: whom to encrypt for.
-        exponent: where the noise comes from.
+        public: the public key.
+        exponent: where the randomness comes from.
         workers: processes, at least 1; with 1 everything happens in this one.
         progress: whether to show a progress bar.
     """
@@ -148,10 +120,7 @@ class EncryptionPool:
         self._processes: ProcessPoolExecutor | None = None
 
     def encrypt(self, plaintexts: Sequence[int]) -> Encrypted:
-        """Encrypt, spread over the workers.
-
-        Args:
-            plaintexts: integers in [0, n).
+        """Encrypt integers in [0, n), spread over the workers.
 
         Raises:
             ValueError: where a plaintext is outside, naming its position.
@@ -168,14 +137,12 @@ class EncryptionPool:
         return Encrypted(ciphertexts, seconds)
 
     def close(self) -> None:
-        """End the processes; the next job would start new ones."""
         if self._processes is not None:
             self._processes.shutdown(cancel_futures=True)
             self._processes = None
 
     @cached_property
     def _encryptor(self) -> Encryptor:
-        """This process's own."""
         return Encryptor(self._public, self._exponent)
 
     def _parts(self, plaintexts: Sequence[int]) -> Iterator[Encrypted]:

@@ -37,7 +37,6 @@ class PublicKey:
 
     @property
     def bits(self) -> int:
-        """Bits of the modulus."""
         return self.n.bit_length()
 
     @cached_property
@@ -47,7 +46,7 @@ class PublicKey:
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext on the wire; all have the same length."""
+        """Bytes of one ciphertext when sent; all have the same length."""
         return (self.square.bit_length() + 7) // 8
 
     @property
@@ -57,18 +56,11 @@ class PublicKey:
 
     @property
     def phe(self) -> phe.PaillierPublicKey:
-        """The same key for `phe`."""
         return phe.PaillierPublicKey(self.n)
 
 
 class PrivateKey:
-    """What only clients may know. It stays in the process that made it: it can be neither pickled nor copied.
-
-    Args:
-        public: the matching public key.
-        p: one prime factor of the modulus.
-        q: the other one.
-    """
+    """The private key, which only clients may know. It stays in the process that made it: no pickles, no copies."""
 
     def __init__(self, public: PublicKey, p: int, q: int) -> None:
         self.public = public
@@ -76,7 +68,6 @@ class PrivateKey:
 
     @property
     def phe(self) -> phe.PaillierPrivateKey:
-        """The same key for `phe`, with the secret primes."""
         return self._phe
 
     def __repr__(self) -> str:

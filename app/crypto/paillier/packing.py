@@ -1,4 +1,4 @@
-"""Many signed integers in one plaintext, so that one operation on a ciphertext is an operation on all of them."""
+"""Packing: many signed integers in the slots of one plaintext, so that one ciphertext operation acts on all of them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _CHUNK = 65_536
 
 
 class CorruptedError(ValueError):
-    """Plaintexts that cannot be sums of packed values: a damaged ciphertext, or the wrong key.
-
-    Attributes:
-        positions: which plaintexts, ascending.
-    """
+    """Plaintexts (at ascending `positions`) that are no packed sums: a damaged ciphertext, or the wrong key."""
 
     def __init__(self, positions: tuple[int, ...]) -> None:
         self.positions = positions
@@ -37,7 +33,7 @@ class CorruptedError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Unpacked:
-    """What plaintexts held.
+    """Sums and their numbers of contributors.
 
     Attributes:
         values: (count) int64, the sums.
@@ -95,18 +91,11 @@ class Packing:
         return 2 ** (self.width - 1) - 1
 
     def plaintexts(self, count: int) -> int:
-        """How many plaintexts `count` values need."""
+        """Number of plaintexts that `count` values need."""
         return -(-count // self.slots)
 
     def pack(self, values: np.ndarray) -> list[int]:
-        """Plaintexts of signed values; the last one is filled up with zeros.
-
-        Args:
-            values: (n) int64, at most `largest` in absolute value.
-
-        Raises:
-            ValueError: where a value does not fit.
-        """
+        """Plaintexts of signed values (at most `largest` in absolute value); the last one is filled up with zeros."""
         if len(values) and max(int(values.max()), -int(values.min())) > self.largest:
             raise ValueError(f"a value exceeds {self.largest}, the largest one of {self.width} bits")
         length, change = self._words * 8, self._one - self._half
@@ -118,11 +107,7 @@ class Packing:
         ]
 
     def unpack(self, plaintexts: Sequence[int], count: int) -> Unpacked:
-        """Values and contributors of sums of plaintexts.
-
-        Args:
-            plaintexts: exactly as many as `count` values need.
-            count: number of values.
+        """Values and contributors of sums of plaintexts, exactly as many as `count` values need.
 
         Raises:
             CorruptedError: where a plaintext is no sum of packed ones.
@@ -145,7 +130,6 @@ class Packing:
 
     @cached_property
     def _one(self) -> int:
-        """One contributor."""
         return 1 << (self.slots * self.width)
 
     @cached_property
@@ -168,13 +152,14 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class SlotLayout:
-    """Fixed places for the integers of a round, the same for all clients, so that ciphertexts can be added.
+    """Fixed slots for the integers of a round, the same for all clients, so that ciphertexts can be added.
 
-    A client sends the ciphertexts that hold one of its values; the other slots of these hold 0.
+    Integers of one contributor block are neighbours. A client sends the ciphertexts that hold one of its values; the
+    other slots of these hold 0.
 
     Attributes:
-        slots: values per ciphertext.
-        place: (length) place of every integer; places / slots is the ciphertext.
+        slots: slots per ciphertext.
+        place: (length) slot of every integer, counted over all ciphertexts.
     """
 
     slots: int
@@ -182,12 +167,7 @@ class SlotLayout:
 
     @classmethod
     def of(cls, block_of: np.ndarray, slots: int) -> SlotLayout:
-        """Put integers of one block next to each other.
-
-        Args:
-            block_of: (length) contributor block of every integer.
-            slots: values per ciphertext.
-        """
+        """Put integers of one block next to each other; `block_of` has the contributor block of every integer."""
         place = np.empty(len(block_of), dtype=np.int64)
         place[np.argsort(block_of, kind="stable")] = np.arange(len(block_of))
         return cls(slots, place)
@@ -197,7 +177,7 @@ class SlotLayout:
         return np.unique(self.place[positions] // self.slots)
 
     def spread(self, positions: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A client's ciphertexts and all values in them, one after the other."""
+        """A client's ciphertexts, and the values of all their slots one after the other."""
         places = self.place[positions]
         numbers, row = np.unique(places // self.slots, return_inverse=True)
         dense = np.zeros(len(numbers) * self.slots, dtype=np.int64)
@@ -205,7 +185,7 @@ class SlotLayout:
         return numbers, dense
 
     def collect(self, numbers: np.ndarray, dense: np.ndarray) -> np.ndarray:
-        """(length) the integers from all values of some ciphertexts; 0 where a ciphertext is missing."""
+        """(length) the integers from all slots of some ciphertexts; 0 where a ciphertext is missing."""
         rows = -(-len(self.place) // self.slots)
         table = np.zeros((rows, self.slots), dtype=np.int64)
         table[numbers] = dense.reshape(len(numbers), self.slots)

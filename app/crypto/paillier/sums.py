@@ -1,4 +1,4 @@
-"""Adding under encryption, and ciphertexts as bytes. Needs the public key alone: this is the server's part."""
+"""Homomorphic addition, and ciphertexts as bytes. Needs the public key only: this is the server's part."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from app.crypto.paillier.keys import PublicKey
 
 
 class EncryptedSum:
-    """Sums of plaintexts nobody here can read, one per position.
-
-    Args:
-        public: the key all ciphertexts were made with.
-    """
+    """Encrypted sums, one per position, of ciphertexts made with one public key."""
 
     def __init__(self, public: PublicKey) -> None:
         self.public = public
@@ -25,12 +21,8 @@ class EncryptedSum:
     def add(self, positions: Sequence[int] | np.ndarray, ciphertexts: Sequence[int]) -> None:
         """Add a ciphertext, or a sum made elsewhere, to each position; nothing is added where one of them is refused.
 
-        Args:
-            positions: at least 0, one per ciphertext.
-            ciphertexts: integers in [1, n^2).
-
         Raises:
-            ValueError: where a number cannot be a ciphertext, naming its position.
+            ValueError: where a number is not in [1, n^2), naming its position.
         """
         places = [int(position) for position in positions]
         check_ciphertexts(self.public, ciphertexts, places)
@@ -51,16 +43,7 @@ class EncryptedSum:
 
 
 def check_ciphertexts(public: PublicKey, ciphertexts: Sequence[int], positions: Sequence[int]) -> None:
-    """Refuse numbers outside [1, n^2), where every ciphertext lies.
-
-    Args:
-        public: the key they should belong to.
-        ciphertexts: the numbers.
-        positions: one per number, for the message.
-
-    Raises:
-        ValueError: at the first one outside.
-    """
+    """Raise a ValueError at the first number outside [1, n^2), where every ciphertext lies; it names the position."""
     if len(positions) != len(ciphertexts):
         raise ValueError(f"{len(ciphertexts)} ciphertexts came with {len(positions)} positions")
     square = public.square
@@ -76,11 +59,7 @@ def to_bytes(public: PublicKey, ciphertexts: Sequence[int]) -> bytes:
 
 
 def from_bytes(public: PublicKey, data: bytes) -> list[int]:
-    """The inverse of `to_bytes`; whether the numbers can be ciphertexts is checked where they are used.
-
-    Raises:
-        ValueError: where the length is no multiple of a ciphertext's.
-    """
+    """The inverse of `to_bytes`; a ValueError where the length is no multiple of a ciphertext's."""
     length = public.ciphertext_bytes
     if len(data) % length:
         raise ValueError(f"{len(data)} bytes are no whole number of ciphertexts of {length} bytes")

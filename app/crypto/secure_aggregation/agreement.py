@@ -1,4 +1,4 @@
-"""Keys that two clients share without sending them, and messages only the other one can read."""
+"""Key agreement between two clients (X25519), and authenticated encryption with the agreed keys (ChaCha20-Poly1305)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,21 @@ _NONCE = 12
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client tells everybody at the start of a round.
+    """The public keys that a client advertises at the start of a round, 32 bytes each.
 
     Attributes:
-        encryption: key that shares for the client are encrypted with, 32 bytes.
-        masking: key that pairwise masks are agreed with, 32 bytes.
+        encryption: for shares sent to the client.
+        masking: for pairwise masks.
     """
 
     encryption: bytes
     masking: bytes
 
     def to_bytes(self) -> bytes:
-        """Both keys, 64 bytes."""
         return self.encryption + self.masking
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKeys:
-        """The keys that `to_bytes` wrote.
-
-        Raises:
-            ValueError: where the length is wrong.
-        """
         if len(data) != 2 * PUBLIC_BYTES:
             raise ValueError(f"two public keys have {2 * PUBLIC_BYTES} bytes, not {len(data)}")
         return cls(data[:PUBLIC_BYTES], data[PUBLIC_BYTES:])
@@ -63,22 +57,21 @@ class KeyPair(SecretHolder):
 
     @property
     def public(self) -> bytes:
-        """What others need in order to agree on a key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     def secret(self) -> bytes:
-        """The private key, 32 bytes, to be cut into shares."""
+        """The private key, 32 bytes, to be secret-shared."""
         return self._key.private_bytes_raw()
 
     def agree(self, public: bytes, purpose: bytes) -> bytes:
-        """A key of 32 bytes that only the owners of both pairs can work out; another one for every purpose.
+        """A key of 32 bytes that only the owners of both pairs can derive; a different one for every purpose.
 
         Args:
-            public: the other one's public key.
-            purpose: what the key is for, the same bytes on both sides.
+            public: the other client's public key.
+            purpose: domain-separation label, the same bytes on both sides.
 
         Raises:
-            ValueError: where the public key is not one (a wrong length, or a point that gives the same key to all).
+            ValueError: where the public key is invalid (a wrong length, or a point of low order).
         """
         if public not in self._agreed:
             self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -86,25 +79,19 @@ class KeyPair(SecretHolder):
 
 
 def domain_label(purpose: str, *parts: bytes | int) -> bytes:
-    """Bytes that name a purpose and what it is about; every part comes with its length, so that none run together."""
+    """Domain-separation label: the purpose and all parts, each with its length, so that no two labels are equal."""
     fields = [part if isinstance(part, bytes) else struct.pack(">q", part) for part in parts]
     return b"".join(struct.pack(">I", len(part)) + part for part in (purpose.encode(), *fields))
 
 
 def aead_encrypt(key: bytes, text: bytes, about: bytes) -> bytes:
-    """Encrypt a text and bind it to what it is about.
-
-    Args:
-        key: 32 bytes.
-        text: what is to be read by the owner of the key only.
-        about: public bytes that the reader must know as well.
-    """
+    """Encrypt a text and authenticate it together with `about`, public bytes that the reader must know as well."""
     nonce = secrets.token_bytes(_NONCE)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, about)
 
 
 def aead_decrypt(key: bytes, sealed: bytes, about: bytes) -> bytes | None:
-    """The text, or None where it was changed, sealed with another key or about something else."""
+    """The text, or None where it was changed, encrypted with another key or about something else."""
     if len(sealed) < _NONCE:
         return None
     try:

@@ -17,16 +17,15 @@ MANY = 20_000
 
 
 class BlockDigests:
-    """Digests of the values that somebody received, one for each block of coordinates with the same contributors."""
+    """Digests of received values, one for each block of coordinates with the same contributors.
+
+    Args:
+        contributors: the blocks of the round.
+        index: coordinates that were received (int64, ascending).
+        values: their values.
+    """
 
     def __init__(self, contributors: Contributors, index: np.ndarray, values: np.ndarray) -> None:
-        """Hash the values.
-
-        Args:
-            contributors: the blocks of the round.
-            index: coordinates that were received (int64, ascending).
-            values: their values.
-        """
         self._contributors, self._values = contributors, values
         self._blocks = blocks = contributors.block_of[index]
         self._digests: dict[int, bytes] = {}
@@ -36,7 +35,7 @@ class BlockDigests:
         self._digests = block_digests(blocks, values)
 
     def binding(self, one: int, other: int) -> bytes:
-        """Digest of what two clients have in common."""
+        """Digest of the values that two clients have in common."""
         submodels = self._contributors.submodel_of
         pair = (submodels[one], submodels[other])
         if pair not in self._bindings:
@@ -50,12 +49,7 @@ class BlockDigests:
 
 
 def block_digests(blocks: np.ndarray, values: np.ndarray) -> dict[int, bytes]:
-    """SHA-256 of the values of every block, in the order of the coordinates.
-
-    Args:
-        blocks: block of every value (int64).
-        values: in the order of their coordinates.
-    """
+    """SHA-256 of the values of every block, in the order of the coordinates; `blocks` has the block of every value."""
     order = np.argsort(blocks, kind="stable")
     found, starts = np.unique(blocks[order], return_index=True)
     ordered, ends = values[order], [*starts[1:], len(order)]

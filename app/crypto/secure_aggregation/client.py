@@ -26,17 +26,18 @@ from app.crypto.secure_aggregation.streams import add_stream, to_words
 
 
 class AggregationClient(SecretHolder):
-    """The secrets of one client in one round: two key pairs and the seed of its own mask.
+    """One client's secrets in one round: two key pairs and the seed of its self mask (Bonawitz et al. 2017, figure 4).
 
-    The steps are called in this order: `advertise`, `share`, `receive`, `settle`, `mask`, `reveal`. The roster is
-    believed: where the server may swap keys, the caller checks the signed `keys` messages it was made of.
+    The steps are called in this order: `advertise_keys`, `share_secrets`, `receive_shares`, `set_peers`, `mask`,
+    `reveal_shares`. The roster is trusted: where the server may swap keys, the caller checks the signed `keys` messages
+    it was made of.
 
     Args:
         client: number of the client.
-        identity: its long-term key.
-        session: name of this run of the protocol, 16 bytes, fresh in every round.
+        identity: its long-term signing key.
+        session: session id of the protocol, 16 bytes, fresh in every round.
         round_: number of the round.
-        layout: what is public about the vectors of the round.
+        layout: which client holds which positions.
     """
 
     def __init__(self, client: int, identity: SigningKey, session: bytes, round_: int, layout: VectorLayout) -> None:
@@ -53,15 +54,11 @@ class AggregationClient(SecretHolder):
         self._revealed: dict[int, SecretKind] = {}
 
     def advertise_keys(self) -> SignedMessage:
-        """The public keys of this round, for the server."""
         keys = PublicKeys(self._encryption.public, self._masking.public)
         return self._signed("keys", SERVER, keys.to_bytes())
 
     def share_secrets(self, roster: Mapping[int, PublicKeys]) -> list[SignedMessage]:
         """Shares of both secrets, one encrypted message for every other client of the roster.
-
-        Args:
-            roster: keys of all clients that advertised theirs, this one included.
 
         Raises:
             AbortedRoundError: where they are fewer than the threshold, or shares were made already.
@@ -84,11 +81,11 @@ class AggregationClient(SecretHolder):
         return [self._sealed(other, pack(shares)) for other, shares in bodies.items()]
 
     def receive_shares(self, messages: Iterable[SignedMessage]) -> list[RejectedMessageError]:
-        """Open the shares that others sent to this client and keep them.
+        """Decrypt the shares that others sent to this client and keep them.
 
         Returns:
-            What is wrong with those that do not open or are not this client's shares; each names the sender, who then
-            has to be left out of what everybody settles on.
+            Errors of those that do not decrypt or are not this client's shares; each names the sender, who must then be
+            left out of the round by all clients.
         """
         rejected = []
         for message in messages:
@@ -101,7 +98,7 @@ class AggregationClient(SecretHolder):
         return rejected
 
     def set_peers(self, peers: Iterable[int]) -> None:
-        """Fix with whom this client masks: those whose shares reached everybody, the same list at all clients.
+        """Set with whom this client masks: clients whose shares reached all others, the same list at all clients.
 
         Raises:
             AbortedRoundError: where they are fewer than the threshold, this client is not among them, or a share of one
@@ -126,7 +123,7 @@ class AggregationClient(SecretHolder):
                 among clients that were given the same. None for ordinary masks.
 
         Raises:
-            AbortedRoundError: where nothing is settled yet or values were masked before: masks are used once.
+            AbortedRoundError: where peers are not set yet or values were masked before: masks are used once.
         """
         if not self._peers:
             raise AbortedRoundError(f"client {self.client} does not know yet whom it masks with")
@@ -142,11 +139,7 @@ class AggregationClient(SecretHolder):
         return self._signed("masked", SERVER, words.tobytes())
 
     def reveal_shares(self, survivors: Iterable[int], dropped: Iterable[int]) -> SignedMessage:
-        """The shares that the server needs: of the own mask of survivors, of the masking key of those who dropped out.
-
-        Args:
-            survivors: clients whose masked values arrived.
-            dropped: clients that settled but whose masked values did not arrive.
+        """The shares that the server needs: of the self mask of survivors, of the masking key of those who dropped out.
 
         Raises:
             AbortedRoundError: where the answer could uncover one client's values.
@@ -174,11 +167,10 @@ class AggregationClient(SecretHolder):
             raise AbortedRoundError(f"clients {listed(strangers)} are not among those that settled")
 
     def _masking_key_of(self, peer: int) -> bytes:
-        """Public masking key of a peer."""
         return self._roster[peer].masking
 
     def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
-        """Key of the encrypted shares between this client and another one in one direction, and what they are about."""
+        """Key and associated data of the encrypted shares between this client and another one, in one direction."""
         about = domain_label("shares", self.session, self.round, sender, recipient)
         try:
             return self._encryption.agree(self._roster[other].encryption, about), about
@@ -186,12 +178,10 @@ class AggregationClient(SecretHolder):
             raise RejectedMessageError(other, "keys", "its encryption key is not a usable public key") from None
 
     def _sealed(self, recipient: int, body: bytes) -> SignedMessage:
-        """An encrypted message with shares."""
         key, about = self._channel(recipient, self.client, recipient)
         return self._signed("shares", recipient, aead_encrypt(key, body, about))
 
     def _opened(self, message: SignedMessage) -> list[HeldShare]:
-        """The shares in a message of another client."""
         sender = message.sender
         if sender not in self._roster or sender in self._held:
             raise RejectedMessageError(sender, "shares", "it is not in the roster, or its shares came before")
@@ -209,5 +199,4 @@ class AggregationClient(SecretHolder):
         return shares
 
     def _signed(self, step: Step, recipient: int, body: bytes) -> SignedMessage:
-        """A signed message of this round."""
         return self._identity.sign(self.session, self.round, step, recipient, body)

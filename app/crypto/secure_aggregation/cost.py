@@ -1,4 +1,4 @@
-"""What secure aggregation takes on this machine, measured on a small round."""
+"""Cost of secure aggregation on this machine, measured on a small round."""
 
 from __future__ import annotations
 
@@ -34,12 +34,7 @@ class MaskingCost:
 
 
 def measure(word: np.dtype, clients: int = 12) -> MaskingCost:
-    """Run the protocol once with a single value per client, and make one long mask.
-
-    Args:
-        word: integers that sums are taken in.
-        clients: of the small round, at least 3.
-    """
+    """Run the protocol once with one value per client (3 or more clients), and make one long mask of such words."""
     started = time.process_time()
     keys, others = _small_round(word, clients)
     seconds = time.process_time() - started
@@ -54,7 +49,7 @@ def measure(word: np.dtype, clients: int = 12) -> MaskingCost:
 
 
 def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], list[SignedMessage]]:
-    """All steps with everybody present; returns the messages with keys, and those with shares."""
+    """All steps with every client present; returns the messages with keys, and those with shares."""
     session, positions = new_session(), np.zeros(1, dtype=np.int64)
     layout = VectorLayout(1, word, dict.fromkeys(range(clients), positions), -(-2 * clients // 3))
     everybody = [AggregationClient(client, SigningKey(client), session, 1, layout) for client in range(clients)]

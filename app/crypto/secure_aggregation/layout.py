@@ -1,4 +1,4 @@
-"""What is public about the vectors of one round: who holds which positions of the sum."""
+"""The public layout of one round's vectors: which client holds which positions of the sum."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _ROOM = 1 << 24
 
 
 class _Kept:
-    """Overlaps of pairs of arrays, as long as there is room."""
+    """Cache of the overlaps of pairs of arrays, up to a total size."""
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], tuple[Where, Where]] = {}
         self.room = _ROOM
 
     def add(self, pair: tuple[int, int], overlap: tuple[Where, Where]) -> None:
-        """Keep an overlap; slices cost nothing."""
         size = sum(where.size for where in overlap if not isinstance(where, slice))
         if size <= self.room:
             self.pairs[pair] = overlap
@@ -60,16 +59,16 @@ class VectorLayout:
                 raise ValueError(f"positions must be int64, strictly ascending and within [0, {self.length})")
 
     def __reduce__(self) -> tuple[type[VectorLayout], tuple[int, np.dtype, dict[int, np.ndarray], int]]:
-        """Leave out what was kept for pairs: it is known by the identity of arrays."""
+        """Leave the cache out: its keys are the identities of arrays."""
         return VectorLayout, (self.length, self.word, dict(self.positions), self.threshold)
 
     @cached_property
     def points(self) -> dict[int, int]:
-        """Where each client's shares are evaluated: 1, 2, ... in the order of the clients' numbers."""
+        """Point at which each client's shares are evaluated: 1, 2, ... in the order of the clients' numbers."""
         return {client: place for place, client in enumerate(sorted(self.positions), start=1)}
 
     def size(self, client: int) -> int:
-        """How many values a client has."""
+        """Number of values of a client."""
         return self.positions[client].size
 
     def place(self, client: int) -> Where:
@@ -92,7 +91,6 @@ class VectorLayout:
         return found
 
     def _common(self, positions: np.ndarray, others: np.ndarray) -> Where:
-        """Which of the positions are among the others, counted inside the former."""
         held = np.zeros(self.length, dtype=bool)
         held[others] = True
         return _compact(np.flatnonzero(held[positions]))
@@ -107,5 +105,5 @@ def _compact(positions: np.ndarray) -> Where:
 
 
 def extent(where: Where) -> int:
-    """How many positions these are; slices have a start and a stop."""
+    """Number of positions; slices have a start and a stop."""
     return where.stop - where.start if isinstance(where, slice) else where.size

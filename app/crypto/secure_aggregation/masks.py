@@ -1,4 +1,4 @@
-"""The masks themselves: what a client adds to its values, and what the server takes away again."""
+"""Pairwise masks and self masks: how a client adds them, and how the server removes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.crypto.secure_aggregation.streams import add_stream
 
 
 class PairwiseKeys:
-    """Keys of the masks that one client shares with others in one round.
+    """Keys of the pairwise masks of one client in one round.
 
     Args:
         pair: the client's masking key.
-        session: name of this run of the protocol, 16 bytes.
+        session: session id of the protocol, 16 bytes.
         round_: number of the round.
         public: masking key of another client, by its number.
-        binding: digest of what this client received and the other one should have received as well; masks cancel only
+        binding: digest of the values that this client and the other one should both have received; masks cancel only
             where both digests agree. None for masks that cancel whatever was received.
     """
 
@@ -36,7 +36,7 @@ class PairwiseKeys:
         self._binding = binding
 
     def key(self, peer: int) -> bytes:
-        """The key that this client and a peer work out, each on its own."""
+        """The key that this client and a peer derive, each on its own."""
         bound = () if self._binding is None else (self._binding(peer),)
         low, high = sorted((self.client, peer))
         purpose = domain_label("mask", *self._run, low, high, *bound)
@@ -70,13 +70,7 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
 
 
 def remove_self_masks(total: np.ndarray, layout: VectorLayout, seeds: Iterable[tuple[int, bytes]]) -> None:
-    """Take clients' own masks out of a sum, in place.
-
-    Args:
-        total: (length) words.
-        layout: who holds which positions.
-        seeds: clients and the seeds of their own masks.
-    """
+    """Subtract clients' self masks, given their seeds, from a sum (length) of words, in place."""
     parts: dict[int, tuple[int, np.ndarray]] = {}
     for client, seed in seeds:
         identity = id(layout.positions[client])

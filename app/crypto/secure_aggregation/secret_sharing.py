@@ -1,4 +1,4 @@
-"""Shamir's secret sharing: any `threshold` shares restore a secret, fewer reveal nothing; and how shares are sent."""
+"""Shamir's secret sharing (1979): any `threshold` shares restore a secret, fewer reveal nothing; shares as bytes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,10 @@ class Share:
     value: int = field(repr=False)
 
     def to_bytes(self) -> bytes:
-        """The share as `SHARE_BYTES` bytes."""
         return _HEAD.pack(self.point, self.threshold) + self.value.to_bytes(_VALUE_BYTES, "big")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Share:
-        """The share that `to_bytes` wrote.
-
-        Raises:
-            ValueError: where the length or a number is not one of a share.
-        """
         if len(data) != SHARE_BYTES:
             raise ValueError(f"a share has {SHARE_BYTES} bytes, not {len(data)}")
         point, threshold = _HEAD.unpack_from(data)
@@ -59,13 +53,7 @@ class Share:
 
 
 def split(secret: bytes, shares: int, threshold: int) -> list[Share]:
-    """Cut a secret into shares for the points 1, 2, ... `shares`.
-
-    Args:
-        secret: 32 bytes.
-        shares: how many are made, in [1, 65535].
-        threshold: how many give the secret back, in [1, shares].
-    """
+    """Split a secret of 32 bytes into shares for the points 1, 2, ... `shares` (at most 65535)."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     if not 1 <= threshold <= shares < 2**16:
@@ -107,7 +95,7 @@ def join(shares: Mapping[int, Share]) -> bytes:
 
 @lru_cache(maxsize=16)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """What the values at these points are multiplied with to give the value at 0 (Lagrange)."""
+    """Lagrange coefficients that turn the values at these points into the value at 0."""
     weights = []
     for point in points:
         above, below = 1, 1
@@ -130,13 +118,7 @@ class SecretKind(IntEnum):
 
 @dataclass(frozen=True)
 class HeldShare:
-    """A share that a client holds of a secret.
-
-    Attributes:
-        owner: client whose secret it is.
-        secret: which of its secrets.
-        share: the share.
-    """
+    """A share that a client holds of one of the owner's secrets."""
 
     owner: int
     secret: SecretKind
@@ -153,16 +135,7 @@ def pack(shares: Iterable[HeldShare]) -> bytes:
 
 
 def read(sender: int, step: Step, data: bytes) -> list[HeldShare]:
-    """The shares that `pack` wrote.
-
-    Args:
-        sender: client whose message it is.
-        step: what the message is for.
-        data: the bytes.
-
-    Raises:
-        RejectedMessageError: where the bytes are not those of shares; it names the sender.
-    """
+    """The shares that `pack` wrote; a RejectedMessageError with the sender where the bytes are no shares."""
     try:
         return [_unpack(data[start : start + _RECORD]) for start in range(0, len(data), _RECORD)]
     except (ValueError, struct.error):
@@ -170,17 +143,12 @@ def read(sender: int, step: Step, data: bytes) -> list[HeldShare]:
 
 
 def _unpack(record: bytes) -> HeldShare:
-    """One share."""
     owner, secret = _HELD_HEAD.unpack_from(record)
     return HeldShare(owner, SecretKind(secret), Share.from_bytes(record[_HELD_HEAD.size :]))
 
 
 class AbortedRoundError(Exception):
-    """A round that cannot go on, or a request that a client refuses.
-
-    Attributes:
-        reason: why, in words.
-    """
+    """A round that cannot go on, or a request that a client refuses, with the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -188,17 +156,7 @@ class AbortedRoundError(Exception):
 
 
 def require_threshold(present: int, threshold: int, what: str, missing: Iterable[int] = ()) -> None:
-    """Go on where enough clients are left.
-
-    Args:
-        present: how many are left.
-        threshold: how many are needed.
-        what: what they did, in words.
-        missing: who did not, where that is known.
-
-    Raises:
-        AbortedRoundError: where they are fewer than the threshold; it names the counts and who is missing.
-    """
+    """Raise an AbortedRoundError, which names the counts and who is missing, where too few clients did `what`."""
     if present >= threshold:
         return
     names = listed(missing)

@@ -1,4 +1,4 @@
-"""The server's side of one round of secure aggregation: it learns the sum and who took part."""
+"""The server's side of one round of secure aggregation: it learns the sum and which clients are in it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,10 @@ Shares = dict[tuple[int, SecretKind], dict[int, Share]]
 
 
 class AggregationServer:
-    """Collects keys, passes shares on, adds masked vectors up and takes the masks away.
+    """Collects keys, relays shares, adds masked vectors up and removes the masks (Bonawitz et al. 2017, figure 4).
 
-    Signatures are checked before, where messages arrive. Where several processes take part, each may hold a part that
+    Signatures are verified before, where messages arrive. Where several processes take part, each may hold a part that
     only accepts vectors; the parts are merged into one that has seen keys and shares.
-
-    Args:
-        session: name of this run of the protocol, 16 bytes.
-        round_: number of the round.
-        layout: what is public about the vectors of the round.
 
     Attributes:
         roster: keys of the clients that advertised theirs.
@@ -51,10 +46,7 @@ class AggregationServer:
         self._masking_clients: list[int] | None = None
 
     def collect_keys(self, messages: Iterable[SignedMessage]) -> dict[int, PublicKeys]:
-        """Collect the keys of the round.
-
-        Returns:
-            The roster, by client in ascending order; clients refuse to share secrets where it is too small.
+        """The roster of the round, by client in ascending order; clients refuse to share secrets where it is too small.
 
         Raises:
             RejectedMessageError: where a message is not one of this step, or its keys cannot be used.
@@ -71,7 +63,7 @@ class AggregationServer:
         """Sort encrypted shares by recipient; may be called several times.
 
         Raises:
-            RejectedMessageError: where a message is not one of this step, or from or to somebody outside the roster.
+            RejectedMessageError: where a message is not one of this step, or from or to a client outside the roster.
         """
         mail: dict[int, list[SignedMessage]] = {client: [] for client in self.roster}
         self._masking_clients = None
@@ -84,15 +76,15 @@ class AggregationServer:
         return mail
 
     def exclude(self, clients: Iterable[int]) -> None:
-        """Leave out clients whose shares did not open at a recipient."""
+        """Leave out clients whose shares did not decrypt at a recipient."""
         self._excluded.update(clients)
         self._masking_clients = None
 
     @property
     def masking_clients(self) -> list[int]:
-        """Clients that go on, ascending: their shares reached everybody in the roster, and nobody rejected them.
+        """Clients that go on to mask, ascending: their shares reached the whole roster, and no recipient rejected them.
 
-        Nobody goes on where they are fewer than the threshold.
+        Empty where they are fewer than the threshold.
         """
         if self._masking_clients is None:  # asked for with every message, and takes the square of the number of clients
             others = {client: self.roster.keys() - {client} for client in self.roster if client not in self._excluded}
@@ -102,15 +94,14 @@ class AggregationServer:
 
     @property
     def dropped(self) -> list[int]:
-        """Clients that settled but whose masked vectors did not arrive, ascending."""
+        """Masking clients whose masked vectors did not arrive, ascending."""
         return sorted(set(self.masking_clients) - set(self.arrived))
 
     def add_masked(self, message: SignedMessage) -> None:
         """Add a masked vector to the sum.
 
         Raises:
-            RejectedMessageError: where it is not the first masked vector of a client that settled, or has the wrong
-                length.
+            RejectedMessageError: where it is not the first masked vector of a masking client, or has the wrong length.
         """
         self._expect(message, "masked")
         client = message.sender
@@ -126,15 +117,7 @@ class AggregationServer:
         self.arrived = sorted([*self.arrived, client])
 
     def merge(self, sum_: np.ndarray, arrived: Iterable[int]) -> None:
-        """Add the part of another process.
-
-        Args:
-            sum_: its sum.
-            arrived: the clients in it.
-
-        Raises:
-            ValueError: where a client is in both parts or did not settle, or the words are of another kind.
-        """
+        """Add the sum of another process with the clients in it; a ValueError where the two do not fit together."""
         clients = list(arrived)
         known = self.masking_clients if self.roster else list(self.layout.positions)
         if set(clients) & set(self.arrived) or not set(clients) <= set(known):
@@ -147,11 +130,11 @@ class AggregationServer:
     def unmask(
         self, reveals: Iterable[SignedMessage], bindings: Callable[[int, int], bytes] | None = None
     ) -> np.ndarray:
-        """Take away the own masks of those that arrived, and what is left of the masks of those that did not.
+        """Remove the self masks of clients that arrived, and the pairwise masks left over by those that dropped out.
 
         Args:
-            reveals: what clients revealed, from at least the threshold.
-            bindings: digest of what the server sent to two clients alike, for masks bound to it; None for others.
+            reveals: messages with shares, from at least the threshold of clients.
+            bindings: digest of the values sent to two clients alike, for masks bound to them; None for others.
 
         Returns:
             (length) int64 sums of the values that arrived.
@@ -175,7 +158,7 @@ class AggregationServer:
         return from_words(total, self.layout.word)
 
     def _collect(self, reveals: Iterable[SignedMessage]) -> tuple[Shares, set[int]]:
-        """The revealed shares, and who revealed them."""
+        """The revealed shares, and the clients that revealed them."""
         points, threshold = self.layout.points, self.layout.threshold
         shares: Shares = {}
         answered = set()
@@ -199,7 +182,6 @@ class AggregationServer:
         return PairwiseKeys(pair, self.session, self.round, lambda peer: self.roster[peer].masking, bound)
 
     def _expect(self, message: SignedMessage, step: Step) -> None:
-        """Reject what belongs elsewhere."""
         client = message.sender
         if (message.session, message.round) != (self.session, self.round):
             raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
@@ -210,7 +192,7 @@ class AggregationServer:
 
 
 def _usable(message: SignedMessage) -> PublicKeys:
-    """The keys in a message, tried out: a key that gives everybody the same secret is no key."""
+    """The keys in a message, after a trial agreement: a key of low order gives everybody the same secret."""
     try:
         keys = PublicKeys.from_bytes(message.body)
         trial = KeyPair(SERVER)
@@ -222,7 +204,6 @@ def _usable(message: SignedMessage) -> PublicKeys:
 
 
 def _joined(shares: Shares, client: int, secret: SecretKind) -> bytes:
-    """A client's secret from what was revealed of it."""
     try:
         return join(shares.get((client, secret), {}))
     except ValueError as error:

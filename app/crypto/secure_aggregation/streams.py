@@ -1,4 +1,4 @@
-"""Pseudo-random integers of a fixed width, and numbers that are added up modulo that width."""
+"""The pseudo-random generator of masks (AES-256 in counter mode), and integers modulo the word size."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _ZEROS = bytes(_CHUNK)
 
 
 def word_for(largest_sum: int) -> np.dtype:
-    """The narrowest unsigned integers, 32 or 64 bits, that hold every signed sum.
-
-    Args:
-        largest_sum: largest absolute value of a sum, at least 0.
+    """The narrowest unsigned integers, 32 or 64 bits, that hold every signed sum up to `largest_sum` in absolute value.
 
     Raises:
         UserError: where not even 64 bits hold it.
@@ -40,26 +37,14 @@ def word_for(largest_sum: int) -> np.dtype:
 
 
 def stream(key: bytes, length: int, word: np.dtype) -> np.ndarray:
-    """Uniform integers of the width of `word`; the same for the same key. A key is for one stream only.
-
-    Args:
-        key: 32 secret bytes.
-        length: how many, at least 0.
-        word: unsigned, 32 or 64 bits.
-    """
+    """Uniform integers, the same for the same key of 32 secret bytes. A key is for one stream only."""
     numbers = np.zeros(length, dtype=word)
     add_stream(numbers, key)
     return numbers
 
 
 def add_stream(total: np.ndarray, key: bytes, negative: bool = False) -> None:
-    """Add a key's stream to words in place, modulo their width, without storing the stream.
-
-    Args:
-        total: (n) words.
-        key: 32 secret bytes.
-        negative: subtract instead.
-    """
+    """Add (or subtract) a key's stream to words in place, modulo their width, without storing the stream."""
     change = np.subtract if negative else np.add
     start = 0
     for part in _parts(key, total.size, total.dtype):
@@ -86,10 +71,6 @@ def _parts(key: bytes, length: int, word: np.dtype) -> Iterator[np.ndarray]:
 def to_words(values: np.ndarray, word: np.dtype) -> np.ndarray:
     """Signed integers as words in two's complement.
 
-    Args:
-        values: integers that fit into the signed integers of the width of `word`.
-        word: unsigned, 32 or 64 bits.
-
     Raises:
         TypeError: where the values are not integers.
         ValueError: where one does not fit.
@@ -108,5 +89,4 @@ def from_words(sums: np.ndarray, word: np.dtype) -> np.ndarray:
 
 
 def _signed(word: np.dtype) -> np.dtype:
-    """Signed integers of the same width."""
     return np.dtype(f"<i{word.itemsize}")
