@@ -21,8 +21,7 @@ from app.benchmarks.table import BenchmarkRow, Table, seconds_row
 from app.benchmarks.timing import progress
 from app.benchmarks.work import Work
 from app.crypto.fixed_point import FixedPoint
-from app.crypto.paillier.decryption import decrypt
-from app.crypto.paillier.encryption import Encrypted, EncryptionPool
+from app.crypto.paillier.encryption import Encrypted, EncryptionPool, decrypt
 from app.crypto.paillier.keys import KeyLength, PrivateKey, generate
 from app.crypto.paillier.packing import Packing
 from app.crypto.paillier.sums import EncryptedSum, to_bytes

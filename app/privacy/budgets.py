@@ -2,64 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.errors import Problem
 from app.privacy.accounting import AccountantName, Ledger, Steps, epsilon, noise_for
-
-
-def budget_problems(
-    defense: str, target_epsilon: float | None, noise: float | None, clip: float, what: str
-) -> Iterator[Problem]:
-    """Problems of a budget, a noise multiplier and a clipping norm.
-
-    Args:
-        defense: its class, for the messages.
-        target_epsilon: budget, None for no limit.
-        noise: multiplier, None to choose it for the budget.
-        clip: clipping norm; infinite only without noise.
-        what: what is clipped, in the plural.
-    """
-    if target_epsilon is None and noise is None:
-        remedy = "set --defenses.NAME.target_epsilon (a budget) or --defenses.NAME.noise (a multiplier)"
-        yield Problem(f"{defense} has neither a budget nor noise", "nothing would be private", remedy)
-    if target_epsilon is not None:
-        yield from positive_problems(defense, target_epsilon=target_epsilon)
-    yield from positive_problems(defense, clip=clip)
-    if noise is not None and not noise >= 0:
-        remedy = "set --defenses.NAME.noise to 0 or more"
-        yield Problem(f"noise of {defense} is {noise}", "it is a standard deviation", remedy)
-    if math.isinf(clip) and noise != 0:
-        remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
-        yield Problem(f"clip of {defense} is infinite", f"no noise hides {what} without a bound", remedy)
-
-
-def positive_problems(defense: str, **values: float) -> Iterator[Problem]:
-    """Settings that must be above 0 and are not."""
-    for name, value in values.items():
-        if not value > 0:
-            yield Problem(f"{name} of {defense} is {value}", "no noise fits it", f"set --defenses.NAME.{name} above 0")
-
-
-def delta_problems(defense: str, delta: float, records: int, found: str, one: str) -> Iterator[Problem]:
-    """A delta so large that publishing one record outright would be allowed.
-
-    Args:
-        defense: its class, for the messages.
-        delta: as set.
-        records: number of records.
-        found: that number in words, such as `there are 10 clients`.
-        one: what a record is, such as `client`.
-    """
-    if not 0 < delta < 1 / records:
-        yield Problem(
-            f"delta of {defense} is {delta}, and {found}",
-            f"a mechanism that publishes one {one} at random would have such a delta",
-            f"set --defenses.NAME.delta above 0 and below {1 / records:.2g}",
-        )
 
 
 @dataclass(frozen=True)

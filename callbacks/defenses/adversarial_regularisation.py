@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, one_hot, softmax
+from torch.optim import Adam
 
 from app.errors import Problem
 from app.federation.channels.base import Aggregate
-from app.federation.client import ClientModule
+from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.attacker_net import AttackerNet, InternalAttacker
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
 
@@ -69,24 +72,19 @@ class AdversarialRegularisation(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.weight < float("inf"):
-            yield Problem(
-                f"weight of AdversarialRegularisation is {self.weight}",
-                "the model would be trained to help the attacker, or not at all",
-                "set --defenses.NAME.weight to a positive number, such as 3; 0 turns the defense off",
-            )
-        least = {"warmup": 0, "attacker_steps": 1, "reference_batch": 1}
-        for name, bound in least.items():
+            consequence = "the model would be trained to help the attacker, or not at all"
+            allowed = "to a positive number, such as 3; 0 turns the defense off"
+            yield setting_problem("AdversarialRegularisation", "weight", self.weight, consequence, allowed)
+        for name, bound in {"warmup": 0, "attacker_steps": 1, "reference_batch": 1}.items():
             if (value := getattr(self, name)) is not None and value < bound:
-                remedy = f"set --defenses.NAME.{name} to {bound} or more"
-                yield Problem(f"{name} of AdversarialRegularisation is {value}", "the game cannot be played", remedy)
+                allowed = f"to {bound} or more"
+                yield setting_problem("AdversarialRegularisation", name, value, "the game cannot be played", allowed)
         for name in ("attacker_lr", "width"):
             if not 0 < (value := getattr(self, name)) < float("inf"):
-                remedy = f"set --defenses.NAME.{name} to a positive number"
-                yield Problem(f"{name} of AdversarialRegularisation is {value}", "the attacker learns nothing", remedy)
+                consequence, allowed = "the attacker learns nothing", "to a positive number"
+                yield setting_problem("AdversarialRegularisation", name, value, consequence, allowed)
         if self.weight != 0:
             yield from federation.data.membership.reference_problems()
-
-    # ---- the game --------------------------------------------------------------------------------------------------
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         if self.weight > 0:
@@ -94,12 +92,7 @@ class AdversarialRegularisation(FederatedCallback):
             self._playing[client.client] = (self._adversary(federation, client), draws)
 
     def client_loss(
-        self,
-        federation: FederatedModule,
-        client: ClientModule,
-        batch: tuple[Tensor, Tensor],
-        logits: Tensor,
-        loss: Tensor,
+        self, federation: FederatedModule, client: ClientModule, batch: Batch, logits: Tensor, loss: Tensor
     ) -> Tensor:
         if self.weight == 0:
             return loss
@@ -141,8 +134,6 @@ class AdversarialRegularisation(FederatedCallback):
         logits = _answers(client.net, torch.cat([inside, outside]))
         return logits, torch.cat([inside_labels, outside_labels]), len(inside)
 
-    # ---- from round to round ---------------------------------------------------------------------------------------
-
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         for part in gather(self._fresh):
             self._states.update(part)
@@ -169,3 +160,106 @@ def _moved(state: Any, device: torch.device) -> Any:
     if isinstance(state, Tensor):
         return state.to(device)
     return {key: _moved(value, device) for key, value in state.items()}
+
+
+OUTPUTS = (1024, 512, 64)
+LABELS = (128, 64)
+HEAD = (256, 128, 64)
+"""Hidden widths of the branch that reads the outputs, of the one that reads the label, and of what follows them."""
+
+
+class AttackerNet(nn.Module):
+    """The inference network h of Nasr et al. (2018): from a prediction vector and the true label to membership.
+
+    Its layers are those of the authors' published code for CIFAR-100, with ReLU in between: outputs C-1024-512-64,
+    one-hot label C-128-64, head 128-256-128-64-1. Unlike there, the prediction vector holds probabilities, not logits.
+
+    Args:
+        classes: number of classes C, at least 1.
+        generator: on the CPU; draws the initial values (torch's global one is not touched).
+        width: factor of all hidden widths, above 0; every layer keeps at least one unit.
+    """
+
+    def __init__(self, classes: int, generator: torch.Generator, width: float = 1.0) -> None:
+        super().__init__()
+        outputs, labels, head = (
+            tuple(max(1, round(units * width)) for units in layers) for layers in (OUTPUTS, LABELS, HEAD)
+        )
+        self.outputs = _layers(classes, *outputs)
+        self.labels = _layers(classes, *labels)
+        self.head = nn.Sequential(*_layers(outputs[-1] + labels[-1], *head), _linear(head[-1], 1))
+        self.classes = classes
+        _initialise(self, generator)
+
+    def forward(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        """Log-odds (batch) that samples are members, from (batch, classes) probabilities and (batch) int64 labels."""
+        truth = one_hot(labels, self.classes).to(probabilities.dtype)
+        return self.head(torch.cat([self.outputs(probabilities), self.labels(truth)], dim=1)).squeeze(1)
+
+
+class InternalAttacker:
+    """One client's attack network with its optimiser.
+
+    Args:
+        net: the attack network, on the device and in the type it is to work in; its parameters take gradients only
+            while it learns.
+        lr: learning rate of Adam, above 0.
+    """
+
+    def __init__(self, net: AttackerNet, lr: float) -> None:
+        self.net = net.requires_grad_(False)
+        self._optimizer = Adam(net.parameters(), lr=lr)
+
+    def learn(self, logits: Tensor, labels: Tensor, members: int) -> None:
+        """One step that raises mean log h over the first `members` samples plus mean log(1 - h) over the others.
+
+        Args:
+            logits: (batch, classes) of the defended model, without a gradient.
+            labels: (batch) true classes.
+            members: how many samples are members, at least 1 and below the size of the batch.
+        """
+        self.net.requires_grad_(True)
+        with torch.enable_grad():
+            odds = self._odds(logits, labels)
+            gain = logsigmoid(odds[:members]).mean() + logsigmoid(-odds[members:]).mean()
+            self._optimizer.zero_grad(set_to_none=True)
+            (-gain).backward()
+        self._optimizer.step()
+        self.net.requires_grad_(False)
+
+    def gain(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean log h over members: the attacker's gain, which the defended model is to lower."""
+        return logsigmoid(self._odds(logits, labels)).mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"net": self.net.state_dict(), "moments": self._optimizer.state_dict()["state"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        moments = {key: {name: value.clone() for name, value in own.items()} for key, own in state["moments"].items()}
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+    def _odds(self, logits: Tensor, labels: Tensor) -> Tensor:
+        like = next(self.net.parameters())
+        return self.net(softmax(logits.to(like.dtype), dim=1), labels).to(like.dtype)
+
+
+def _layers(*widths: int) -> nn.Sequential:
+    pairs = itertools.pairwise(widths)
+    return nn.Sequential(*(layer for inputs, units in pairs for layer in (_linear(inputs, units), nn.ReLU())))
+
+
+def _linear(inputs: int, units: int) -> nn.Linear:
+    """A layer whose values are not initialised yet."""
+    return nn.utils.skip_init(nn.Linear, inputs, units)
+
+
+@torch.no_grad()
+def _initialise(net: nn.Module, generator: torch.Generator) -> None:
+    """Uniform values up to one over the root of a layer's inputs, as torch initialises linear layers."""
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            bound = layer.in_features**-0.5
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.uniform_(-bound, bound, generator=generator)

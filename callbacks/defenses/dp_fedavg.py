@@ -11,15 +11,15 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
-from app.privacy.budgets import budget_problems, delta_problems
 from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
+from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -73,25 +73,19 @@ class DPFedAvg(FederatedCallback):
     def traits(self) -> frozenset[Trait]:
         return frozenset({"client-dp", "server-noise"})
 
-    # ---- before the first round ------------------------------------------------------------------------------------
-
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         clients = len(federation.client_pool.sizes)
         wrong = list(self._setting_problems(clients))
         yield from wrong
         if not wrong:
-            try:
-                self._calibrated(federation)
-            except UserError as error:
-                yield from error.problems
+            yield from raised_problems(lambda: self._calibrated(federation))
 
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
         yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
         if self.delta is not None:
             yield from delta_problems("DPFedAvg", self.delta, clients, f"there are {clients} clients", "client")
         if self.max_samples is not None and self.max_samples < 1:
-            remedy = "set --defenses.NAME.max_samples to 1 or more"
-            yield Problem(f"max_samples of DPFedAvg is {self.max_samples}", "no client would count", remedy)
+            yield setting_problem("DPFedAvg", "max_samples", self.max_samples, "no client would count", "to 1 or more")
 
     def _calibrated(self, federation: FederatedModule) -> float:
         """The noise multiplier: as set, or the smallest one that keeps to the budget."""
@@ -104,8 +98,6 @@ class DPFedAvg(FederatedCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         self._multiplier = self._calibrated(pl_module)
-
-    # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         self._clipped = []
@@ -157,8 +149,6 @@ class DPFedAvg(FederatedCallback):
         if federation.weighting == "uniform":
             return 1.0
         return min(1.0, sizes[client] / (self.max_samples or max(sizes)))
-
-    # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def _measure(self, federation: FederatedModule, total: Tensor, expected: Tensor) -> None:
         clipped = [one for part in gather(self._clipped) for one in part]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
@@ -19,9 +19,10 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
-from app.privacy.budgets import Budgets, RoundOfSteps, budget_problems, delta_problems
+from app.privacy.budgets import Budgets, RoundOfSteps
 from app.privacy.noise import NoiseSource
 from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
+from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -100,8 +101,8 @@ class DPSGD(FederatedCallback):
 
     def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if self.physical_batch is not None and self.physical_batch < 1:
-            remedy = "set --defenses.NAME.physical_batch to 1 or more, or leave it out"
-            yield Problem(f"physical_batch of DPSGD is {self.physical_batch}", "no sample would be seen", remedy)
+            allowed = "to 1 or more, or leave it out"
+            yield setting_problem("DPSGD", "physical_batch", self.physical_batch, "no sample would be seen", allowed)
         if federation.local.clip_norm is not None:
             yield Problem(
                 f"local.clip_norm is {federation.local.clip_norm} under DPSGD",
@@ -123,12 +124,9 @@ class DPSGD(FederatedCallback):
             )
 
     def _planning_problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        try:
-            self._plan(federation)
-        except UserError as error:
-            yield from error.problems
-            return
-        if self.budgets.everybody_is_out:
+        unplannable = list(raised_problems(lambda: self._plan(federation)))
+        yield from unplannable
+        if not unplannable and self.budgets.everybody_is_out:
             yield Problem(
                 f"one round with noise {self.budgets.noise:.3g} costs more than epsilon {self.target_epsilon:g}",
                 "nobody would ever train",

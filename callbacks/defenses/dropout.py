@@ -14,6 +14,7 @@ from app.federation.client import ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.models.layers import SeededDropout
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
 
@@ -45,11 +46,9 @@ class Dropout(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.rate < 1:
-            yield Problem(
-                f"rate of Dropout is {self.rate}, outside [0, 1)",
-                "every activation would be dropped, or none could be",
-                "set --defenses.NAME.rate to the fraction to drop, such as 0.5; 0 turns the defense off",
-            )
+            consequence = "every activation would be dropped, or none could be"
+            allowed = "to the fraction to drop in [0, 1), such as 0.5; 0 turns the defense off"
+            yield setting_problem("Dropout", "rate", self.rate, consequence, allowed)
         elif self.rate > 0 and not dropped_layers(federation.net):
             yield Problem(
                 "Dropout with a network that has no linear layer behind a hidden layer",

@@ -15,6 +15,7 @@ from app.errors import Problem
 from app.federation.client import ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 
 
@@ -45,17 +46,10 @@ class L2(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.weight < float("inf"):
-            yield Problem(
-                f"weight of L2 is {self.weight}",
-                "the parameters would grow without bound",
-                "set --defenses.NAME.weight to a positive number, such as 0.001; 0 turns the defense off",
-            )
+            allowed = "to a positive number, such as 0.001; 0 turns the defense off"
+            yield setting_problem("L2", "weight", self.weight, "the parameters would grow without bound", allowed)
         if self.mode not in ("loss", "decoupled"):
-            yield Problem(
-                f"mode of L2 is {self.mode!r}",
-                "it would do nothing",
-                "set --defenses.NAME.mode to loss or decoupled",
-            )
+            yield setting_problem("L2", "mode", repr(self.mode), "it would do nothing", "to loss or decoupled")
 
     def client_penalty(self, federation: FederatedModule, client: ClientModule) -> Tensor:
         squares = torch.stack([parameter.square().sum() for parameter in client.net.parameters()])

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from app.errors import Problem
-from app.federation.client import ClientModule
+from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 
 
@@ -39,19 +40,12 @@ class LabelSmoothing(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.smoothing <= 1:
-            yield Problem(
-                f"smoothing of LabelSmoothing is {self.smoothing}, outside [0, 1]",
-                "it is the fraction of a label that is spread over all classes",
-                "set --defenses.NAME.smoothing to a fraction, such as 0.1; 0 turns the defense off",
-            )
+            consequence = "it is the fraction of a label that is spread over all classes"
+            allowed = "to a fraction in [0, 1], such as 0.1; 0 turns the defense off"
+            yield setting_problem("LabelSmoothing", "smoothing", self.smoothing, consequence, allowed)
 
     def client_loss(
-        self,
-        federation: FederatedModule,
-        client: ClientModule,
-        batch: tuple[Tensor, Tensor],
-        logits: Tensor,
-        loss: Tensor,
+        self, federation: FederatedModule, client: ClientModule, batch: Batch, logits: Tensor, loss: Tensor
     ) -> Tensor:
         if self.smoothing == 0:
             return loss

@@ -11,11 +11,12 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate, Update
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
+from app.privacy.settings import raised_problems, setting_problem
 from app.privacy.traits import Trait
 
 Scope = Literal["global", "layer"]
@@ -70,15 +71,9 @@ class MemDefense(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.gamma <= 1:
-            yield Problem(
-                f"gamma of MemDefense is {self.gamma}",
-                "it is the fraction of the weights that are zeroed",
-                "set --defenses.NAME.gamma between 0 and 1; the paper uses 0.9",
-            )
-        try:
-            federation.space.matching(self.spare)
-        except UserError as error:
-            yield from error.problems
+            consequence = "it is the fraction of the weights that are zeroed"
+            yield setting_problem("MemDefense", "gamma", self.gamma, consequence, "between 0 and 1; the paper uses 0.9")
+        yield from raised_problems(lambda: federation.space.matching(self.spare))
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         coordinates, device = federation.space.size, federation.theta.device
@@ -177,10 +172,11 @@ def least_moved(change: Tensor, fraction: float, parts: Sequence[int]) -> Tensor
     pieces = change.abs().split(list(parts))
     # a fraction such as 0.7 of 10 coordinates is 6.999... in floating point, and means 7
     counts = [math.floor(round(fraction * piece.numel(), 6)) for piece in pieces]
-    return torch.cat([_smallest(piece, count) for piece, count in zip(pieces, counts, strict=True)])
+    return torch.cat([smallest(piece, count) for piece, count in zip(pieces, counts, strict=True)])
 
 
-def _smallest(values: Tensor, count: int) -> Tensor:
+def smallest(values: Tensor, count: int) -> Tensor:
+    """Mask (bool) of exactly `count` smallest of (n,) finite values; among equal ones the first by position."""
     if count <= 0:
         return torch.zeros_like(values, dtype=torch.bool)
     threshold = torch.kthvalue(values, count).values

@@ -14,6 +14,7 @@ from app.errors import Problem, UserError
 from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 from app.seeding import numpy_generator
 
@@ -60,11 +61,8 @@ class Mixup(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if not 0 <= self.alpha < float("inf"):
-            yield Problem(
-                f"alpha of Mixup is {self.alpha}",
-                "there is no such Beta distribution",
-                "set --defenses.NAME.alpha to a positive number, such as 1; 0 turns the defense off",
-            )
+            allowed = "to a positive number, such as 1; 0 turns the defense off"
+            yield setting_problem("Mixup", "alpha", self.alpha, "there is no such Beta distribution", allowed)
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         if self.alpha > 0:
@@ -72,12 +70,7 @@ class Mixup(FederatedCallback):
             client.batches = self._mixed(client.batches, draws)
 
     def client_loss(
-        self,
-        federation: FederatedModule,
-        client: ClientModule,
-        batch: tuple[Tensor, Tensor],
-        logits: Tensor,
-        loss: Tensor,
+        self, federation: FederatedModule, client: ClientModule, batch: Batch, logits: Tensor, loss: Tensor
     ) -> Tensor:
         if self.alpha == 0:
             return loss

@@ -9,13 +9,12 @@ from typing import Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.accounting import analytic_epsilon
-from app.privacy.budgets import delta_problems, positive_problems
 from app.privacy.noise import (
     NbAFLSetting,
     NoiseSource,
@@ -25,6 +24,7 @@ from app.privacy.noise import (
     uplink_noise,
     weight_clip_noise,
 )
+from app.privacy.settings import delta_problems, positive_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -83,20 +83,15 @@ class NbAFL(FederatedCallback):
         wrong = list(self._setting_problems(federation.rounds, max(federation.client_pool.sizes)))
         yield from wrong
         if not wrong:
-            try:
-                self.noise(federation)
-            except UserError as error:
-                yield from error.problems
+            yield from raised_problems(lambda: self.noise(federation))
 
     def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
         yield from positive_problems("NbAFL", epsilon=self.epsilon, clip=self.clip)
         yield from delta_problems("NbAFL", self.delta, largest, f"the largest client has {largest} samples", "sample")
         if self.exposures is not None and not 1 <= self.exposures <= rounds:
-            yield Problem(
-                f"exposures of NbAFL is {self.exposures}",
-                f"an upload is seen at least once and at most in all {rounds} rounds",
-                f"set --defenses.NAME.exposures between 1 and {rounds}, or leave it out",
-            )
+            consequence = f"an upload is seen at least once and at most in all {rounds} rounds"
+            allowed = f"between 1 and {rounds}, or leave it out"
+            yield setting_problem("NbAFL", "exposures", self.exposures, consequence, allowed)
 
     def setting(self, federation: FederatedModule) -> NbAFLSetting:
         client_pool, rounds = federation.client_pool, federation.rounds

@@ -11,7 +11,7 @@ from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.paillier.encryption import Exponent
 from app.crypto.paillier.keys import KeyLength, security_bits
 from app.crypto.paillier.packing import Packing
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.encrypted import EncryptedChannel, Encryption
 from app.federation.channels.integer_code import channel_problems, largest_sum
@@ -19,6 +19,7 @@ from app.federation.channels.paillier import PaillierChannel, SimulatedPaillierC
 from app.federation.execution.executors import available_cores
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.privacy.settings import raised_problems, setting_problem
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
 
@@ -69,19 +70,14 @@ class Paillier(FederatedCallback):
     def traits(self) -> frozenset[Trait]:
         return frozenset({"channel"})
 
-    # ---- before the first round ------------------------------------------------------------------------------------
-
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         wrong = list(channel_problems("Paillier", self.point, self.max_weight, self.attempts))
         if self.workers is not None and self.workers < 1:
-            remedy = "set --defenses.NAME.workers to 1 or more"
-            wrong.append(Problem(f"workers of Paillier is {self.workers}", "nobody would encrypt", remedy))
+            wrong.append(setting_problem("Paillier", "workers", self.workers, "nobody would encrypt", "to 1 or more"))
         yield from wrong
         if not wrong:
-            try:
-                Packing.fit(self.key_length, largest_sum(federation, self.point, self.max_weight))
-            except UserError as error:
-                yield from error.problems
+            largest = largest_sum(federation, self.point, self.max_weight)
+            yield from raised_problems(lambda: Packing.fit(self.key_length, largest))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -120,8 +116,6 @@ class Paillier(FederatedCallback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._channel is not None:
             self._channel.end()
-
-    # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         assert self._channel is not None

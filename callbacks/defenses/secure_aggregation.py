@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.secure_aggregation.streams import word_for
-from app.errors import Problem, UserError
+from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.integer_code import channel_problems, largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
@@ -16,6 +16,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import ClientPool
 from app.federation.plan_audit.guard import GuardFinding, examine, guard_problems
+from app.privacy.settings import raised_problems, setting_problem
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
 
@@ -69,18 +70,13 @@ class SecureAggregation(FederatedCallback):
     def traits(self) -> frozenset[Trait]:
         return frozenset({"channel"})
 
-    # ---- before the first round ------------------------------------------------------------------------------------
-
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
         wrong = [*common, *self._setting_problems(federation.client_pool)]
         yield from wrong
         if wrong:
             return
-        try:
-            word_for(largest_sum(federation, self.point, self.max_weight))
-        except UserError as error:
-            yield from error.problems
+        yield from raised_problems(lambda: word_for(largest_sum(federation, self.point, self.max_weight)))
         self._findings = examine(federation, self.k)
         if not self.allow_singletons:
             yield from guard_problems(self._findings, self.model_bound)
@@ -93,14 +89,12 @@ class SecureAggregation(FederatedCallback):
                 "raise --model.participation",
             )
         if self.k < 2:
-            remedy = "set --defenses.NAME.k to 2 or more"
-            yield Problem(f"k of SecureAggregation is {self.k}", "a sum over one client is its update", remedy)
+            consequence = "a sum over one client is its update"
+            yield setting_problem("SecureAggregation", "k", self.k, consequence, "to 2 or more")
         if not 0.5 < self.threshold <= 1:
-            yield Problem(
-                f"threshold of SecureAggregation is {self.threshold:g}",
-                "two halves of the clients could be asked about different clients, and both secrets come to light",
-                "set --defenses.NAME.threshold above 0.5 and at most 1",
-            )
+            consequence = "two halves of the clients could be asked about different clients, and reveal both secrets"
+            allowed = "above 0.5 and at most 1"
+            yield setting_problem("SecureAggregation", "threshold", f"{self.threshold:g}", consequence, allowed)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -120,8 +114,6 @@ class SecureAggregation(FederatedCallback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._channel is not None:
             self._channel.end()
-
-    # ---- what it tells ---------------------------------------------------------------------------------------------
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         assert self._channel is not None

@@ -32,6 +32,7 @@ from app.privacy.model_checks import (
     repeated_share,
     without_dropout,
 )
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
 
@@ -148,12 +149,11 @@ class Tripwire(FederatedCallback):
         for name, most in bounds.items():
             value = getattr(self, name)
             if value is not None and not (0 < value <= most and value < np.inf):
-                limit = "above 0" if most == np.inf else "above 0 and at most 1"
-                remedy = f"set --defenses.NAME.{name} {limit}, or to null to switch the check off"
-                yield Problem(f"{name} of Tripwire is {value}", "clients would always be alarmed, or never", remedy)
+                allowed = f"above 0{'' if most == np.inf else ' and at most 1'}, or to null to switch the check off"
+                yield setting_problem("Tripwire", name, value, "clients would always be alarmed, or never", allowed)
         if self.probe_samples < 2:
-            remedy = "set --defenses.NAME.probe_samples to 2 or more"
-            yield Problem(f"probe_samples of Tripwire is {self.probe_samples}", "no gradient can be measured", remedy)
+            consequence = "no gradient can be measured"
+            yield setting_problem("Tripwire", "probe_samples", self.probe_samples, consequence, "to 2 or more")
         if not self._active:
             remedy = "leave the defense out, or switch one on, such as --defenses.NAME.plan true"
             yield Problem("all checks of Tripwire are switched off", "clients would notice nothing", remedy)

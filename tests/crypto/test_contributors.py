@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.crypto.commitment import BlockDigests
 from app.crypto.contributors import Contributors
 from app.crypto.paillier.packing import SlotLayout
-from app.crypto.secure_aggregation.binding import BlockDigests
 
 CELLS = 17
 
@@ -118,7 +118,7 @@ def test_bindings_agree_exactly_where_common_values_do(indices, data):
 
 def test_very_many_blocks_are_hashed_pair_by_pair(monkeypatch):
     """With the same outcome: equal bindings exactly where common values are equal, on the server's side, too."""
-    monkeypatch.setattr("app.crypto.secure_aggregation.binding.MANY", 0)
+    monkeypatch.setattr("app.crypto.commitment.MANY", 0)
     indices = {0: np.array([0, 1, 3]), 1: np.array([1, 2, 3])}
     found, theta = Contributors.of(4, indices), np.arange(4.0)
     mine, theirs = (BlockDigests(found, index, theta[index]) for index in indices.values())

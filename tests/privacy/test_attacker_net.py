@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, softmax
 
-from app.privacy.attacker_net import AttackerNet, InternalAttacker
 from app.seeding import torch_generator
+from callbacks.defenses.adversarial_regularisation import AttackerNet, InternalAttacker
 
 CLASSES = 4
 

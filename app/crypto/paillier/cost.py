@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.crypto.paillier.decryption import decrypt
-from app.crypto.paillier.encryption import Encryptor, Exponent
+from app.crypto.paillier.encryption import Encryptor, Exponent, decrypt
 from app.crypto.paillier.keys import PrivateKey
 from app.crypto.paillier.sums import EncryptedSum
 

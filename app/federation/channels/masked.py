@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from app.crypto.commitment import BlockDigests
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.messages import KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
-from app.crypto.secure_aggregation.binding import BlockDigests
 from app.crypto.secure_aggregation.client import AggregationClient
 from app.crypto.secure_aggregation.layout import VectorLayout
 from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError, require_threshold

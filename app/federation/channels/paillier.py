@@ -11,8 +11,7 @@ import numpy as np
 
 from app.crypto.messages import SERVER, KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
 from app.crypto.paillier.cost import OperationCost, measure
-from app.crypto.paillier.decryption import decrypt
-from app.crypto.paillier.encryption import EncryptionPool
+from app.crypto.paillier.encryption import EncryptionPool, decrypt
 from app.crypto.paillier.keys import PrivateKey, PublicKey, generate
 from app.crypto.paillier.packing import CorruptedError
 from app.crypto.paillier.sums import EncryptedSum, from_bytes, to_bytes

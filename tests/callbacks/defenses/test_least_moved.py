@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callbacks.defenses.memdefense import _smallest, least_moved
+from callbacks.defenses.memdefense import least_moved, smallest
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.data())
@@ -14,7 +14,7 @@ def test_smallest_is_a_stable_sort(values, data):
     count = data.draw(st.integers(0, len(values)))
     order = sorted(range(len(values)), key=lambda place: (values[place], place))
     expected = [place in order[:count] for place in range(len(values))]
-    assert _smallest(torch.tensor(values, dtype=torch.float32), count).tolist() == expected
+    assert smallest(torch.tensor(values, dtype=torch.float32), count).tolist() == expected
 
 
 @pytest.mark.parametrize(("fraction", "given_up"), [(0.0, 0), (0.29, 2), (0.3, 3), (0.7, 7), (0.999, 9), (1.0, 10)])

@@ -12,8 +12,7 @@ from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import ChannelSubset
 from app.models import CNN
-from app.privacy.pruning import smallest
-from callbacks.defenses.memdefense import MemDefense
+from callbacks.defenses.memdefense import MemDefense, smallest
 
 LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2), epochs=2)
 

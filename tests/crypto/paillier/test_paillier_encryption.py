@@ -8,8 +8,7 @@ import phe
 import pytest
 
 from app.crypto.paillier.cost import measure
-from app.crypto.paillier.decryption import decrypt
-from app.crypto.paillier.encryption import EncryptionPool, Encryptor, exponent_bits, progress_bar
+from app.crypto.paillier.encryption import EncryptionPool, Encryptor, decrypt, exponent_bits, progress_bar
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import Packing
 from app.crypto.paillier.sums import EncryptedSum

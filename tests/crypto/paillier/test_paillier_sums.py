@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from app.crypto.paillier.decryption import decrypt
-from app.crypto.paillier.encryption import Encryptor
+from app.crypto.paillier.encryption import Encryptor, decrypt
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import CorruptedError, Packing
 from app.crypto.paillier.sums import EncryptedSum, from_bytes, to_bytes
