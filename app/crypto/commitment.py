@@ -1,4 +1,4 @@
-"""Digests of the model of a round, by which clients notice, or punish, that a server sends them different models.
+"""Digests of the model of a round, by which clients notice that a server sends them different models.
 
 `Commitment` covers one model for all clients of a round, although each of them receives other weights of it.
 The server publishes a digest of every block of coordinates with the same holders, and a root over all digests. A

@@ -165,13 +165,7 @@ class DeliveryFailure:
 
 
 class MessageDelivery:
-    """Delivers messages: sends, verifies and retries.
-
-    Args:
-        registry: keys that signatures are checked against.
-        transport: carries the messages.
-        attempts: how often a message is sent at most, the first time included, at least 1.
-    """
+    """Delivers messages: sends, verifies and retries, at most `attempts` (1 or more) times in all."""
 
     def __init__(self, registry: KeyRegistry, transport: Transport, attempts: int = 2) -> None:
         if attempts < 1:

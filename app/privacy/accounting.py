@@ -78,12 +78,9 @@ def epsilon(history: Iterable[Steps], delta: float, accountant: AccountantName =
 
 
 def analytic_epsilon(noise: float, delta: float, releases: int = 1) -> float:
-    """Exact epsilon of Gaussian mechanisms without sampling (Balle and Wang 2018, theorem 8).
+    """Exact epsilon of `releases` Gaussian mechanisms without sampling (Balle and Wang 2018, theorem 8).
 
-    Args:
-        noise: standard deviation of the noise over the sensitivity, at least 0.
-        delta: in (0, 1).
-        releases: how many times the mechanism is used on the same records.
+    The noise is its standard deviation over the sensitivity, at least 0; delta lies in (0, 1).
     """
     if releases == 0:
         return 0.0
@@ -105,14 +102,7 @@ def analytic_epsilon(noise: float, delta: float, releases: int = 1) -> float:
 
 
 def noise_for(target: float, delta: float, plan: Sequence[Steps], accountant: AccountantName = "rdp") -> float:
-    """Smallest noise multiplier (to one in a thousand, never too small) with which a plan stays within a budget.
-
-    Args:
-        target: largest epsilon.
-        delta: in (0, 1).
-        plan: all steps to come; their own noise is ignored.
-        accountant: how steps are composed.
-    """
+    """Smallest noise multiplier (to 0.1 %, never too small) with which planned steps stay within epsilon `target`."""
 
     def excess(noise: float) -> float:
         spent = epsilon([replace(steps, noise=noise) for steps in plan], delta, accountant)

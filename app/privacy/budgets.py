@@ -14,8 +14,7 @@ class RoundOfSteps:
     """The steps of one client in one round.
 
     Attributes:
-        samples: its training samples.
-        batches: batches of one pass over them; one over it is the probability that a sample enters a step.
+        batches: batches of one pass over its samples; one over it is the probability that a sample enters a step.
         count: steps of the round.
     """
 

@@ -55,13 +55,9 @@ class Mechanism:
 
 
 class PrivateSteps:
-    """DP-SGD steps of one network with one optimiser, until it is closed.
+    """DP-SGD steps of one network with one (fresh) optimiser, until it is closed.
 
-    Args:
-        net: the network; its trained layers are none of `unsupported_layers`.
-        optimizer: of all its parameters, without any step taken.
-        mechanism: clipping and noise.
-        noise: generator of the noise, on the network's device.
+    None of the network's trained layers may be among `unsupported_layers`; the generator of the noise is on its device.
 
     Attributes:
         net: the module that the loss must call instead of the network.

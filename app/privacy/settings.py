@@ -24,15 +24,7 @@ def raised_problems(check: Callable[[], object]) -> Iterator[Problem]:
 def budget_problems(
     defense: str, target_epsilon: float | None, noise: float | None, clip: float, what: str
 ) -> Iterator[Problem]:
-    """Problems of a budget, a noise multiplier and a clipping norm.
-
-    Args:
-        defense: its class, for the messages.
-        target_epsilon: budget, None for no limit.
-        noise: multiplier, None to choose it for the budget.
-        clip: clipping norm; infinite only without noise.
-        what: what is clipped, in the plural.
-    """
+    """Problems of a budget, a noise multiplier (None: chosen for the budget) and the clipping norm of `what`."""
     if target_epsilon is None and noise is None:
         remedy = "set --defenses.NAME.target_epsilon (a budget) or --defenses.NAME.noise (a multiplier)"
         yield Problem(f"{defense} has neither a budget nor noise", "nothing would be private", remedy)
@@ -56,12 +48,7 @@ def positive_problems(defense: str, **values: float) -> Iterator[Problem]:
 def delta_problems(defense: str, delta: float, records: int, found: str, one: str) -> Iterator[Problem]:
     """A delta so large that publishing one record outright would be allowed.
 
-    Args:
-        defense: its class, for the messages.
-        delta: as set.
-        records: number of records.
-        found: that number in words, such as `there are 10 clients`.
-        one: what a record is, such as `client`.
+    `found` states the number of records, as in `there are 10 clients`, and `one` what a record is, as in `client`.
     """
     if not 0 < delta < 1 / records:
         yield Problem(

@@ -18,14 +18,11 @@ class PrivacyStatement:
     """The privacy budget that has been spent.
 
     Attributes:
-        mechanism: the defense.
         unit: what is protected.
         against: adversaries that the guarantee holds against.
         epsilon: the largest of all clients, since clients hold disjoint data; infinite without noise.
-        delta: belonging to it.
         adjacency: how neighbouring datasets differ.
         sampling: how batches or clients are drawn.
-        accountant: library that has computed epsilon, with its version.
         noise: standard deviation of the noise over the clipping norm (or as `notes` say).
         clip: largest Euclidean norm of what is protected.
         nominal: whether epsilon rests on assumptions that do not hold here.
@@ -59,10 +56,10 @@ class PrivacyStatement:
 
     def line(self) -> str:
         label = "nominal epsilon" if self.nominal else "epsilon"
-        said = f"{self.mechanism}: {label} {self.epsilon:.3g} at delta {self.delta:.2g}, {self.unit} level"
+        line = f"{self.mechanism}: {label} {self.epsilon:.3g} at delta {self.delta:.2g}, {self.unit} level"
         if self.nominal:
-            return f"{said}; no formal guarantee, because its assumptions do not hold here"
-        return said + ("" if self.meaningful else "; no meaningful formal guarantee")
+            return f"{line}; no formal guarantee, because its assumptions do not hold here"
+        return line + ("" if self.meaningful else "; no meaningful formal guarantee")
 
 
 def _finite(value: float) -> float | None:
@@ -74,7 +71,6 @@ class ChannelStatement:
     """How updates reached the server.
 
     Attributes:
-        mechanism: the defense, with its key length or threshold.
         hides: what the server does not see.
         trusts: assumptions that this needs.
         step: precision of a client's change; sums are exact beyond it.
@@ -94,8 +90,6 @@ class ChannelStatement:
         return asdict(self)
 
     def line(self) -> str:
-        said = (
-            f"{self.mechanism}{' (simulated: same numbers, no cryptography)' if self.simulated else ''}: {self.hides}"
-        )
-        leaks = len(self.accepted)
-        return said + (f"; {leaks} leaks of the plan were accepted (privacy.json)" if leaks else "")
+        simulated = " (simulated: same numbers, no cryptography)" if self.simulated else ""
+        leaks = f"; {len(self.accepted)} leaks of the plan were accepted (privacy.json)" if self.accepted else ""
+        return f"{self.mechanism}{simulated}: {self.hides}{leaks}"

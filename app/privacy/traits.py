@@ -37,13 +37,7 @@ Trait = Literal[
 
 @dataclass(frozen=True)
 class Component:
-    """A defense, an attack or a setting of the federation with its traits.
-
-    Attributes:
-        name: what the user calls it.
-        traits: its effects on privacy.
-        place: position among the callbacks; None for settings of the federation, which have no order.
-    """
+    """A defense, attack or setting with its traits; `place` is its position among the callbacks, None for settings."""
 
     name: str
     traits: frozenset[Trait]

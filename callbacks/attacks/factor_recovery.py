@@ -59,9 +59,9 @@ class FactorRecovery(FederatedCallback):
 def true_choices(federation: FederatedModule) -> Choices:
     """Choice coordinates of every client that has taken part: for the evaluation only."""
     coordinates, personal = FactorLayout.of(federation.net).choice_coordinates, federation.personal
-    found = {}
+    choices = {}
     for client in personal.clients:
         vector = federation.space.read(federation.net).cpu()
         vector[personal.coordinates] = personal.of(client).to(vector)
-        found[client] = vector[coordinates]
-    return found
+        choices[client] = vector[coordinates]
+    return choices

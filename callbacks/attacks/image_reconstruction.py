@@ -49,10 +49,10 @@ class ImageReconstruction(FederatedCallback):
 
     def _deceived(self, federation: FederatedModule) -> Iterator[Problem]:
         """The transcript does not hold what a malicious server sent, so changes of clients cannot be computed."""
-        lying = overriding(federated_callbacks(federation.trainer), "on_broadcast")
-        if lying and any(map(_reads_uploads, self.attacks)):
+        deviating = overriding(federated_callbacks(federation.trainer), "on_broadcast")
+        if deviating and any(map(_reads_uploads, self.attacks)):
             yield Problem(
-                f"uploads are to be attacked in a run with {type(lying[0]).__name__}",
+                f"uploads are to be attacked in a run with {type(deviating[0]).__name__}",
                 "clients did not get the models that the transcript holds, so their changes cannot be told",
                 "attack uploads in a run whose server keeps to the protocol",
             )
@@ -64,17 +64,17 @@ class ImageReconstruction(FederatedCallback):
         """Attack the transcript after so many rounds of training; each result is written at once."""
         raise_all(self._deceived(federation))
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        found = []
+        findings = []
         with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
             for attack in self.attacks:
                 for finding in attack.findings(audit):
-                    found.append(finding)
+                    findings.append(finding)
                     bar.update()
                     if self.results is not None:
                         self.results.add(finding)
         if self.results is not None:
-            self.results.conclude(found)
-        return found
+            self.results.conclude(findings)
+        return findings
 
 
 def _reads_uploads(attack: PassiveAttack) -> bool:

@@ -81,7 +81,7 @@ class MaliciousServer(FederatedCallback):
         self.results: ReconstructionResults | None = None
         self.found: list[ReconstructionFinding] = []
         self.remarks: tuple[str, ...] = ()
-        self._first: int | None = None
+        self._first_round: int | None = None
         self._obstacle: str | None = None
         self._done = False
 
@@ -114,27 +114,28 @@ class MaliciousServer(FederatedCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
         pl_module.prepare()
-        pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._hear(pl_module, aggregate))
+        pl_module.channel = TappedChannel(pl_module.channel, lambda aggregate: self._observe(pl_module, aggregate))
         self._observations: list[Observation] = []
         self._isolated: IsolatedUpdate | NotAvailable | None = None
         self._true_changes: dict[int, tuple[Tensor, Tensor]] = {}
-        self._error = float("nan")
+        self._isolation_error = float("nan")
         self._knowledge: ServerKnowledge | None = None
         latest = pl_module.rounds - self.attack.rounds
-        self._first = None if self.attack.waits and latest > 0 else latest
+        self._first_round = None if self.attack.waits and latest > 0 else latest
         if self.round is not None:
-            self._first = self.round - 1
-        self._obstacle = self._why_not(pl_module)
-        self._announced = pl_module.method
-        if self._first is not None and not self._silent:
-            last = self._first + self.attack.rounds - 1
+            self._first_round = self.round - 1
+        self._obstacle = self._find_obstacle(pl_module)
+        self._announced_method = pl_module.method
+        if self._first_round is not None and not self._stays_honest:
+            last = self._first_round + self.attack.rounds - 1
             plans = (pl_module.plan_of(max(last - 1, 0)), pl_module.plan_of(last))
             pl_module.method = self.attack.deviation(pl_module.method, *plans) or pl_module.method
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that was interrupted between two rounds of the attack goes on without it."""
         assert isinstance(pl_module, FederatedModule)
-        if self._first is not None and trainer.current_epoch > self._first:
-            pl_module.method = self._announced
+        if self._first_round is not None and trainer.current_epoch > self._first_round:
+            pl_module.method = self._announced_method
             if not self._done:
                 self._isolated = NotAvailable("the run was interrupted between the rounds of the attack; start it anew")
 
@@ -144,20 +145,20 @@ class MaliciousServer(FederatedCallback):
         return self._generate_state_key(label=self.label)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"first": -1 if self._first is None else self._first, "done": self._done}
+        return {"first": -1 if self._first_round is None else self._first_round, "done": self._done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._done = bool(state_dict["done"])
         if state_dict["first"] >= 0:
-            self._first = int(state_dict["first"])
+            self._first_round = int(state_dict["first"])
 
     @property
-    def _silent(self) -> bool:
-        """Whether the server stays honest, since nothing could come of the attack."""
+    def _stays_honest(self) -> bool:
+        """Whether the server stays honest, since the attack could not succeed."""
         return self._obstacle is not None and not self.insist
 
-    def _why_not(self, federation: FederatedModule) -> str | None:
-        """Why the result would mean nothing; None where it would."""
+    def _find_obstacle(self, federation: FederatedModule) -> str | None:
+        """Why the attack cannot succeed under these settings; None where it can."""
         if federation.channel.form == "ciphertext":
             return "the server adds ciphertexts and cannot read the sum; a client that helps the server could"
         if weighs_by_loss(federation):
@@ -170,19 +171,19 @@ class MaliciousServer(FederatedCallback):
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        self._arrived: set[int] = set()
+        self._senders: set[int] = set()
         self._weights: dict[int, float] = {}
-        self._take_up(federation, plan)
+        self._begin(federation, plan)
 
-    def _take_up(self, federation: FederatedModule, plan: Plan) -> None:
+    def _begin(self, federation: FederatedModule, plan: Plan) -> None:
         """Collect what the server knows, once; defenses may ask for its announcement before the round begins."""
-        if self._first == plan.round and not self._silent and self._knowledge is None:
-            public = public_knowledge(federation, plan.round + self.attack.rounds)
+        if self._first_round == plan.round and not self._stays_honest and self._knowledge is None:
+            knowledge = public_knowledge(federation, plan.round + self.attack.rounds)
             theta = federation.theta.detach().cpu().clone()
             last = federation.plan_of(plan.round + self.attack.rounds - 1)
             images = sum(last.client_pool.sizes[client] for client in self.attack.targets(last))
             self._knowledge = ServerKnowledge(
-                public, federation.space, theta, plan.round, images, self.reading.uses_traps
+                knowledge, federation.space, theta, plan.round, images, self.reading.uses_traps
             )
 
     def _stage(self, round_: int) -> int | None:
@@ -192,7 +193,7 @@ class MaliciousServer(FederatedCallback):
         return round_ - self._knowledge.first
 
     def announces(self, federation: FederatedModule, plan: Plan) -> Tensor | None:
-        self._take_up(federation, plan)
+        self._begin(federation, plan)
         stage = self._stage(plan.round)
         return None if stage is None or self._knowledge is None else self.attack.announces(self._knowledge, stage)
 
@@ -210,52 +211,52 @@ class MaliciousServer(FederatedCallback):
             self._true_changes[update.client] = (update.index.cpu(), change)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        self._arrived.add(message.client)
+        self._senders.add(message.client)
 
-    def _hear(self, federation: FederatedModule, aggregate: Aggregate) -> None:
-        """The sum of a round, on every process."""
+    def _observe(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+        """Observe the sum of a round, on every process; while waiting, decide whether the attack starts next."""
         stage = self._stage(federation.plan.round)
-        waiting = self._first is None and not self._silent
+        waiting = self._first_round is None and not self._stays_honest
         if stage is None and not waiting:
             return
-        sent, carries = self._sent(federation, stage), federation.channel.carries
-        heard = observe(federation.plan, aggregate, federation.theta, sent, carries)
+        sent, carries = self._sent_models(federation, stage), federation.channel.carries
+        observation = observe(federation.plan, aggregate, federation.theta, sent, carries)
         if stage is None:
             last = federation.plan.round + 1 >= federation.rounds - self.attack.rounds
-            if last or self.attack.ready(heard, federation.theta):
-                self._first = federation.plan.round + 1
+            if last or self.attack.ready(observation, federation.theta):
+                self._first_round = federation.plan.round + 1
             return
-        self._observations.append(heard)
+        self._observations.append(observation)
         if stage == self.attack.rounds - 1:
             self._isolate(federation)
 
     def _isolate(self, federation: FederatedModule) -> None:
-        """Free the attacked clients' update from the sums; for the evaluation, tell how far off it is."""
+        """Isolate the targets' update from the sums; for the evaluation, measure its error."""
         assert self._knowledge is not None
         true = {client: change for part in gather(self._true_changes) for client, change in part.items()}
-        reason = self._why_useless(federation)
+        reason = self._failure(federation)
         self._isolated = NotAvailable(reason) if reason else self.attack.isolate(self._knowledge, self._observations)
         if isinstance(self._isolated, IsolatedUpdate):
             weights, total = self._observations[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
             for client, (index, change) in true.items():
                 total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
-            self._error = self._isolated.relative_error(total, self.reading.used_coordinates(federation.space))
+            self._isolation_error = self._isolated.relative_error(total, self.reading.used_coordinates(federation.space))
 
-    def _why_useless(self, federation: FederatedModule) -> str | None:
-        """Why nothing can be made of what was heard; None where something can."""
+    def _failure(self, federation: FederatedModule) -> str | None:
+        """Why no update can be isolated from the observations; None where it can."""
         if not self._observations[-1].clients:
             return "no update reached the server in the round of the attack"
         if not set(self._targets(federation)) & set(self._observations[-1].clients):
             return "none of the attacked clients sent anything in the round of the attack"
-        if not all(heard.adds_up for heard in self._observations):
+        if not all(one.adds_up for one in self._observations):
             return "the sums are not those of the clients that sent something, by the weights that the server knows"
         return None
 
-    def _sent(self, federation: FederatedModule, stage: int | None) -> Iterator[SentModel]:
-        """What the server sent to those whose updates arrived, and how much they count."""
+    def _sent_models(self, federation: FederatedModule, stage: int | None) -> Iterator[SentModel]:
+        """The models sent to clients whose updates arrived, with the clients' weights."""
         plan, coordinates = federation.plan, uploaded_indices(federation, federation.plan)
         weights = {client: weight for part in gather(self._weights) for client, weight in part.items()}
-        for client in sorted({client for part in gather(self._arrived) for client in part}):
+        for client in sorted({client for part in gather(self._senders) for client in part}):
             index, own = plan.index(client).cpu(), torch.from_numpy(coordinates[client])
             if stage is None or self._knowledge is None:
                 vector = federation.theta.cpu()[index]
@@ -267,7 +268,7 @@ class MaliciousServer(FederatedCallback):
         stage = self._stage(federation.plan.round)
         if stage is None:
             return
-        aggregate.mean.copy_(federation.theta)
+        aggregate.mean.copy_(federation.theta)  # the manipulated rounds leave the model as it was
         if stage == self.attack.rounds - 1:
             if trainer.is_global_zero:
                 self.run(federation)
@@ -278,7 +279,7 @@ class MaliciousServer(FederatedCallback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, FederatedModule)
-        if trainer.is_last_batch and self._stage(pl_module.plan.round) is not None:
+        if trainer.is_last_batch and self._stage(pl_module.plan.round) is not None:  # undo server momentum
             pl_module.space.write(pl_module.net, pl_module.theta)
 
     def _targets(self, federation: FederatedModule) -> tuple[int, ...]:
@@ -304,23 +305,23 @@ class MaliciousServer(FederatedCallback):
         return ReconstructionFinding(self._conditions(federation), NotAvailable(reason))
 
     def _findings(self, federation: FederatedModule) -> Iterator[ReconstructionFinding]:
-        if self._silent:
+        if self._stays_honest:
             yield self.unavailable(federation, str(self._obstacle))
         elif not isinstance(self._isolated, IsolatedUpdate):
             yield self.unavailable(federation, getattr(self._isolated, "reason", "the run was over before the attack"))
         else:
-            public = public_knowledge(federation, self._last(federation) + 1)
-            scorer = ReconstructionScorer(self.reading, public, federation.data.membership, self.score == "legacy")
-            details = {"isolation_error": self._error, "isolated_cells": float(len(self._isolated.index))}
+            knowledge = public_knowledge(federation, self._last_round(federation) + 1)
+            scorer = ReconstructionScorer(self.reading, knowledge, federation.data.membership, self.score == "legacy")
+            details = {"isolation_error": self._isolation_error, "isolated_cells": float(len(self._isolated.index))}
             yield from scorer.findings(self._conditions(federation), self._isolated, details)
 
-    def _last(self, federation: FederatedModule) -> int:
+    def _last_round(self, federation: FederatedModule) -> int:
         """0-based last round of the attack."""
-        first = self._first if self._first is not None else federation.rounds - self.attack.rounds
+        first = self._first_round if self._first_round is not None else federation.rounds - self.attack.rounds
         return first + self.attack.rounds - 1
 
     def _conditions(self, federation: FederatedModule) -> ReconstructionConditions:
-        round_, attack = self._last(federation), self.attack
+        round_, attack = self._last_round(federation), self.attack
         clients = attack.targets(federation.plan_of(round_))
         notes = tuple(self._notes(federation))
         return ReconstructionConditions(

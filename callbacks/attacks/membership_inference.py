@@ -35,13 +35,7 @@ USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offlin
 
 @dataclass(frozen=True)
 class AttackHome:
-    """Where attacks work and leave their results.
-
-    Attributes:
-        results: the run's attack folder, its summary and its trackers.
-        cache: folder of shadow models, shared by all runs beside this one.
-        federations: repeats the federation for shadow models.
-    """
+    """The run's attack results, the folder of shadow models shared by all runs beside it, and repeated federations."""
 
     results: AttackResults
     cache: Path
@@ -115,25 +109,18 @@ class MembershipInference(FederatedCallback):
         self.run(federation, transcript, federation.trainer.current_epoch, final=True)
 
     def run(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> list[Finding]:
-        """Attack the transcript; each result is written at once.
-
-        Args:
-            federation: whose network, plan and data are attacked.
-            transcript: what adversaries saw.
-            rounds: rounds trained so far.
-            final: whether the run is over and its model released.
-        """
+        """Attack the transcript after so many rounds, written result by result; `final`: the model is released."""
         audit = self.audit_context(federation, transcript, rounds, final)
-        found = []
+        findings = []
         with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
             for finding in self.protocol.findings(audit):
-                found.append(finding)
+                findings.append(finding)
                 bar.update()
                 if self.home is not None:
                     self.home.results.add(finding)
         if self.home is not None:
-            self.home.results.conclude(found, audit.rates, "" if final else f"after round {rounds}")
-        return found
+            self.home.results.conclude(findings, audit.rates, "" if final else f"after round {rounds}")
+        return findings
 
     def audit_context(
         self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool

@@ -78,11 +78,11 @@ class FairnessRecorder(FederatedCallback):
             self._write(self._folder, self._last)
 
     @rank_zero_only
-    def _write(self, folder: RunFolder, everybody: ClientAccuracies) -> None:
+    def _write(self, folder: RunFolder, accuracies: ClientAccuracies) -> None:
         records = folder.read_lines("metrics.jsonl")
         try:
-            write_fairness(folder, everybody, records)
-            write_figure(folder.path / "fairness.png", draw_fairness(everybody, records, folder.name))
+            write_fairness(folder, accuracies, records)
+            write_figure(folder.path / "fairness.png", draw_fairness(accuracies, records, folder.name))
         except OSError as error:
             raise cannot_write(folder.path, error) from error
 
@@ -91,10 +91,10 @@ class FairnessRecorder(FederatedCallback):
         all_clients = AllClients(federation, round_ - 1)
         choices: tuple[Choice, ...] = all_clients.choices if last else ("own",)
         with federation.clock.phase("evaluate"):
-            found: dict[str, tuple[LocalScore, ...]] = {choice: all_clients.scores(choice) for choice in choices}
+            scores: dict[str, tuple[LocalScore, ...]] = {choice: all_clients.scores(choice) for choice in choices}
             if last and federation.evaluation.fine_tune:
-                found[FINE_TUNED] = all_clients.fine_tuned()
-        self._last, self._complete = _everybody(found, federation.data.groups, round_), last
+                scores[FINE_TUNED] = all_clients.fine_tuned()
+        self._last, self._complete = _accuracies(scores, federation.data.groups, round_), last
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": None if self._last is None else _plain(self._last), "complete": self._complete}
@@ -105,24 +105,26 @@ class FairnessRecorder(FederatedCallback):
         self._complete = state_dict["complete"]
 
 
-def _everybody(found: Mapping[str, tuple[LocalScore, ...]], groups: list[str], round_: int) -> ClientAccuracies | None:
+def _accuracies(
+    scores: Mapping[str, tuple[LocalScore, ...]], groups: list[str], round_: int
+) -> ClientAccuracies | None:
     """The scores as a table; None where no client has a test set of its own."""
-    own = [local for local in found[OWN] if local.score.total]
+    own = [local for local in scores[OWN] if local.score.total]
     if not own:
         return None
     clients = tuple(local.client for local in own)
-    by_client = {whose: {local.client: local.score.accuracy for local in scores} for whose, scores in found.items()}
+    by_client = {whose: {local.client: local.score.accuracy for local in row} for whose, row in scores.items()}
     return ClientAccuracies(
         round=round_,
         clients=clients,
         groups=tuple(groups[client] for client in clients),
         samples=tuple(local.score.total for local in own),
         holders=tuple(local.own for local in own),
-        accuracies={whose: tuple(scores[client] for client in clients) for whose, scores in by_client.items()},
+        accuracies={whose: tuple(row[client] for client in clients) for whose, row in by_client.items()},
     )
 
 
-def _plain(everybody: ClientAccuracies) -> dict[str, Any]:
+def _plain(accuracies: ClientAccuracies) -> dict[str, Any]:
     """Lists, numbers and strings only, which a checkpoint may hold."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(everybody)))
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(accuracies)))
     return plain

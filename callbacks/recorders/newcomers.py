@@ -50,14 +50,14 @@ class NewcomerRecorder(FederatedCallback):
 
 def _joined(federation: FederatedModule, round_: int) -> JoinedClients:
     joining = Joining(federation, round_)
-    found: dict[str, tuple[LocalScore, ...]] = {"server": joining.scores("none")}
+    scores: dict[str, tuple[LocalScore, ...]] = {"server": joining.scores("none")}
     if federation.personal:
-        found |= {"mean": joining.scores("mean"), "fitted": joining.fitted()}
-    found["fine_tuned"] = joining.fine_tuned()
-    clients = tuple(local.client for local in found["server"])
+        scores |= {"mean": joining.scores("mean"), "fitted": joining.fitted()}
+    scores["fine_tuned"] = joining.fine_tuned()
+    clients = tuple(local.client for local in scores["server"])
     return JoinedClients(
         clients,
         tuple(federation.data.groups[client] for client in clients),
         federation.newcomers.visits,
-        {stage: tuple(local.score.accuracy for local in scores) for stage, scores in found.items()},
+        {stage: tuple(local.score.accuracy for local in own) for stage, own in scores.items()},
     )

@@ -64,12 +64,7 @@ class Representations(FederatedCallback):
 
 
 def represent(audit: AuditContext, samples: int) -> RepresentedSamples:
-    """Penultimate-layer features of the released model for members and non-members of all clients together.
-
-    Args:
-        world: the finished run; only its released model is queried.
-        samples: most members, and most non-members.
-    """
+    """Penultimate-layer features of the released model for at most so many members and non-members of all clients."""
     model = released_model(audit.transcript.external_view(), audit.knowledge, "representations")
     sets = (audit.truth.members, audit.truth.nonmembers)
     drawn = [_drawn(np.concatenate(own), samples, audit.knowledge.seed, number) for number, own in enumerate(sets)]

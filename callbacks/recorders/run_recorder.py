@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +22,15 @@ from app.results.run.figures import draw_accuracy, draw_budget
 from app.results.run.folder import RunFolder, cannot_write
 from app.results.run.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
 from app.results.run.tracking import RoundLogger
+
+SUMMARIES: Mapping[str, Callable[[RunFolder], Any]] = {
+    "fairness": fairness_summary,
+    "newcomers": newcomer_summary,
+    "attacks": attack_summary,
+    "reconstruction": reconstruction_summary,
+    "factors": factor_summary,
+}
+"""Parts of the summary that other callbacks have written to the run folder."""
 
 
 class RunRecorder(FederatedCallback):
@@ -113,19 +122,10 @@ class RunRecorder(FederatedCallback):
         budgets = [statement.record() for statement in federation.hooks.statements()]
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
         if budgets or channels:
-            told = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
+            privacy = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
             summary["privacy"], summary["channels"] = budgets, channels
-            self._folder.write_json("privacy.json", told)
-        if fairness := fairness_summary(self._folder):
-            summary["fairness"] = fairness
-        if newcomers := newcomer_summary(self._folder):
-            summary["newcomers"] = newcomers
-        if attacks := attack_summary(self._folder):
-            summary["attacks"] = attacks
-        if reconstructed := reconstruction_summary(self._folder):
-            summary["reconstruction"] = reconstructed
-        if factors := factor_summary(self._folder):
-            summary["factors"] = factors
+            self._folder.write_json("privacy.json", privacy)
+        summary |= {name: part for name, summarise in SUMMARIES.items() if (part := summarise(self._folder))}
         self._folder.write_json("summary.json", summary)
         for logger in trainer.loggers:
             if isinstance(logger, RoundLogger):

@@ -96,25 +96,14 @@ class Encryptor:
 
 @dataclass(frozen=True, eq=False)
 class Encrypted:
-    """Ciphertexts, in the order of the plaintexts, and their cost.
-
-    Attributes:
-        seconds: CPU seconds of encrypting over all workers, without starting them and without their tables.
-    """
+    """Ciphertexts, in the order of the plaintexts, and CPU seconds over all workers, without starting them."""
 
     ciphertexts: list[int]
     seconds: float
 
 
 class EncryptionPool:
-    """Encrypts in this process or in several, which start at the first large job.
-
-    Args:
-        public: the public key.
-        exponent: where the randomness comes from.
-        workers: processes, at least 1; with 1 everything happens in this one.
-        progress: whether to show a progress bar.
-    """
+    """Encrypts in this process or, with several `workers`, in processes that start at the first large job."""
 
     def __init__(self, public: PublicKey, exponent: Exponent, workers: int, progress: bool) -> None:
         self._public, self._exponent = public, exponent
@@ -122,12 +111,7 @@ class EncryptionPool:
         self._processes: ProcessPoolExecutor | None = None
 
     def encrypt(self, plaintexts: Sequence[int]) -> Encrypted:
-        """Encrypt integers in [0, n), spread over the workers.
-
-        Raises:
-            ValueError: where a plaintext is outside, naming its position.
-            UserError: where a worker died.
-        """
+        """Encrypt integers in [0, n), spread over the workers; a UserError where a worker died."""
         check_plaintexts(self._public, plaintexts)
         ciphertexts: list[int] = []
         seconds = 0.0

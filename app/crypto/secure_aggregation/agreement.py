@@ -43,12 +43,7 @@ class PublicKeys:
 
 
 class KeyPair(SecretHolder):
-    """An X25519 key of one client for one round and one purpose.
-
-    Args:
-        client: its owner.
-        secret: 32 bytes of a key that exists already; a new one by default.
-    """
+    """An X25519 key of one client for one round and one purpose, new or from a `secret` of 32 bytes."""
 
     def __init__(self, client: int, secret: bytes | None = None) -> None:
         self.client = client

@@ -30,14 +30,7 @@ class AggregationClient(SecretHolder):
 
     The steps are called in this order: `advertise_keys`, `share_secrets`, `receive_shares`, `set_peers`, `mask`,
     `reveal_shares`. The roster is trusted: where the server may swap keys, the caller checks the signed `keys` messages
-    it was made of.
-
-    Args:
-        client: number of the client.
-        identity: its long-term signing key.
-        session: session id of the protocol, 16 bytes, fresh in every round.
-        round_: number of the round.
-        layout: which client holds which positions.
+    it was made of. The session id (16 bytes) is fresh in every round.
     """
 
     def __init__(self, client: int, identity: SigningKey, session: bytes, round_: int, layout: VectorLayout) -> None:

@@ -20,8 +20,8 @@ class PairwiseKeys:
         session: session id of the protocol, 16 bytes.
         round_: number of the round.
         public: masking key of another client, by its number.
-        binding: digest of the values that this client and the other one should both have received; masks cancel only
-            where both digests agree. None for masks that cancel whatever was received.
+        binding: digest of the values that both clients should have received; masks cancel only where both digests
+            agree. None for masks that cancel whatever was received.
     """
 
     def __init__(

@@ -46,14 +46,14 @@ def test_weights_of_dp_fedavg_are_those_in_the_sum():
     server, found, _ = attacked(
         RollingModel(traps=KEPT), (3, 5, 4), weighting="samples", callbacks=(DPFedAvg(noise=1e-9, clip=1e9),)
     )
-    assert server._error < 1e-6
+    assert server._isolation_error < 1e-6
     assert found[0].result.oracle.recovered == 4
 
 
 def test_noise_of_a_trusted_server_is_no_obstacle_to_another_one():
     """Client-level differential privacy trusts the server: a malicious one reads the sum before it adds any noise."""
     server, found, _ = attacked(RollingModel(), callbacks=(DPFedAvg(noise=10.0, clip=1e9),))
-    assert server._error < 1e-6
+    assert server._isolation_error < 1e-6
     assert found[0].result.oracle.recovered == 4
     assert any("read before" in note for note in found[0].conditions.notes)
 
@@ -171,14 +171,14 @@ def test_what_clients_keep_to_themselves_stays_theirs():
     assert all((vector != 0.25).any() for vector in seen[0])
     assert not torch.equal(*seen[0])
     assert len(server._isolated.index) == HIDDEN // 4 * 65
-    assert server._error > 0.1
+    assert server._isolation_error > 0.1
 
 
 def test_rows_that_clients_do_not_send():
     """Label masks: the classifier's rows of absent classes are in nobody's sum; the first layer is as it was."""
     local = LocalTraining(batch_size=1000, optimizer=sgd(0.05), mask_labels=True)
     server, found, _ = attacked(RollingModel(), local=local)
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
     assert found[0].result.oracle.recovered >= 3
 
 
@@ -187,7 +187,7 @@ def test_any_cohort_can_be_attacked(target, client):
     """By its width."""
     server, found, _ = attacked(RollingModel(target=target))
     assert found[0].conditions.clients == (client,)
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
 
 
 def test_weights_by_losses_are_not_public():

@@ -23,13 +23,13 @@ def test_masks_hand_over_what_they_sum():
     server, found, _ = attacked(RollingModel(), callbacks=(MASKED(), recorder))
     assert all(message.payload is None for message in recorder.messages)
     assert only(found).oracle.recovered == 4
-    assert server._error < 1e-6
+    assert server._isolation_error < 1e-6
 
 
 def test_masks_bound_to_the_model_leave_noise():
     """Clients that got different values do not cancel: nothing comes back."""
     server, found, _ = attacked(RollingModel(), callbacks=(MASKED(model_bound=True),))
-    assert server._error > 10
+    assert server._isolation_error > 10
     assert only(found).oracle.recovered == 0
 
 

@@ -31,7 +31,7 @@ from datamodules import MNIST, CropFlip, Holdout, Iid
 def test_rolling_model_isolates_the_update_exactly():
     """To 1e-11 in double precision, over the whole first layer of the narrowest client; all its images come back."""
     server, found, _ = attacked(RollingModel())
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
     assert server._isolated.clients == (2,)
     rows = HIDDEN // 4
     assert len(server._isolated.index) >= rows * 65
@@ -53,14 +53,14 @@ def test_rolling_model_reads_single_nodes_without_leaving_the_plan():
     server, found, federation = attacked(always, (4, 4, 1))
     assert isinstance(federation.method, FedRolex)
     assert len(server._isolated.index) == 65 + 10
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
     assert only(found).oracle.recovered == 1
 
 
 def test_rolling_model_reads_resampled_plans():
     """Federated Dropout: rows that the client enters and for which nobody else changes."""
     server, found, _ = attacked(RollingModel(scope="node"), method=ChannelSubset.preset("USR"))
-    assert server._error <= 1e-10
+    assert server._isolation_error <= 1e-10
     assert 65 * 5 < len(server._isolated.index) < 65 * HIDDEN // 4
     assert only(found).oracle.recovered >= 1
 
@@ -76,8 +76,8 @@ def test_frozen_model_isolates_as_well():
     """Others get the honest model twice and do the same twice, if their channels stay; a rolling window moves them."""
     server, found, _ = attacked(RollingModel(others="frozen"), method=Prefix())
     rolled, _, _ = attacked(RollingModel(others="frozen"))
-    assert server._error <= 1e-11
-    assert 1e-9 < rolled._error < 1e-3
+    assert server._isolation_error <= 1e-11
+    assert 1e-9 < rolled._isolation_error < 1e-3
     assert only(found).oracle.recovered == 4
 
 
@@ -86,8 +86,8 @@ def test_new_batches_spoil_the_frozen_model_only():
     local = LocalTraining(batch_size=2, steps=1, optimizer=sgd(0.05))
     frozen, _, _ = attacked(RollingModel(others="frozen"), local=local, method=Prefix())
     constant, _, _ = attacked(RollingModel(), local=local)
-    assert frozen._error > 1e-6
-    assert constant._error <= 1e-11
+    assert frozen._isolation_error > 1e-6
+    assert constant._isolation_error <= 1e-11
 
 
 def test_noise_that_the_server_remembers_costs_nothing_in_the_first_layer():
@@ -95,9 +95,9 @@ def test_noise_that_the_server_remembers_costs_nothing_in_the_first_layer():
     known, _, _ = attacked(RollingModel(noise=0.3, noised="first-layer"))
     forgotten, found, _ = attacked(RollingModel(noise=0.3, noised="first-layer", own_noise="forgotten"))
     everywhere, _, _ = attacked(RollingModel(noise=0.3))
-    assert known._error <= 1e-10
-    assert forgotten._error > 10 * everywhere._error
-    assert everywhere._error > 1e-4, "noise behind the first layer lets the others' gradients through"
+    assert known._isolation_error <= 1e-10
+    assert forgotten._isolation_error > 10 * everywhere._isolation_error
+    assert everywhere._isolation_error > 1e-4, "noise behind the first layer lets the others' gradients through"
     assert only(found).oracle.recovered == 0
 
 
@@ -118,7 +118,9 @@ def test_convergence_error_is_what_richer_clients_still_do():
     off = server._isolated.change - changes[1]
     assert (off - changes[0]).abs().max() <= 1e-9 * changes[1].abs().max()
     first = server.reading.used_coordinates(federation.space)[index]
-    assert float(changes[0][first].norm() / changes[1][first].norm()) == pytest.approx(server._error, rel=1e-6)
+    assert float(changes[0][first].norm() / changes[1][first].norm()) == pytest.approx(
+        server._isolation_error, rel=1e-6
+    )
     assert only(found).oracle.recovered >= 3
 
 
@@ -128,14 +130,14 @@ def test_converged_richer_clients_make_the_isolation_exact():
         ConvergenceRate(), (1, 4, 4), rounds=40, optimizer=sgd(0.3), callbacks=(), hidden=64, capacities=COHORTS
     )
     early, _, _ = attacked(ConvergenceRate(), (1, 4, 4), rounds=2, optimizer=sgd(0.3), hidden=64)
-    assert server._error < early._error
+    assert server._isolation_error < early._isolation_error
 
 
 def test_quiet_traps_drown_in_what_others_still_do():
     """Traps in front of the honest output layer are far weaker than loud ones before convergence."""
     loud, _, _ = attacked(ConvergenceRate(), rounds=2)
     kept, _, _ = attacked(ConvergenceRate(traps=TrapWeights(output="kept")), rounds=2)
-    assert kept._error > 10 * loud._error
+    assert kept._isolation_error > 10 * loud._isolation_error
 
 
 def test_convergence_waits_until_rounds_are_calm():
@@ -149,7 +151,7 @@ def test_convergence_waits_until_rounds_are_calm():
 def test_trap_server_reads_the_sum_of_everybody():
     """One model for all, ten clients of one image: nothing is isolated, and images come back all the same."""
     server, found, _ = attacked(TrapServer(), (1,) * 10, [1.0, 1.0, *[0.5] * 8], rounds=1)
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
     assert only(found).oracle.recovered >= 6
     assert only(found).oracle.pearson_mean > 0.95
 
@@ -265,7 +267,7 @@ def test_isolated_update_can_be_refilled():
 def test_weights_and_gaps_do_not_matter(settings):
     """Clients that count by their samples, and coordinates that nobody trains."""
     server, found, _ = attacked(RollingModel(), (3, 5, 4), **settings)
-    assert server._error <= 1e-11
+    assert server._isolation_error <= 1e-11
     assert only(found).oracle.recovered == 4
 
 
@@ -307,7 +309,7 @@ def test_partial_participation():
     for seed in range(3):
         server, found, _ = attacked(RollingModel(), sizes, capacities, participation=0.75, seed=seed)
         if isinstance(server._isolated, IsolatedUpdate):
-            assert server._error <= 1e-10
+            assert server._isolation_error <= 1e-10
         else:
             assert isinstance(found[0].result, NotAvailable)
 

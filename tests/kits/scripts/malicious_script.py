@@ -20,7 +20,7 @@ def outcome(devices: int) -> dict:
     return {
         "world": federation.trainer.world_size,
         "rank": federation.global_rank,
-        "error": server._error,
+        "error": server._isolation_error,
         "change": server._isolated.change.tolist(),
         "recovered": result.oracle.recovered,
         "keys": [[score.client, score.sample, round(score.pearson, 9)] for score in result.per_image],
