@@ -11,9 +11,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
 from app.commands.fit import DryCommand, quieten
-from app.crypto.paillier.cost import measure
+from app.crypto.cost import measure_masking, measure_paillier
 from app.crypto.paillier.keys import KeyLength, generate
-from app.crypto.secure_aggregation.cost import measure as measure_masks
 from app.crypto.secure_aggregation.streams import word_for
 from app.errors import UserError
 from app.federation.channels.cost import ChannelCost, RoundCosts
@@ -84,10 +83,10 @@ def _costs(federation: FederatedModule, number: int) -> Iterator[ChannelCost]:
     plan = federation.plan_of(number - 1)
     costs = RoundCosts(federation, plan, masking.point, masking.max_weight)
     yield costs.plain()
-    yield costs.masked(measure_masks(word_for(largest_sum(federation, masking.point, masking.max_weight))))
+    yield costs.masked(measure_masking(word_for(largest_sum(federation, masking.point, masking.max_weight))))
     packed = RoundCosts(federation, plan, paillier.point, paillier.max_weight)
     for bits in tqdm(get_args(KeyLength), "measuring Paillier", unit=" keys", delay=1, leave=False, disable=None):
-        yield packed.paillier(bits, measure(generate(bits), paillier.exponent))
+        yield packed.paillier(bits, measure_paillier(generate(bits), paillier.exponent))
 
 
 def _paillier(federation: FederatedModule) -> Paillier:

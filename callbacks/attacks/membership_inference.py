@@ -188,8 +188,5 @@ def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> I
     if rounds and rounds[0] < 1:
         yield Problem(f"round {rounds[0]} is to be attacked", "rounds are counted from 1", "give rounds from 1 on")
     if shadows.count < 2:
-        yield Problem(
-            f"shadows.count is {shadows.count}",
-            "nothing can be told from so few shadow models",
-            "set it to 2 or more; 16 is usual",
-        )
+        consequence = "attacks cannot be calibrated on so few shadow models"
+        yield Problem(f"shadows.count is {shadows.count}", consequence, "set it to 2 or more; 16 is usual")

@@ -135,7 +135,7 @@ class AdversarialRegularisation(FederatedCallback):
         return logits, torch.cat([inside_labels, outside_labels]), len(inside)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        for part in gather(self._fresh):
+        for part in gather(self._fresh):  # another process may train these clients next time
             self._states.update(part)
         self._fresh = {}
 

@@ -183,7 +183,7 @@ class DPSGD(FederatedCallback):
         private = self._running.pop(client.client)
         private.close()
         client.net, client.take_step = private.plain, client.plain_step
-        if not client.refusal:
+        if not client.refusal:  # a client that refused to train has taken no step
             self._taken.append((client.client, self.budgets.steps(client.client)))
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:

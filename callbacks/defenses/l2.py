@@ -58,6 +58,7 @@ class L2(FederatedCallback):
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         if self.mode == "decoupled" and self.weight > 0:
             assert client.optimizer is not None
+            # also an optimiser that another defense has wrapped
             optimizer: Optimizer = getattr(client.optimizer, "original_optimizer", client.optimizer)
             self._handles[client.client] = optimizer.register_step_pre_hook(self._shrink)
 

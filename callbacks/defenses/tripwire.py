@@ -130,8 +130,8 @@ class Tripwire(FederatedCallback):
         self.distinct_rows, self.variation, self.gradient_suppression = distinct_rows, variation, gradient_suppression
         self.probe_samples, self.action = probe_samples, action
         self._memory: dict[int, Coordinates] = {}
-        self._seen: dict[int, Coordinates] = {}
-        self._heard: dict[int, Coordinates] = {}
+        self._received: dict[int, Coordinates] = {}
+        self._arrived: dict[int, Coordinates] = {}
         self._alarms: dict[int, tuple[Check, ...]] = {}
         self._expected: dict[Hashable, Tensor] = {}
         self._probes = Probes()
@@ -160,7 +160,7 @@ class Tripwire(FederatedCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
-        self._method = pl_module.method
+        self._method = pl_module.method  # a malicious server, whose setup comes later, may use another one
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._probes.clear()
@@ -168,7 +168,7 @@ class Tripwire(FederatedCallback):
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
-        self._seen, self._heard, self._alarms, self._expected = {}, {}, {}, {}
+        self._received, self._arrived, self._alarms, self._expected = {}, {}, {}, {}
         if self.commitment:
             self._holders = Contributors.of(federation.space.size, self._received_indices(federation, plan))
             self._published = Commitment.to(plan.round, self._holders, _plain(federation.hooks.announced(plan)))
@@ -177,27 +177,27 @@ class Tripwire(FederatedCallback):
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         assert client.received is not None
         assert client.index is not None
-        coordinates = _judged(federation, client.index.cpu(), client.received.cpu())
-        found = tuple(self._found(federation, client, coordinates))
-        if found:
-            self._alarms[client.client] = found
+        coordinates = _sent_parameters(federation, client.index.cpu(), client.received.cpu())
+        failed = tuple(self._failed_checks(federation, client, coordinates))
+        if failed:
+            self._alarms[client.client] = failed
             if self.action == "refuse":
-                client.refusal = "; ".join(filter(None, [client.refusal, *(REASONS[check] for check in found)]))
+                client.refusal = "; ".join(filter(None, [client.refusal, *(REASONS[check] for check in failed)]))
         if self.repeated is not None:
-            self._seen[client.client] = coordinates
+            self._received[client.client] = coordinates
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        if message.client in self._seen:
-            self._heard[message.client] = self._seen.pop(message.client)
+        if message.client in self._received:
+            self._arrived[message.client] = self._received.pop(message.client)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        parts = gather((self._heard, self._alarms))
-        for heard, _ in parts if aggregate.updates else ():
-            self._memory.update(heard)
-        alarms = {client: found for _, part in parts for client, found in part.items()}
+        parts = gather((self._arrived, self._alarms))
+        for arrived, _ in parts if aggregate.updates else ():  # an aborted round is forgotten
+            self._memory.update(arrived)
+        alarms = {client: failed for _, part in parts for client, failed in part.items()}
         self._numbers = {"tripwire/alarms": float(len(alarms))}
         for check in self._active:
-            self._numbers[f"tripwire/{check}"] = float(sum(check in found for found in alarms.values()))
+            self._numbers[f"tripwire/{check}"] = float(sum(check in failed for failed in alarms.values()))
         if self.action == "warn" and trainer.is_global_zero:
             _warn(federation.plan.round + 1, alarms)
 
@@ -209,8 +209,10 @@ class Tripwire(FederatedCallback):
         states = (self.repeated is not None, self.plan, fill, self.gradient_suppression is not None, self.commitment)
         return [check for check, on in zip(get_args(Check), states, strict=True) if on]
 
-    def _found(self, federation: FederatedModule, client: ClientModule, coordinates: Coordinates) -> Iterator[Check]:
-        """What is wrong with the model of a client; what can be refused without a network comes first."""
+    def _failed_checks(
+        self, federation: FederatedModule, client: ClientModule, coordinates: Coordinates
+    ) -> Iterator[Check]:
+        """Checks that the model of a client fails; those that need no network come first."""
         assert client.index is not None
         before = self._memory.get(client.client)
         if self.repeated is not None and before is not None and repeated_share(*before, *coordinates) >= self.repeated:
@@ -279,8 +281,8 @@ class Tripwire(FederatedCallback):
         self._memory = {int(client): (index, values) for client, (index, values) in state_dict["clients"].items()}
 
 
-def _judged(federation: FederatedModule, index: Tensor, values: Tensor) -> Coordinates:
-    """Parameters that the server sends; buffers move by themselves, and personal coordinates never came from it."""
+def _sent_parameters(federation: FederatedModule, index: Tensor, values: Tensor) -> Coordinates:
+    """Parameters that the server sends, without buffers, which move by themselves, and personal coordinates."""
     kept = (index < federation.space.trainable) & federation.personal.shared(index)
     return (index, values) if bool(kept.all()) else (index[kept], values[kept])
 
@@ -292,6 +294,6 @@ def _plain(values: Tensor) -> np.ndarray:
 
 def _warn(round_: int, alarms: Mapping[int, tuple[Check, ...]]) -> None:
     for check, reason in REASONS.items():
-        clients = sorted(client for client, found in alarms.items() if check in found)
+        clients = sorted(client for client, failed in alarms.items() if check in failed)
         if clients:
             warnings.warn(f"round {round_}: alarm of {listed(clients)}: {reason}", stacklevel=2)

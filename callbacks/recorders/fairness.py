@@ -46,6 +46,7 @@ class FairnessRecorder(FederatedCallback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         self._fresh = False
+        # in the first round of a resumed run, its former end becomes a round like others
         if self._folder is not None and trainer.current_epoch and not self._tidy:
             rounds, due = pl_module.rounds, pl_module.evaluation.all_clients_due
             planned = [round_ + 1 for round_ in range(trainer.current_epoch) if due(round_, rounds)]

@@ -49,6 +49,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
+        # made only now, so that it stays below what others print before training
         if self._bar is None and self._enabled and sys.stderr.isatty():
             layout = "{n:.0f}/{total:.0f} rounds {bar:24} {desc}"
             self._bar = tqdm(total=pl_module.rounds, initial=self._first, bar_format=layout, dynamic_ncols=True)

@@ -10,7 +10,7 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import last_linear
 from app.attacks.models import Ids
 from app.attacks.targets import released_model
-from app.errors import Problem, UserError, raise_all
+from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
@@ -37,7 +37,9 @@ class Representations(FederatedCallback):
     vectorisable = True
 
     def __init__(self, samples: int = 300) -> None:
-        raise_all(_problems(samples))
+        if samples < 10:
+            cause = f"representations of {samples} members are to be kept"
+            raise UserError.of(cause, "so few points show no clusters", "set samples to 10 or more")
         self.samples = samples
         self.folder: RunFolder | None = None
         self.found: RepresentedSamples | None = None
@@ -83,9 +85,3 @@ def _drawn(ids: Ids, most: int, seed: int, number: int) -> Ids:
     distinct = np.unique(ids)
     rng = numpy_generator(seed, "representations", number)
     return np.sort(rng.choice(distinct, min(most, distinct.size), replace=False))
-
-
-def _problems(samples: int) -> Iterator[Problem]:
-    if samples < 10:
-        cause = f"representations of {samples} members are to be kept"
-        yield Problem(cause, "so few points show no clusters", "set samples to 10 or more")

@@ -126,7 +126,7 @@ class RunRecorder(FederatedCallback):
             summary["privacy"], summary["channels"] = budgets, channels
             self._folder.write_json("privacy.json", privacy)
         summary |= {name: part for name, summarise in SUMMARIES.items() if (part := summarise(self._folder))}
-        self._folder.write_json("summary.json", summary)
+        self._folder.write_json("summary.json", summary)  # marks the run as finished
         for logger in trainer.loggers:
             if isinstance(logger, RoundLogger):
                 rows = [client_row(self._last[client]) for client in sorted(self._last)]
@@ -140,6 +140,7 @@ class RunRecorder(FederatedCallback):
             raise cannot_write(self._folder.path, error) from error
 
     def state_dict(self) -> dict[str, Any]:
+        # a resumed run summarises clients that it did not see again
         return {"last": [asdict(self._last[client]) for client in sorted(self._last)]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ class TranscriptRecorder(FederatedCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        # with an unknown last round, a window of rounds is kept on the way
         stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
         self._open_end = stopping or any(callback.may_stop for callback in federated_callbacks(trainer))
 

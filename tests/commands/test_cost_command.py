@@ -5,7 +5,7 @@ import json
 import pytest
 from run_kit import TINY, UNEQUAL, exit_code, records, train
 
-from app.crypto.paillier.cost import OperationCost
+from app.crypto.cost import OperationCost
 from app.federation.module import FederatedModule
 
 NAMES = ["plain", "secure aggregation", "Paillier, 1024 bits", "Paillier, 2048 bits", "Paillier, 3072 bits"]
@@ -19,7 +19,9 @@ def asked(monkeypatch):
     """Stand-in for measuring, which takes seconds: keeps what it was asked for."""
     seen = []
     monkeypatch.setattr("app.commands.cost.generate", lambda bits: bits)
-    monkeypatch.setattr("app.commands.cost.measure", lambda bits, exponent: seen.append((bits, exponent)) or MEASURED)
+    monkeypatch.setattr(
+        "app.commands.cost.measure_paillier", lambda bits, exponent: seen.append((bits, exponent)) or MEASURED
+    )
     return seen
 
 

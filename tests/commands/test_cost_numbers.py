@@ -5,8 +5,7 @@ import json
 import pytest
 from run_kit import TINY, UNEQUAL, exit_code, records, train
 
-from app.crypto.paillier.cost import OperationCost
-from app.crypto.secure_aggregation.cost import MaskingCost
+from app.crypto.cost import MaskingCost, OperationCost
 
 CELLS = 610
 
@@ -15,8 +14,8 @@ CELLS = 610
 def measured(monkeypatch):
     """Seconds that count words of masks."""
     monkeypatch.setattr("app.commands.cost.generate", lambda bits: bits)
-    monkeypatch.setattr("app.commands.cost.measure", lambda *_: OperationCost(1.0, 0.01, 100.0, 0.0, 1))
-    monkeypatch.setattr("app.commands.cost.measure_masks", lambda _: MaskingCost(0.0, 1.0, 0.0, 0.0))
+    monkeypatch.setattr("app.commands.cost.measure_paillier", lambda *_: OperationCost(1.0, 0.01, 100.0, 0.0, 1))
+    monkeypatch.setattr("app.commands.cost.measure_masking", lambda _: MaskingCost(0.0, 1.0, 0.0, 0.0))
 
 
 def estimated(root, *options):

@@ -73,11 +73,8 @@ class PrivateKey:
     def __repr__(self) -> str:
         return f"PrivateKey({self.public.fingerprint})"
 
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a private key is never written, sent or copied: it stays in the process that made it")
-
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        self.__getstate__()
+        raise TypeError("a private key is never written, sent or copied: it stays in the process that made it")
 
 
 def generate(bits: KeyLength) -> PrivateKey:

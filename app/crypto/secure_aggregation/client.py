@@ -127,7 +127,7 @@ class AggregationClient(SecretHolder):
         words = to_words(values, self.layout.word)
         self._masked = True
         add_stream(words, self._seed)
-        keys = PairwiseKeys(self._masking, self.session, self.round, self._masking_key_of, binding)
+        keys = PairwiseKeys(self._masking, self.session, self.round, lambda peer: self._roster[peer].masking, binding)
         words += pairwise_mask(self.layout, keys, (peer for peer in self._peers if peer != self.client))
         return self._signed("masked", SERVER, words.tobytes())
 
@@ -158,9 +158,6 @@ class AggregationClient(SecretHolder):
             raise AbortedRoundError(f"client {self.client} sent no masked values or is not counted as a survivor")
         if strangers := (alive | gone) - set(self._peers):
             raise AbortedRoundError(f"clients {listed(strangers)} are not among those that settled")
-
-    def _masking_key_of(self, peer: int) -> bytes:
-        return self._roster[peer].masking
 
     def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
         """Key and associated data of the encrypted shares between this client and another one, in one direction."""

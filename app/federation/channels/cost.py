@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.crypto.contributors import Contributors
+from app.crypto.cost import MaskingCost, OperationCost
 from app.crypto.fixed_point import FixedPoint
-from app.crypto.paillier.cost import OperationCost
 from app.crypto.paillier.packing import Packing, SlotLayout
-from app.crypto.secure_aggregation.cost import MaskingCost
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.encrypted import OVERHEAD
 from app.federation.channels.integer_code import IntegerCode, weight_code

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.crypto.cost import OperationCost, measure_paillier
 from app.crypto.messages import SERVER, KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
-from app.crypto.paillier.cost import OperationCost, measure
 from app.crypto.paillier.encryption import EncryptionPool, decrypt
 from app.crypto.paillier.keys import PrivateKey, PublicKey, generate
 from app.crypto.paillier.packing import CorruptedError
@@ -147,7 +147,7 @@ class SimulatedPaillierChannel(EncryptedChannel):
     def _start(self) -> None:
         if self._cost is None:
             private = generate(self._settings.key_length)
-            self._known, self._cost = from_first((private.public, measure(private, self._settings.exponent)))
+            self._known, self._cost = from_first((private.public, measure_paillier(private, self._settings.exponent)))
 
     def _open(self, plan: Plan) -> None:
         self._total = np.zeros(self._code.length, dtype=np.int64)

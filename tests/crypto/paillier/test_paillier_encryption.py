@@ -7,7 +7,7 @@ import numpy as np
 import phe
 import pytest
 
-from app.crypto.paillier.cost import measure
+from app.crypto.cost import measure_paillier
 from app.crypto.paillier.encryption import EncryptionPool, Encryptor, decrypt, exponent_bits, progress_bar
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import Packing
@@ -170,7 +170,7 @@ def test_death_of_a_process_is_told(private, pool):
 
 def test_costs_are_those_of_the_operations(private):
     """Adding is cheaper than encrypting with a table, that than decrypting, that than encrypting without."""
-    short, full = measure(private, "short", sample=20), measure(private, "full", sample=4)
+    short, full = measure_paillier(private, "short", sample=20), measure_paillier(private, "full", sample=4)
     assert 0 < short.add < short.encrypt < short.decrypt < full.encrypt
     assert short.table > 20 * full.table
     assert (short.sample, full.sample) == (20, 4)
@@ -185,8 +185,8 @@ def test_cost_of_adding_is_that_of_multiplying(private, monkeypatch):
             known.append(self.positions)
             super().add(positions, ciphertexts)
 
-    monkeypatch.setattr("app.crypto.paillier.cost.EncryptedSum", Recorded)
-    measure(private, "short", sample=3)
+    monkeypatch.setattr("app.crypto.cost.EncryptedSum", Recorded)
+    measure_paillier(private, "short", sample=3)
     assert known == [[], [0, 1, 2]]
 
 
