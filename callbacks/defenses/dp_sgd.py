@@ -85,8 +85,6 @@ class DPSGD(FederatedCallback):
     def traits(self) -> frozenset[Trait]:
         return frozenset({"sample-dp", "trains-differently"})
 
-    # ---- before the first round ------------------------------------------------------------------------------------
-
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         wrong = [*self._budget_problems(max(federation.client_pool.sizes)), *self._training_problems(federation)]
         yield from wrong
@@ -147,8 +145,6 @@ class DPSGD(FederatedCallback):
                 Counter(client for round_ in rounds for client in client_pool.participants(round_))
             )
 
-    # ---- a round ---------------------------------------------------------------------------------------------------
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.sampling == "shuffled" and trainer.is_global_zero:
             warnings.warn(
@@ -207,12 +203,11 @@ class DPSGD(FederatedCallback):
                     stacklevel=2,
                 )
 
-    # ---- what it tells ---------------------------------------------------------------------------------------------
-
     def measurements(self) -> dict[str, float]:
         return self._numbers
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
+        """The largest budget that a client has spent: clients hold different samples, so budgets do not add up."""
         rates = {self.budgets.of(client).rate for client in range(len(federation.client_pool.sizes))}
         drawn = "Poisson" if self.sampling == "poisson" else "shuffled batches, accounted for as Poisson"
         spent = self.budgets.spent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,36 +13,30 @@ from app.crypto.secure_aggregation.layout import VectorLayout, extent
 from app.crypto.secure_aggregation.streams import add_stream
 
 
+@dataclass(frozen=True)
 class PairwiseKeys:
     """Keys of the pairwise masks of one client in one round.
 
-    Args:
+    Attributes:
         pair: the client's masking key.
-        session: session id of the protocol, 16 bytes.
-        round_: number of the round.
         public: masking key of another client, by its number.
         binding: digest of the values that both clients should have received; masks cancel only where both digests
             agree. None for masks that cancel whatever was received.
     """
 
-    def __init__(
-        self,
-        pair: KeyPair,
-        session: bytes,
-        round_: int,
-        public: Callable[[int], bytes],
-        binding: Callable[[int], bytes] | None,
-    ) -> None:
-        self.client, self._pair, self._run, self._public = pair.client, pair, (session, round_), public
-        self._binding = binding
+    pair: KeyPair
+    session: bytes
+    round: int
+    public: Callable[[int], bytes]
+    binding: Callable[[int], bytes] | None
 
     def key(self, peer: int) -> bytes:
         """The key that this client and a peer derive, each on its own."""
-        bound = () if self._binding is None else (self._binding(peer),)
-        low, high = sorted((self.client, peer))
-        purpose = domain_label("mask", *self._run, low, high, *bound)
+        bound = () if self.binding is None else (self.binding(peer),)
+        low, high = sorted((self.pair.client, peer))
+        purpose = domain_label("mask", self.session, self.round, low, high, *bound)
         try:
-            return self._pair.agree(self._public(peer), purpose)
+            return self.pair.agree(self.public(peer), purpose)
         except ValueError:
             raise RejectedMessageError(peer, "keys", "its masking key is not a usable public key") from None
 
@@ -51,7 +46,7 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
 
     The client with the lower number adds, the other one subtracts: over both, a mask vanishes.
     """
-    client = keys.client
+    client = keys.pair.client
     total = np.zeros(layout.size(client), dtype=layout.word)
     groups: dict[int, list[int]] = {}
     for peer in peers:
