@@ -160,7 +160,7 @@ class DPFedAvg(FederatedCallback):
         }
 
     def measurements(self) -> dict[str, float]:
-        """Epsilon so far, share of clipped clients, noise norm over that of the sum, noise of the coordinate with most."""
+        """Epsilon so far, share of clipped clients, norm of the noise over that of the sum, largest noise."""
         return self._numbers
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
