@@ -159,7 +159,7 @@ def _repeated_rounds(
     repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"repeating {repeated} of {folder.path} with a malicious server: {label}", flush=True)
     command.trainer.fit(federation, datamodule=command.datamodule)
-    return server.found or server.run(federation)
+    return server.findings or server.run(federation)
 
 
 def _put_in_place(trainer: Trainer, server: MaliciousServer, rounds: int, first: int) -> None:

@@ -39,8 +39,8 @@ class Commitment:
     @classmethod
     def to(cls, round_: int, holders: Contributors, model: np.ndarray) -> Commitment:
         """Commit to a model (values of all coordinates) in a 0-based round."""
-        found = block_digests(holders.block_of, model)
-        digests = tuple(found[block] for block in range(holders.blocks))
+        by_block = block_digests(holders.block_of, model)
+        digests = tuple(by_block[block] for block in range(holders.blocks))
         return cls(round_, digests, root_of(round_, digests))
 
     @property
@@ -109,9 +109,9 @@ class BlockDigests:
 def block_digests(blocks: np.ndarray, values: np.ndarray) -> dict[int, bytes]:
     """SHA-256 of the values of every block, in the order of the coordinates; `blocks` has the block of every value."""
     order = np.argsort(blocks, kind="stable")
-    found, starts = np.unique(blocks[order], return_index=True)
+    numbers, starts = np.unique(blocks[order], return_index=True)
     ordered, ends = values[order], [*starts[1:], len(order)]
     return {
         int(block): hashlib.sha256(ordered[start:end].tobytes()).digest()
-        for block, start, end in zip(found, starts, ends, strict=False)
+        for block, start, end in zip(numbers, starts, ends, strict=False)
     }

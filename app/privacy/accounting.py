@@ -117,10 +117,10 @@ def noise_for(target: float, delta: float, plan: Sequence[Steps], accountant: Ac
             "the plan of the run cannot be carried out within its privacy budget",
             "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
         )
-    found = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(enough / 2), math.log(enough), xtol=2e-4))
-    while excess(found) > 0:
-        found *= 1 + 2e-4
-    return found
+    noise = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(enough / 2), math.log(enough), xtol=2e-4))
+    while excess(noise) > 0:
+        noise *= 1 + 2e-4
+    return noise
 
 
 def _enough_noise(excess: Callable[[float], float]) -> float:
@@ -223,10 +223,10 @@ def _prv_epsilon(history: History, delta: float) -> float:
     accountant.history = list(history)
     try:
         with np.errstate(all="ignore"), _no_advice():  # there, orders only choose the width of the grid
-            found = float(accountant.get_epsilon(delta))
+            spent = float(accountant.get_epsilon(delta))
     except (ValueError, RuntimeError, OverflowError):
         return math.inf
-    return max(0.0, found) if math.isfinite(found) else math.inf
+    return max(0.0, spent) if math.isfinite(spent) else math.inf
 
 
 @contextmanager

@@ -45,14 +45,14 @@ def positive_problems(defense: str, **values: float) -> Iterator[Problem]:
             yield setting_problem(defense, name, value, "no noise fits it", "above 0")
 
 
-def delta_problems(defense: str, delta: float, records: int, found: str, one: str) -> Iterator[Problem]:
+def delta_problems(defense: str, delta: float, records: int, count: str, one: str) -> Iterator[Problem]:
     """A delta so large that publishing one record outright would be allowed.
 
-    `found` states the number of records, as in `there are 10 clients`, and `one` what a record is, as in `client`.
+    `count` states the number of records, as in `there are 10 clients`, and `one` what a record is, as in `client`.
     """
     if not 0 < delta < 1 / records:
         yield Problem(
-            f"delta of {defense} is {delta}, and {found}",
+            f"delta of {defense} is {delta}, and {count}",
             f"a mechanism that publishes one {one} at random would have such a delta",
             f"set --defenses.NAME.delta above 0 and below {1 / records:.2g}",
         )

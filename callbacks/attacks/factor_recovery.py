@@ -33,7 +33,7 @@ class FactorRecovery(FederatedCallback):
 
     def __init__(self) -> None:
         self.results: FactorResults | None = None
-        self.found: FactorFinding | NotAvailable | None = None
+        self.finding: FactorFinding | NotAvailable | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if not FactorLayout.of(federation.net).layers:
@@ -50,10 +50,10 @@ class FactorRecovery(FederatedCallback):
         """Attack the transcript after so many rounds of training; the result is written at once."""
         raise_all(self.problems(federation))
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.found = recover_factors(audit, true_choices(federation))
+        self.finding = recover_factors(audit, true_choices(federation))
         if self.results is not None:
-            self.results.keep(self.found)
-        return self.found
+            self.results.keep(self.finding)
+        return self.finding
 
 
 def true_choices(federation: FederatedModule) -> Choices:

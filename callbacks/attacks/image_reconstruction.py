@@ -53,7 +53,7 @@ class ImageReconstruction(FederatedCallback):
         if deviating and any(map(_reads_uploads, self.attacks)):
             yield Problem(
                 f"uploads are to be attacked in a run with {type(deviating[0]).__name__}",
-                "clients did not get the models that the transcript holds, so their changes cannot be told",
+                "clients did not get the models that the transcript holds, so their changes cannot be computed",
                 "attack uploads in a run whose server keeps to the protocol",
             )
 

@@ -79,7 +79,7 @@ class MaliciousServer(FederatedCallback):
         self.reading, self.score, self.insist = reading, score, insist
         self.label = label or self.attack.name
         self.results: ReconstructionResults | None = None
-        self.found: list[ReconstructionFinding] = []
+        self.findings: list[ReconstructionFinding] = []
         self.remarks: tuple[str, ...] = ()
         self._first_round: int | None = None
         self._obstacle: str | None = None
@@ -293,12 +293,12 @@ class MaliciousServer(FederatedCallback):
 
     def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
         """Extract images from the isolated update, and score them against the truth."""
-        self.found = list(self._findings(federation))
+        self.findings = list(self._findings(federation))
         if self.results is not None:
-            for finding in self.found:
+            for finding in self.findings:
                 self.results.add(finding)
-            self.results.conclude(self.found)
-        return self.found
+            self.results.conclude(self.findings)
+        return self.findings
 
     def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
         """The result of an attack that could not be carried out."""

@@ -94,8 +94,8 @@ class DPSGD(FederatedCallback):
     def _budget_problems(self, largest: int) -> Iterator[Problem]:
         yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
         if self.delta is not None:
-            found = f"the largest client has {largest} samples"
-            yield from delta_problems("DPSGD", self.delta, largest, found, "sample")
+            count = f"the largest client has {largest} samples"
+            yield from delta_problems("DPSGD", self.delta, largest, count, "sample")
 
     def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if self.physical_batch is not None and self.physical_batch < 1:

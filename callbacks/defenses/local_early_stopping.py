@@ -14,6 +14,7 @@ from app.federation.evaluation import Score, evaluates_by_batch, score
 from app.federation.execution.distributed import autocast_of, gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 
 
@@ -48,17 +49,11 @@ class LocalEarlyStopping(FederatedCallback):
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         if self.patience < 1:
-            cause, remedy = (
-                f"patience of LocalEarlyStopping is {self.patience}",
-                "set --defenses.NAME.patience to 1 or more",
-            )
-            yield Problem(cause, "the run would end before it has begun", remedy)
+            consequence = "the run would end before it has begun"
+            yield setting_problem("LocalEarlyStopping", "patience", self.patience, consequence, "to 1 or more")
         if not 0 <= self.min_gain < float("inf"):
-            cause, remedy = (
-                f"min_gain of LocalEarlyStopping is {self.min_gain}",
-                "set --defenses.NAME.min_gain to 0 or more",
-            )
-            yield Problem(cause, "no round could be told to have gained", remedy)
+            consequence = "no round would count as a gain"
+            yield setting_problem("LocalEarlyStopping", "min_gain", self.min_gain, consequence, "to 0 or more")
         if federation.personal_patterns:
             yield Problem(
                 "LocalEarlyStopping with model.personal",

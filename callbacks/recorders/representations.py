@@ -42,7 +42,7 @@ class Representations(FederatedCallback):
             raise UserError.of(cause, "so few points show no clusters", "set samples to 10 or more")
         self.samples = samples
         self.folder: RunFolder | None = None
-        self.found: RepresentedSamples | None = None
+        self.represented: RepresentedSamples | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         try:
@@ -60,9 +60,9 @@ class Representations(FederatedCallback):
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
         rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.found = represent(audit, self.samples)
+        self.represented = represent(audit, self.samples)
         if self.folder is not None:
-            write_representations(self.folder.path, self.found)
+            write_representations(self.folder.path, self.represented)
 
 
 def represent(audit: AuditContext, samples: int) -> RepresentedSamples:

@@ -68,7 +68,7 @@ def attacked(
     make_trainer(rounds, precision, callbacks=[*callbacks, server], **options).fit(
         federation, datamodule=data or Noise(sizes), ckpt_path=checkpoint, weights_only=True
     )
-    return server, server.found or server.run(federation), federation
+    return server, server.findings or server.run(federation), federation
 
 
 def only(found) -> Reconstruction:

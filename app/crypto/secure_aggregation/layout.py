@@ -84,11 +84,11 @@ class VectorLayout:
             there, here = self.overlap(v, u)
             return here, there
         pair = (id(first), id(second))
-        found = self._kept.pairs.get(pair)
-        if found is None:
-            found = self._common(first, second), self._common(second, first)
-            self._kept.add(pair, found)
-        return found
+        overlap = self._kept.pairs.get(pair)
+        if overlap is None:
+            overlap = self._common(first, second), self._common(second, first)
+            self._kept.add(pair, overlap)
+        return overlap
 
     def _common(self, positions: np.ndarray, others: np.ndarray) -> Where:
         held = np.zeros(self.length, dtype=bool)

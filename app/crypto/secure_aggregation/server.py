@@ -51,11 +51,11 @@ class AggregationServer:
         Raises:
             RejectedMessageError: where a message is not one of this step, or its keys cannot be used.
         """
-        found: dict[int, PublicKeys] = {}
+        keys: dict[int, PublicKeys] = {}
         for message in messages:
             self._expect(message, "keys")
-            found[message.sender] = _usable(message)
-        self.roster = dict(sorted(found.items()))
+            keys[message.sender] = _usable(message)
+        self.roster = dict(sorted(keys.items()))
         self._masking_clients = None
         return self.roster
 

@@ -51,14 +51,14 @@ def planted(tmp_path_factory):
 def test_planted_choices_are_recovered(planted):
     """Perfect ranking by movement; the rebuilt model is the client's, and no other choice gives it."""
     _, attack, _ = planted
-    assert isinstance(attack.found, FactorFinding)
-    assert [one.client for one in attack.found.clients] == [0, 1, 2, 3]
-    for one in attack.found.clients:
+    assert isinstance(attack.finding, FactorFinding)
+    assert [one.client for one in attack.finding.clients] == [0, 1, 2, 3]
+    for one in attack.finding.clients:
         assert (one.round, one.used) == (1, 5)
         assert one.moved == 1
         assert one.support == 1
         assert one.recovered == one.own
-    assert attack.found.means["moved"].value == 1
+    assert attack.finding.means["moved"].value == 1
 
 
 def test_own_accuracy_is_that_of_the_trained_client(tmp_path):
@@ -77,7 +77,7 @@ def test_own_accuracy_is_that_of_the_trained_client(tmp_path):
 
     watch = Watch()
     _, attack = attacked(tmp_path, watch)
-    assert {one.client: one.own for one in attack.found.clients} == pytest.approx(watch.seen)
+    assert {one.client: one.own for one in attack.finding.clients} == pytest.approx(watch.seen)
 
 
 def test_other_choices_by_hand(planted):
@@ -85,7 +85,7 @@ def test_other_choices_by_hand(planted):
     federation, attack, folder = planted
     order = numpy_generator(federation.seed, "swapped-choices").permutation(range(4)).tolist()
     view, net = Transcript(folder / "transcript").server_view(), factorised()(federation.data.shape)
-    for one, upload in zip(attack.found.clients, view.uploads(1), strict=True):
+    for one, upload in zip(attack.finding.clients, view.uploads(1), strict=True):
         vector, partner = view.broadcast(1), order[(order.index(one.client) + 1) % 4]
         vector[upload.index] = upload.payload
         federation.space.write(net, vector)
@@ -97,12 +97,12 @@ def test_other_choices_by_hand(planted):
                 shares.append(float((net.eval()(images).argmax(1) == labels).double().mean()))
         assert (one.concealed, one.another) == pytest.approx(tuple(shares))
         assert partner != one.client
-    assert any(one.concealed != one.another for one in attack.found.clients)
+    assert any(one.concealed != one.another for one in attack.finding.clients)
 
 
 def test_means_are_over_clients_with_intervals(planted):
     """Of everything that is measured."""
-    found = planted[1].found
+    found = planted[1].finding
     for name in MEASURED:
         values = [getattr(one, name) for one in found.clients]
         assert found.means[name].value == pytest.approx(np.mean(values)), name
@@ -124,7 +124,7 @@ def area(scores, truth):
 
 def test_controls_take_no_upload(planted):
     """Prior and population mean by hand; the specific part compares with the mean movement of all clients."""
-    found = planted[1].found
+    found = planted[1].finding
     truth = np.stack([support(client).numpy() for client in range(4)])
     population = found.chosen.mean(axis=0)
     for place, one in enumerate(found.clients):
@@ -136,7 +136,7 @@ def test_controls_take_no_upload(planted):
 def test_the_specific_part_by_hand(tmp_path):
     """Choices that are learnt: movement over its mean, for what a client uses more than the mean of all."""
     run = (*attacked(tmp_path, net=factorised(speed=300.0)), tmp_path)
-    found = run[1].found
+    found = run[1].finding
     population = found.chosen.mean(axis=0)
     for place, one in enumerate(found.clients):
         assert one.specific == pytest.approx(_specific(run, place, population), abs=1e-9)
@@ -153,14 +153,14 @@ def _specific(run, place, population):
         change[upload.index] = (upload.payload - view.broadcast(1)[upload.index]).double()
         left, right = (change[blocks[name].coordinates].view(blocks[name].shape) for name in ("left", "right"))
         moved.append((left.norm(dim=0) + right.norm(dim=1)).numpy())
-    more = attack.found.chosen[place] > population
+    more = attack.finding.chosen[place] > population
     return area(moved[place] / np.mean(moved, axis=0), more)
 
 
 def test_an_upload_that_did_not_move_tells_nothing(tmp_path):
     """Learning rate 0: chance, and the guess is the upload as it was sent."""
     _, attack = attacked(tmp_path, Planting(), lr=0.0)
-    for one in attack.found.clients:
+    for one in attack.finding.clients:
         assert one.moved == one.support == one.specific == 0.5
         assert one.recovered == one.concealed
 
@@ -176,8 +176,8 @@ def test_files_and_words(planted, capsys):
         rows = list(csv.DictReader(file))
     assert [(row["client"], row["used"]) for row in rows] == [(str(client), "5") for client in range(4)]
     assert (folder / "attacks" / "factors.png").read_bytes().startswith(b"\x89PNG")
-    assert factor_summary(RunFolder(folder))["attacks/factors/own"] == attack.found.means["own"].value
-    text = "\n".join(factor_lines(attack.found))
+    assert factor_summary(RunFolder(folder))["attacks/factors/own"] == attack.finding.means["own"].value
+    text = "\n".join(factor_lines(attack.finding))
     assert "AUC 1.000" in text
     assert "another client's choice" in text
 
@@ -191,10 +191,10 @@ def test_hidden_uploads_show_no_factors(tmp_path, channel, reason):
     (tmp_path / "attacks").mkdir()
     (tmp_path / "attacks" / "factors.png").touch()
     _, attack = attacked(tmp_path, channel())
-    assert isinstance(attack.found, NotAvailable)
-    assert reason in attack.found.reason
+    assert isinstance(attack.finding, NotAvailable)
+    assert reason in attack.finding.reason
     assert reason in json.loads((tmp_path / "attacks" / "factors.json").read_text())["reason"]
-    assert reason in factor_lines(attack.found)[0]
+    assert reason in factor_lines(attack.finding)[0]
     assert not (tmp_path / "attacks" / "factors.png").exists()
     assert factor_summary(RunFolder(tmp_path)) == {}
 
@@ -211,31 +211,31 @@ def test_few_clients_are_heard(tmp_path):
     federation, attack = attacked(tmp_path, participation=0.5, rounds=4, net=factorised(speed=100.0))
     plans = [set(federation.plan_of(round_).participants) for round_ in range(4)]
     heard = plans[2] | plans[3]
-    assert [one.client for one in attack.found.clients] == sorted(heard)
-    assert {one.client: one.round for one in attack.found.clients} == {
+    assert [one.client for one in attack.finding.clients] == sorted(heard)
+    assert {one.client: one.round for one in attack.finding.clients} == {
         client: 4 if client in plans[3] else 3 for client in heard
     }
     assert set(true_choices(federation)) == set.union(*plans)
     if len(heard) < 4:
-        assert f"{len(heard)} of 4 clients uploaded in rounds 3, 4" in attack.found.notes[0]
+        assert f"{len(heard)} of 4 clients uploaded in rounds 3, 4" in attack.finding.notes[0]
 
 
 def test_clients_without_test_sets(tmp_path):
     """Areas are there, accuracies are not."""
     _, attack = attacked(tmp_path, Planting(), nonmembers=0.0)
-    assert attack.found.means["support"].value == 1
-    assert isinstance(attack.found.means["own"], NotAvailable)
-    assert isinstance(attack.found.means["concealed_cost"], NotAvailable)
-    assert "N/A true choice" in "\n".join(factor_lines(attack.found))
+    assert attack.finding.means["support"].value == 1
+    assert isinstance(attack.finding.means["own"], NotAvailable)
+    assert isinstance(attack.finding.means["concealed_cost"], NotAvailable)
+    assert "N/A true choice" in "\n".join(factor_lines(attack.finding))
 
 
 def test_several_layers_count_alike(tmp_path):
     """The area is a mean over layers, whose movements are not compared with each other."""
     net = factorised(factors={"layers.hidden1": FACTORS, "layers.classifier": FACTORS})
     _, attack = attacked(tmp_path, Planting(), net=net)
-    assert attack.found.moved.shape == (4, 2 * FACTORS)
-    assert all(one.used == 10 and one.moved == 1 for one in attack.found.clients)
-    assert np.allclose(attack.found.moved.reshape(4, 2, FACTORS).mean(axis=2), 1)
+    assert attack.finding.moved.shape == (4, 2 * FACTORS)
+    assert all(one.used == 10 and one.moved == 1 for one in attack.finding.clients)
+    assert np.allclose(attack.finding.moved.reshape(4, 2, FACTORS).mean(axis=2), 1)
 
 
 def test_the_same_from_the_transcript(planted):
@@ -243,5 +243,5 @@ def test_the_same_from_the_transcript(planted):
     federation, attack, folder = planted
     world = MembershipInference().audit_context(federation, Transcript(folder / "transcript"), 1, final=True)
     again = recover_factors(world, true_choices(federation))
-    assert again.clients == attack.found.clients
+    assert again.clients == attack.finding.clients
     assert isinstance(again.means["own"], Estimate)

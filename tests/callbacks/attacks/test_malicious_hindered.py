@@ -98,7 +98,7 @@ def test_a_run_interrupted_after_the_attack_keeps_its_result(tmp_path):
     told = MaliciousServer(RollingModel())
     told.load_state_dict({"first": 1, "done": True})
     told.on_transcript(None, None)
-    assert told.found == []
+    assert told.findings == []
 
 
 def test_a_run_interrupted_before_the_attack_is_attacked(tmp_path):

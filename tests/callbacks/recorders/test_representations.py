@@ -64,7 +64,7 @@ def test_members_are_members(kept):
     assert set(found.samples[found.members].tolist()) == members
     assert set(found.samples[~found.members].tolist()) == others
     assert len(set(found.samples.tolist())) == len(found.samples)
-    np.testing.assert_array_equal(keeper.found.features, found.features)
+    np.testing.assert_array_equal(keeper.represented.features, found.features)
 
 
 def test_draw_is_limited_and_follows_the_seed(tmp_path):
@@ -72,8 +72,8 @@ def test_draw_is_limited_and_follows_the_seed(tmp_path):
     draws = []
     for number, seed in enumerate((0, 0, 1)):
         _, _, keeper = represented(tmp_path / str(number), samples=11, seed=seed)
-        assert (keeper.found.members.sum(), (~keeper.found.members).sum()) == (11, 11)
-        draws.append(keeper.found.samples.tolist())
+        assert (keeper.represented.members.sum(), (~keeper.represented.members).sum()) == (11, 11)
+        draws.append(keeper.represented.samples.tolist())
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
 
