@@ -15,13 +15,13 @@ from app.models.layers import SeededDropout
 Check = Literal["repeated", "plan", "constant_fill", "gradient_suppression", "commitment"]
 
 REASONS: Mapping[Check, str] = {
-    "repeated": "the model has not changed since the last round in which the client was heard",
+    "repeated": "the model has not changed since the last round in which the client's update arrived",
     "plan": "the submodel is not the one that follows from the announced method and the public seed",
     "constant_fill": "a layer is filled with a constant or with copies of the same rows",
     "gradient_suppression": "the model passes no gradient back to its first layer",
     "commitment": "the model is not the one that the server has committed to before all clients",
 }
-"""What a client says; the same words for all clients, so that their warnings can be put together."""
+"""Reasons of a refusal; the same words for all clients, so that their warnings can be grouped."""
 
 LEAST_WEIGHTS = 16
 """Weight tensors with fewer coordinates are not judged: a handful of honest values can be alike by chance."""

@@ -197,7 +197,7 @@ class _Hooks(_ClippingMethod):
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         super().__init__(net, clip)
-        self._wrapped = _ContiguousHooks(net, strict=False)  # `unsupported_layers` is the stricter judge
+        self._wrapped = _ContiguousHooks(net, strict=False)  # `unsupported_layers` is stricter
 
     def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
         loss.backward()

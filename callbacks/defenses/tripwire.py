@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,10 +19,9 @@ from app.federation.client import ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.parameters import FlatNet, WidthNets
+from app.federation.parameters import WidthNets
 from app.federation.plan import Plan
 from app.federation.reports import listed
-from app.models.base import ScalableNet
 from app.privacy.model_checks import (
     REASONS,
     Check,
@@ -35,48 +34,6 @@ from app.privacy.model_checks import (
 from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
 from app.seeding import torch_generator
-
-if TYPE_CHECKING:
-    from app.federation.module import FederatedModule
-
-
-class Probes:
-    """Networks to try received models in: one for each width and worker, since workers look at the same time."""
-
-    def __init__(self) -> None:
-        self._nets: WidthNets | None = None
-
-    def clear(self) -> None:
-        self._nets = None
-
-    def weights(self, federation: FederatedModule, client: ClientModule) -> list[Tensor]:
-        """Weight tensors (two dimensions or more) that the server sent, without personal layers."""
-        assert client.received is not None
-        assert client.index is not None
-        _, flat = self._of(federation, client)
-        sent = federation.personal.shared(client.index)
-        blocks = [block for block in flat.space.blocks if len(block.shape) > 1 and bool(sent[block.coordinates].all())]
-        return [client.received[block.coordinates].view(block.shape) for block in blocks]
-
-    def gradient_ratio(self, federation: FederatedModule, client: ClientModule, samples: int) -> float:
-        """Gradient norm of the first layer over that of the last, on so many of the client's samples.
-
-        The samples are drawn by a separate generator and not augmented, so local training is not affected.
-        """
-        assert client.received is not None
-        net, flat = self._of(federation, client)
-        flat.write(client.received)
-        draws = torch_generator(federation.seed, "probe", client.round, client.client)
-        drawn = torch.randperm(client.samples, generator=draws)[:samples]
-        ids = federation.data.train_indices(client.client)[drawn].to(client.received.device)
-        images, labels = federation.data.store.batch(ids, client.received.dtype)
-        return gradient_ratio(net, client.label_loss(net(images), labels))
-
-    def _of(self, federation: FederatedModule, client: ClientModule) -> tuple[ScalableNet, FlatNet]:
-        if self._nets is None:
-            self._nets = WidthNets(federation.net, without_dropout)
-        return self._nets.of(federation.plan.rate(client.client))
-
 
 Coordinates = tuple[Tensor, Tensor]
 """Coordinates of the server's vector (int64, ascending) and their values."""
@@ -134,7 +91,7 @@ class Tripwire(FederatedCallback):
         self._arrived: dict[int, Coordinates] = {}
         self._alarms: dict[int, tuple[Check, ...]] = {}
         self._expected: dict[Hashable, Tensor] = {}
-        self._probes = Probes()
+        self._nets: WidthNets | None = None
         self._numbers: dict[str, float] = {}
         self._digest_bytes = 0.0
 
@@ -162,8 +119,12 @@ class Tripwire(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         self._method = pl_module.method  # a malicious server, whose setup comes later, may use another one
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        self._nets = WidthNets(pl_module.net, without_dropout)  # received models are tried in networks of their own
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._probes.clear()
+        self._nets = None
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
@@ -238,14 +199,36 @@ class Tripwire(FederatedCallback):
         return index
 
     def _is_filled(self, federation: FederatedModule, client: ClientModule) -> bool:
-        weights = self._probes.weights(federation, client)
+        weights = self._received_weights(federation, client)
         copied = self.distinct_rows is not None and least_distinct_rows(weights) < self.distinct_rows
         return copied or (self.variation is not None and least_variation(weights) < self.variation)
 
     def _is_suppressing(self, federation: FederatedModule, client: ClientModule) -> bool:
         if self.gradient_suppression is None:
             return False
-        return self._probes.gradient_ratio(federation, client, self.probe_samples) < self.gradient_suppression
+        return self._gradient_ratio(federation, client) < self.gradient_suppression
+
+    def _received_weights(self, federation: FederatedModule, client: ClientModule) -> list[Tensor]:
+        """Weight tensors (two dimensions or more) that the server sent, without personal layers."""
+        assert client.received is not None
+        assert client.index is not None
+        assert self._nets is not None
+        _, flat = self._nets.of(federation.plan.rate(client.client))
+        sent = federation.personal.shared(client.index)
+        blocks = [block for block in flat.space.blocks if len(block.shape) > 1 and bool(sent[block.coordinates].all())]
+        return [client.received[block.coordinates].view(block.shape) for block in blocks]
+
+    def _gradient_ratio(self, federation: FederatedModule, client: ClientModule) -> float:
+        """`gradient_ratio` on samples of the client that a separate generator draws, so that training is not affected."""
+        assert client.received is not None
+        assert self._nets is not None
+        net, flat = self._nets.of(federation.plan.rate(client.client))
+        flat.write(client.received)
+        draws = torch_generator(federation.seed, "probe", client.round, client.client)
+        drawn = torch.randperm(client.samples, generator=draws)[: self.probe_samples]
+        ids = federation.data.train_indices(client.client)[drawn].to(client.received.device)
+        images, labels = federation.data.store.batch(ids, client.received.dtype)
+        return gradient_ratio(net, client.label_loss(net(images), labels))
 
     def _received_indices(self, federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
         """Coordinates that the server has to send to every participant; clients of one submodel share one array."""
@@ -266,7 +249,7 @@ class Tripwire(FederatedCallback):
         shown = self._published.shown(self._published.root, client.round)
         return shown and self._published.holds(self._holders, client.client, values)
 
-    # ---- what it tells ---------------------------------------------------------------------------------------------
+    # ---- the results -----------------------------------------------------------------------------------------------
 
     def measurements(self) -> dict[str, float]:
         return self._numbers

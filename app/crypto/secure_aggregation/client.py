@@ -97,15 +97,15 @@ class AggregationClient(SecretHolder):
             AbortedRoundError: where they are fewer than the threshold, this client is not among them, or a share of one
                 of them is missing here.
         """
-        settled = tuple(sorted(set(peers)))
-        require_threshold(len(settled), self.layout.threshold, "shared their secrets")
-        if self.client not in settled:
-            raise AbortedRoundError(f"client {self.client} is not among the {len(settled)} clients that go on")
-        if missing := [peer for peer in settled if peer not in self._held]:
+        ordered = tuple(sorted(set(peers)))
+        require_threshold(len(ordered), self.layout.threshold, "shared their secrets")
+        if self.client not in ordered:
+            raise AbortedRoundError(f"client {self.client} is not among the {len(ordered)} clients that go on")
+        if missing := [peer for peer in ordered if peer not in self._held]:
             raise AbortedRoundError(f"client {self.client} holds no shares of clients {listed(missing)}")
         if self._peers:
-            raise AbortedRoundError(f"client {self.client} has settled already")
-        self._peers = settled
+            raise AbortedRoundError(f"client {self.client} has its peers already")
+        self._peers = ordered
 
     def mask(self, values: np.ndarray, binding: Callable[[int], bytes] | None = None) -> SignedMessage:
         """The client's values under its masks, for the server.
@@ -157,7 +157,7 @@ class AggregationClient(SecretHolder):
         if self.client not in alive or not self._masked:
             raise AbortedRoundError(f"client {self.client} sent no masked values or is not counted as a survivor")
         if strangers := (alive | gone) - set(self._peers):
-            raise AbortedRoundError(f"clients {listed(strangers)} are not among those that settled")
+            raise AbortedRoundError(f"clients {listed(strangers)} are not among the masking clients")
 
     def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
         """Key and associated data of the encrypted shares between this client and another one, in one direction."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 Where = slice | np.ndarray
-"""Positions inside a vector: a slice where one says it, int64 positions elsewhere."""
+"""Positions inside a vector: a slice where they are contiguous, int64 positions elsewhere."""
 
 _ROOM = 1 << 24
 """Positions that are kept for later; pairs beyond that are worked out each time."""

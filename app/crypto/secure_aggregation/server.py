@@ -106,7 +106,7 @@ class AggregationServer:
         self._expect(message, "masked")
         client = message.sender
         if client not in (self.masking_clients if self.roster else self.layout.positions):
-            raise RejectedMessageError(client, "masked", f"client {client} is not among those that settled")
+            raise RejectedMessageError(client, "masked", f"client {client} is not among the masking clients")
         if client in self.arrived:
             raise RejectedMessageError(client, "masked", "its masked vector arrived before")
         size, width = self.layout.size(client), self.layout.word.itemsize
@@ -121,7 +121,7 @@ class AggregationServer:
         clients = list(arrived)
         known = self.masking_clients if self.roster else list(self.layout.positions)
         if set(clients) & set(self.arrived) or not set(clients) <= set(known):
-            raise ValueError(f"clients {clients} cannot be added to {self.arrived}; those that settled are {known}")
+            raise ValueError(f"clients {clients} cannot be added to {self.arrived}; the masking clients are {known}")
         if sum_.dtype != self.sum.dtype or sum_.shape != self.sum.shape:
             raise ValueError(f"{sum_.shape} {sum_.dtype} cannot be added to {self.sum.shape} {self.sum.dtype}")
         self.sum += sum_
@@ -168,7 +168,7 @@ class AggregationServer:
                 raise RejectedMessageError(message.sender, "reveal", "its masked vector did not arrive")
             for held in read(message.sender, "reveal", message.body):
                 if (held.share.point, held.share.threshold) != (points[message.sender], threshold):
-                    raise RejectedMessageError(message.sender, "reveal", "it holds shares of somebody else")
+                    raise RejectedMessageError(message.sender, "reveal", "it holds shares of another client")
                 shares.setdefault((held.owner, held.secret), {})[held.share.point] = held.share
             answered.add(message.sender)
         return shares, answered

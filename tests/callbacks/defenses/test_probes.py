@@ -6,27 +6,27 @@ from threading import Thread
 import torch
 from federation_kit import Blobs, run, small_federation
 
-from app.federation.hooks import FederatedCallback
 from app.models import MLP
-from callbacks.defenses.tripwire import Probes
+from callbacks.defenses.tripwire import Tripwire
 
 
-class Probing(FederatedCallback):
+class Probing(Tripwire):
     """Tries the model of every client twice, and from a thread of its own."""
 
     def __init__(self):
-        self.probes, self.ratios, self.states, self.nets = Probes(), [], [], []
+        super().__init__(probe_samples=4)
+        self.ratios, self.states, self.nets = [], [], []
 
     def on_client_start(self, trainer, federation, client):
         """Before local training."""
         before = torch.get_rng_state()
-        self.ratios.append([self.probes.gradient_ratio(federation, client, 4) for _ in range(2)])
+        self.ratios.append([self._gradient_ratio(federation, client) for _ in range(2)])
         self.states.append(torch.equal(before, torch.get_rng_state()))
-        own = []
-        worker = Thread(target=lambda: own.append(self.probes._of(federation, client)[0]))
+        own, rate = [], federation.plan.rate(client.client)
+        worker = Thread(target=lambda: own.append(self._nets.of(rate)[0]))
         worker.start()
         worker.join()
-        self.nets.append((self.probes._of(federation, client)[0], own[0], client.net))
+        self.nets.append((self._nets.of(rate)[0], own[0], client.net))
 
 
 def probed():
@@ -49,5 +49,4 @@ def test_every_worker_has_its_own_network():
     probing = probed()
     assert all(len({id(net) for net in nets}) == 3 for nets in probing.nets)
     assert len({id(net) for net, _, _ in probing.nets}) == 2
-    probing.probes.clear()
-    assert not probing.probes._nets
+    assert probing._nets is None

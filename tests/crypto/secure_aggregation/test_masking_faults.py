@@ -203,14 +203,14 @@ def test_refused_request_reveals_nothing_later():
 
 
 def test_requests_that_cannot_be_honest_are_refused():
-    """Too few survivors, the client itself not among them, a client that never settled, a client that sent nothing."""
+    """Too few survivors, the client itself not among them, a client outside the peers, a client that sent nothing."""
     round_ = begun(dies={4: "shares", 3: "masked"})
     round_.masked()
     with pytest.raises(AbortedRoundError, match="2 clients survived, threshold 3; missing: 2, 3"):
         round_.clients[0].reveal_shares([0, 1], [2, 3])
     with pytest.raises(AbortedRoundError, match="client 0 sent no masked values or is not counted"):
         round_.clients[0].reveal_shares([1, 2, 3], [])
-    with pytest.raises(AbortedRoundError, match="clients 4 are not among those that settled"):
+    with pytest.raises(AbortedRoundError, match="clients 4 are not among the masking clients"):
         round_.clients[0].reveal_shares([0, 1, 2], [3, 4])
     with pytest.raises(AbortedRoundError, match="client 3 sent no masked values"):
         round_.clients[3].reveal_shares([0, 1, 2, 3], [])
@@ -236,7 +236,7 @@ def test_floats_are_refused_and_cost_no_mask():
 
 
 def test_steps_have_an_order():
-    """No masks before it is settled with whom, no second set of shares, no second agreement."""
+    """No masks before the peers are known, no second set of shares, no second agreement."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     with pytest.raises(AbortedRoundError, match="does not know yet whom it masks with"):
@@ -244,7 +244,7 @@ def test_steps_have_an_order():
     round_.shares()
     with pytest.raises(AbortedRoundError, match="shared once"):
         round_.clients[0].share_secrets(roster)
-    with pytest.raises(AbortedRoundError, match="settled already"):
+    with pytest.raises(AbortedRoundError, match="has its peers already"):
         round_.clients[0].set_peers(CLIENTS)
 
 
@@ -277,7 +277,7 @@ def test_server_takes_each_vector_once_and_whole():
     for message, reason in [
         (masked, "arrived before"),
         (replace(masked, sender=1, body=masked.body[:-4]), "76 bytes, not the 80 of 20 positions"),
-        (replace(masked, sender=4), "client 4 is not among those that settled"),
+        (replace(masked, sender=4), "client 4 is not among the masking clients"),
         (replace(masked, sender=1, step="reveal"), "another step"),
         (replace(masked, sender=1, recipient=3), "another step"),
         (replace(masked, sender=1, session=bytes(16)), "replayed"),
@@ -328,7 +328,7 @@ def test_reveals_that_do_not_fit_are_noticed():
     first = read(0, "reveal", good[0].body)
     with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* not those of shares"):
         round_.server.unmask(instead(b"abc"))
-    with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* somebody else"):
+    with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* another client"):
         round_.server.unmask(instead(read(1, "reveal", good[1].body)))
     with pytest.raises(AbortedRoundError, match="secret of client 3 cannot be put together: 2 shares of at least 3"):
         round_.server.unmask([*instead([held for held in first if held.owner != 3])[:1], *good[1:3]])
