@@ -219,7 +219,7 @@ class Tripwire(FederatedCallback):
         return [client.received[block.coordinates].view(block.shape) for block in blocks]
 
     def _gradient_ratio(self, federation: FederatedModule, client: ClientModule) -> float:
-        """`gradient_ratio` on samples of the client that a separate generator draws, so that training is not affected."""
+        """`gradient_ratio` on samples drawn by a separate generator, so that local training is not affected."""
         assert client.received is not None
         assert self._nets is not None
         net, flat = self._nets.of(federation.plan.rate(client.client))
