@@ -155,7 +155,7 @@ class Outcome:
         self.end = run(
             federation, data or Blobs(SIZES), rounds, [self.tripwire, *extra, *attack, *watching], **(trainer or {})
         )
-        self.told, self.reports, self.federation = diary.rounds, reports.rounds, federation
+        self.measurements, self.reports, self.federation = diary.rounds, reports.rounds, federation
 
     def refusing(self, round_):
         """Clients that refused in a round (0-based)."""

@@ -210,14 +210,14 @@ def test_few_clients_are_heard(tmp_path):
     """Only those of the kept rounds, with a remark; all that ever took part are the population."""
     federation, attack = attacked(tmp_path, participation=0.5, rounds=4, net=factorised(speed=100.0))
     plans = [set(federation.plan_of(round_).participants) for round_ in range(4)]
-    heard = plans[2] | plans[3]
-    assert [one.client for one in attack.finding.clients] == sorted(heard)
+    senders = plans[2] | plans[3]
+    assert [one.client for one in attack.finding.clients] == sorted(senders)
     assert {one.client: one.round for one in attack.finding.clients} == {
-        client: 4 if client in plans[3] else 3 for client in heard
+        client: 4 if client in plans[3] else 3 for client in senders
     }
     assert set(true_choices(federation)) == set.union(*plans)
-    if len(heard) < 4:
-        assert f"{len(heard)} of 4 clients uploaded in rounds 3, 4" in attack.finding.notes[0]
+    if len(senders) < 4:
+        assert f"{len(senders)} of 4 clients uploaded in rounds 3, 4" in attack.finding.notes[0]
 
 
 def test_clients_without_test_sets(tmp_path):

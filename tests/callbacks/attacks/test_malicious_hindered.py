@@ -95,10 +95,10 @@ def test_a_run_interrupted_after_the_attack_keeps_its_result(tmp_path):
     """Results are written as soon as they are there, and nothing replaces them."""
     server, _, _ = interrupted(tmp_path, before=4)
     assert server._done
-    told = MaliciousServer(RollingModel())
-    told.load_state_dict({"first": 1, "done": True})
-    told.on_transcript(None, None)
-    assert told.findings == []
+    server = MaliciousServer(RollingModel())
+    server.load_state_dict({"first": 1, "done": True})
+    server.on_transcript(None, None)
+    assert server.findings == []
 
 
 def test_a_run_interrupted_before_the_attack_is_attacked(tmp_path):

@@ -44,9 +44,9 @@ def balanced_accuracy(memorise):
         logits, labels = torch.cat([inside[:100], outside[:100]]), torch.cat([members[1][:100], reference[1][:100]])
         attacker.learn(logits, labels, 100)
     with torch.no_grad():
-        told = attacker.net(softmax(inside[100:], 1), members[1][100:]) > 0
+        recognised = attacker.net(softmax(inside[100:], 1), members[1][100:]) > 0
         alarms = attacker.net(softmax(outside[100:], 1), reference[1][100:]) > 0
-    return float(told.double().mean() + 1 - alarms.double().mean()) / 2
+    return float(recognised.double().mean() + 1 - alarms.double().mean()) / 2
 
 
 def test_identical_distributions_cannot_be_told_apart():

@@ -130,19 +130,19 @@ def test_ciphertexts_are_counted(make):
     defense, recorder = make(), Recorder()
     trained(defense, recorder)
     sent = {message.client: (message.size - 121) // 256 for message in recorder.messages}
-    told = {name.split("/")[1]: value for name, value in defense.costs().items()}
-    assert told["ciphertexts"] == sum(sent.values())
-    assert told["ciphertexts_of_the_sum"] == sent[MIXED.index(1.0)]
+    numbers = {name.split("/")[1]: value for name, value in defense.costs().items()}
+    assert numbers["ciphertexts"] == sum(sent.values())
+    assert numbers["ciphertexts_of_the_sum"] == sent[MIXED.index(1.0)]
 
 
 def test_simulated_seconds_are_ciphertexts_times_the_sample():
     """Encryption and addition for every client's, decryption once for those of the sum."""
     defense = SIMULATED()
     trained(defense)
-    cost, told = defense._channel._cost, {name.split("/")[1]: value for name, value in defense.costs().items()}
-    assert told["encrypt_seconds"] == pytest.approx(told["ciphertexts"] * cost.encrypt)
-    assert told["add_seconds"] == pytest.approx(told["ciphertexts"] * cost.add)
-    assert told["decrypt_seconds"] == pytest.approx(told["ciphertexts_of_the_sum"] * cost.decrypt)
+    cost, numbers = defense._channel._cost, {name.split("/")[1]: value for name, value in defense.costs().items()}
+    assert numbers["encrypt_seconds"] == pytest.approx(numbers["ciphertexts"] * cost.encrypt)
+    assert numbers["add_seconds"] == pytest.approx(numbers["ciphertexts"] * cost.add)
+    assert numbers["decrypt_seconds"] == pytest.approx(numbers["ciphertexts_of_the_sum"] * cost.decrypt)
 
 
 @pytest.mark.parametrize("make", [ENCRYPTED, MASKED])
@@ -159,9 +159,9 @@ def test_what_masking_tells():
     defense = over(Dying((1, 4), "masked"), MASKED, range=1e-3, outside="clip")
     with pytest.warns(UserWarning, match="did not arrive"):
         trained(defense)
-    told = defense.measurements()
-    assert (told["secagg/dropped"], told["secagg/given_up"]) == (2, 0)
-    assert 0.1 < told["secagg/clipped"] < 1
+    numbers = defense.measurements()
+    assert (numbers["secagg/dropped"], numbers["secagg/given_up"]) == (2, 0)
+    assert 0.1 < numbers["secagg/clipped"] < 1
 
 
 def test_masks_are_bound_to_16_bit_values_as_well():

@@ -62,11 +62,11 @@ def test_clients_that_die_after_their_update_arrived():
 def test_too_many_die(step):
     """Four of eight, where six are needed: the round is given up, the model stays, and the next round goes on."""
     defense = over(Dying((0, 1, 2, 3), step), MASKED)
-    with pytest.warns(UserWarning, match="secure aggregation is given up") as told:
+    with pytest.warns(UserWarning, match="secure aggregation is given up") as caught:
         after_one = trained(defense)
     assert torch.equal(after_one, start())
     assert defense.measurements()["secagg/given_up"] == 1
-    assert any("threshold 6" in str(warning.message) for warning in told)
+    assert any("threshold 6" in str(warning.message) for warning in caught)
     with pytest.warns(UserWarning, match="given up"):
         after_two = trained(over(Dying((0, 1, 2, 3), step), MASKED), rounds=2)
     assert not torch.equal(after_two, start())
@@ -116,12 +116,12 @@ class Tampering(FederatedCallback):
     kind = "observer"
 
     def __init__(self, act):
-        self.act, self.heard = act, 0
+        self.act, self.messages = act, 0
 
     def on_message(self, trainer, federation, message):
         """After the last one."""
-        self.heard += 1
-        if self.heard == len(SIZES):
+        self.messages += 1
+        if self.messages == len(SIZES):
             self.act(federation.channel)
 
 

@@ -32,15 +32,19 @@ def test_budget_is_recorded_with_everything_it_needs_to_mean_something(tmp_path,
     """Unit, delta, adjacency, sampling, accountant and version, in the run's folder and on the terminal."""
     options = ("--defenses.dp", "DPFedAvg", "--defenses.dp.target_epsilon", "8")
     folder = train(tmp_path, "a", *options, rounds=2)
-    [said] = load(folder, "privacy.json")["budgets"]
-    assert load(folder, "summary.json")["privacy"] == [said]
-    assert (said["unit"], said["adjacency"], said["sampling"]) == ("client", "add or remove one", "all clients, rate 1")
-    assert said["accountant"].startswith("rdp (opacus ")
-    assert 7.9 < said["epsilon"] <= 8
-    assert said["delta"] < 1 / 4
-    assert said["meaningful"] is True
+    [statement] = load(folder, "privacy.json")["budgets"]
+    assert load(folder, "summary.json")["privacy"] == [statement]
+    assert (statement["unit"], statement["adjacency"], statement["sampling"]) == (
+        "client",
+        "add or remove one",
+        "all clients, rate 1",
+    )
+    assert statement["accountant"].startswith("rdp (opacus ")
+    assert 7.9 < statement["epsilon"] <= 8
+    assert statement["delta"] < 1 / 4
+    assert statement["meaningful"] is True
     assert "DP-FedAvg: epsilon 8" in capsys.readouterr().out
-    assert records(folder)[-1]["dp_fedavg/epsilon"] == said["epsilon"]
+    assert records(folder)[-1]["dp_fedavg/epsilon"] == statement["epsilon"]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -64,12 +68,12 @@ def test_wrong_settings_of_several_defenses_come_in_one_error(tmp_path, capsys):
     """Each with its remedy, before any training."""
     options = (*MEMDEFENSE, "--defenses.mem.gamma", "2", "--defenses.n", "NbAFL", "--defenses.n.delta", "0.5")
     assert exit_code("fit", *command(tmp_path, "a", *options)) == 2
-    told = capsys.readouterr().err
-    assert "gamma of MemDefense is 2" in told
-    assert "delta of NbAFL is 0.5" in told
-    assert told.count("remedy:") == 2
-    assert "--defenses.mem.gamma" in told
-    assert "--defenses.n.delta" in told
+    output = capsys.readouterr().err
+    assert "gamma of MemDefense is 2" in output
+    assert "delta of NbAFL is 0.5" in output
+    assert output.count("remedy:") == 2
+    assert "--defenses.mem.gamma" in output
+    assert "--defenses.n.delta" in output
 
 
 def test_order_of_defenses_is_checked(tmp_path, capsys):

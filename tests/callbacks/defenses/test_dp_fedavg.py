@@ -125,9 +125,13 @@ def test_epsilon_counts_the_sampling_of_clients(accountant, epsilon):
     data = Blobs((1,) * 20)
     run(federation, data, rounds=1, callbacks=[defense])
     defense.load_state_dict({"rounds": 100, "numbers": {}})
-    said = defense.statement(federation)
-    assert said.epsilon == pytest.approx(epsilon, abs=0.006)
-    assert (said.unit, said.nominal, said.sampling) == ("client", False, "Poisson over clients, rate 0.1")
+    statement = defense.statement(federation)
+    assert statement.epsilon == pytest.approx(epsilon, abs=0.006)
+    assert (statement.unit, statement.nominal, statement.sampling) == (
+        "client",
+        False,
+        "Poisson over clients, rate 0.1",
+    )
 
 
 def test_a_budget_chooses_the_noise_and_is_kept():

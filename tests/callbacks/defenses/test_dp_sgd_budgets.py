@@ -31,17 +31,22 @@ def test_rounds_add_up_to_what_the_accountant_says(accountant):
     """Rates are one over the batches of an epoch; the largest client budget is the federation's, not the sum."""
     defense, federation = DPSGD(noise=1.5, accountant=accountant), small_federation(local=LOCAL)
     run(federation, Blobs(SIZES), 3, [defense])
-    said = defense.statement(federation)
+    statement = defense.statement(federation)
     expected = [by_hand(client, 3, 1.5, accountant=accountant) for client in range(3)]
-    assert said.clients == tuple(enumerate(expected))
-    assert said.epsilon == max(expected) == defense.measurements()["privacy/epsilon"]
+    assert statement.clients == tuple(enumerate(expected))
+    assert statement.epsilon == max(expected) == defense.measurements()["privacy/epsilon"]
     assert defense.measurements()["privacy/epsilon_mean"] == pytest.approx(sum(expected) / 3)
-    assert (said.unit, said.adjacency, said.noise, said.clip) == ("sample", "add or remove one", 1.5, 1.0)
-    assert said.sampling == "Poisson, rate 0.333 to 0.5"
-    assert said.accountant.startswith(f"{accountant} (opacus ")
-    assert said.delta == 1e-5
-    assert not said.nominal
-    assert any("secure mode off" in note for note in said.notes)
+    assert (statement.unit, statement.adjacency, statement.noise, statement.clip) == (
+        "sample",
+        "add or remove one",
+        1.5,
+        1.0,
+    )
+    assert statement.sampling == "Poisson, rate 0.333 to 0.5"
+    assert statement.accountant.startswith(f"{accountant} (opacus ")
+    assert statement.delta == 1e-5
+    assert not statement.nominal
+    assert any("secure mode off" in note for note in statement.notes)
 
 
 def test_local_steps_replace_epochs():
@@ -99,8 +104,10 @@ def test_a_round_that_a_client_refuses_costs_it_nothing():
     for order in ([DPSGD(noise=1.5), Refusing()], [Refusing(), DPSGD(noise=1.5)]):
         federation = small_federation(local=LOCAL)
         run(federation, Blobs(SIZES), 2, order)
-        said = next(one for one in order if isinstance(one, DPSGD)).statement(federation)
-        assert said.clients == tuple((client, by_hand(client, 1 if client == 1 else 2, 1.5)) for client in range(3))
+        statement = next(one for one in order if isinstance(one, DPSGD)).statement(federation)
+        assert statement.clients == tuple(
+            (client, by_hand(client, 1 if client == 1 else 2, 1.5)) for client in range(3)
+        )
 
 
 @pytest.mark.parametrize("capacities", [None, [1.0, 0.5, 0.5]])

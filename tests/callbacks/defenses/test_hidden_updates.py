@@ -198,9 +198,9 @@ def test_short_keys_are_warned_of():
 def test_statements_are_plain_data():
     """And say what is simulated, what was accepted, and how precise sums are."""
     federation = small_federation()
-    told = SIMULATED().channel_statement(federation)
-    assert told.simulated
-    assert "simulated" in told.line()
-    assert told.step == 2.0**-18
-    assert json.loads(json.dumps(told.record()))["mechanism"] == "Paillier, 1024 bits"
-    assert any("80 bits of security" in note for note in told.notes)
+    statement = SIMULATED().channel_statement(federation)
+    assert statement.simulated
+    assert "simulated" in statement.line()
+    assert statement.step == 2.0**-18
+    assert json.loads(json.dumps(statement.record()))["mechanism"] == "Paillier, 1024 bits"
+    assert any("80 bits of security" in note for note in statement.notes)

@@ -72,9 +72,9 @@ def test_the_trainers_least_rounds_come_first(monkeypatch, capsys):
 def test_it_says_why(monkeypatch, capsys):
     """Once, with the round in which the loss was lowest; a run that has all its rounds says nothing."""
     rounds_of([3, 2, 2.5, 2.4, 2.3, 2.2], monkeypatch, LocalEarlyStopping(3))
-    [said] = [line for line in capsys.readouterr().out.splitlines() if "stopped early" in line]
-    assert said.startswith("stopped early after round 5: ")
-    assert said.endswith("it was lowest after round 2, 2.0000")
+    [message] = [line for line in capsys.readouterr().out.splitlines() if "stopped early" in line]
+    assert message.startswith("stopped early after round 5: ")
+    assert message.endswith("it was lowest after round 2, 2.0000")
     rounds_of([1, 2], monkeypatch, LocalEarlyStopping(1))
     assert capsys.readouterr().out == ""
 

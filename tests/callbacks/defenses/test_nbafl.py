@@ -112,12 +112,12 @@ def test_the_nominal_budget_is_called_nominal():
     federation, defense = small_federation(TINY_MLP, local=LOCAL), NbAFL(epsilon=8.0, delta=1e-3)
     with pytest.warns(UserWarning, match="nominal, not a guarantee"):
         run(federation, rounds=2, callbacks=[defense])
-    said = defense.statement(federation)
-    assert said.nominal
-    assert not said.meaningful
-    assert said.epsilon == 8.0
-    assert "nominal" in said.line()
-    assert any("proves an epsilon of" in note for note in said.notes)
+    statement = defense.statement(federation)
+    assert statement.nominal
+    assert not statement.meaningful
+    assert statement.epsilon == 8.0
+    assert "nominal" in statement.line()
+    assert any("proves an epsilon of" in note for note in statement.notes)
 
 
 def test_worst_case_noise_proves_its_epsilon():
@@ -126,11 +126,11 @@ def test_worst_case_noise_proves_its_epsilon():
     _, _, _, federation = trained(published, rounds=2)
     assert proved.noise(federation)[0] == pytest.approx(5 * published.noise(federation)[0])
     _, _, _, federation = trained(proved, rounds=2)
-    said = proved.statement(federation)
-    assert not said.nominal
-    assert said.meaningful
-    assert said.epsilon == analytic_epsilon(proved.noise(federation)[0] / (2 * 30.0), 1e-3, releases=2) < 0.9
-    assert dict(said.clients) == dict.fromkeys(range(3), said.epsilon)
+    statement = proved.statement(federation)
+    assert not statement.nominal
+    assert statement.meaningful
+    assert statement.epsilon == analytic_epsilon(proved.noise(federation)[0] / (2 * 30.0), 1e-3, releases=2) < 0.9
+    assert dict(statement.clients) == dict.fromkeys(range(3), statement.epsilon)
 
 
 def test_only_the_rounds_of_a_client_are_counted():

@@ -56,7 +56,7 @@ def test_each_check_alone_finds_its_manipulation(attack):
     for round_ in range(3):
         expected = CLIENTS if round_ in lied_to else ()
         assert outcome.refusing(round_) == expected
-        assert outcome.told[round_] == {"alarms": len(expected), check: len(expected)}
+        assert outcome.measurements[round_] == {"alarms": len(expected), check: len(expected)}
         sent = [message.client for message in outcome.recorder.messages if message.round == round_]
         assert sorted(sent) == [client for client in range(len(SIZES)) if client not in expected]
     assert {client.refusal for client in outcome.reports[2].clients} == {"", REASONS[check]}
@@ -70,7 +70,7 @@ def test_all_other_checks_miss_what_they_are_not_for(attack):
     meant = {"repeated": ["repeated"], "plan": ["plan"], "copies": ["distinct_rows"], "noise": ["variation"]}
     off = meant.get(attack, ["distinct_rows", "variation", "gradient_suppression"])
     silent = Outcome(make(CLIENTS), rounds=2, commitment=False, **{name: OFF[name] for name in off})
-    assert sum(told["alarms"] for told in silent.told) == 0
+    assert sum(measurements["alarms"] for measurements in silent.measurements) == 0
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -86,12 +86,12 @@ def test_a_client_compares_with_the_last_round_it_was_heard_in():
     """Four of eight clients take part; the frozen model is found at the second turn, however long ago the first."""
     everyone = tuple(range(8))
     outcome = Outcome(Freezing(everyone, range(1, 9)), rounds=9, participation=0.5, **{**OFF, "repeated": 1.0})
-    heard = set()
+    senders = set()
     for round_, report in enumerate(outcome.reports):
         present = {client.client for client in report.clients}
-        assert set(outcome.refusing(round_)) == present & heard
-        heard |= present
-    assert heard == set(everyone)
+        assert set(outcome.refusing(round_)) == present & senders
+        senders |= present
+    assert senders == set(everyone)
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -109,8 +109,8 @@ def test_a_part_of_the_model_that_repeats_is_a_matter_of_the_threshold():
 
     quiet = Outcome(AlmostFreezing(CLIENTS), **{**OFF, "repeated": 1.0})
     strict = Outcome(AlmostFreezing(CLIENTS), **{**OFF, "repeated": 0.98})
-    assert [told["repeated"] for told in quiet.told] == [0, 0, 0]
-    assert [told["repeated"] for told in strict.told] == [0, 2, 2]
+    assert [measurements["repeated"] for measurements in quiet.measurements] == [0, 0, 0]
+    assert [measurements["repeated"] for measurements in strict.measurements] == [0, 2, 2]
 
 
 def test_one_manipulated_model_for_all_is_not_found():
@@ -123,14 +123,14 @@ def test_one_manipulated_model_for_all_is_not_found():
             """Before it becomes the next model."""
             aggregate.mean += 0.05
 
-    assert sum(told["alarms"] for told in Outcome(Bending()).told) == 0
+    assert sum(measurements["alarms"] for measurements in Outcome(Bending()).measurements) == 0
 
 
 def test_refusals_are_told_in_one_line():
     """All reasons of the same clients together, in the order of the checks."""
-    with pytest.warns(UserWarning, match=r"^round 2: clients 1, 4 refuse") as told:
+    with pytest.warns(UserWarning, match=r"^round 2: clients 1, 4 refuse") as caught:
         Outcome(Filling(CLIENTS, (1,)), rounds=2)
-    text = next(str(warning.message) for warning in told if "round 2" in str(warning.message))
+    text = next(str(warning.message) for warning in caught if "round 2" in str(warning.message))
     reasons = [REASONS[name] for name in ("constant_fill", "gradient_suppression", "commitment")]
     assert text == "round 2: clients 1, 4 refuse to train: " + "; ".join(reasons)
 
@@ -141,7 +141,7 @@ def test_warning_only_changes_nothing_else():
         warned = Outcome(Filling(CLIENTS), action="warn")
     plain = run(federation_of(), Blobs(SIZES), 3, [Filling(CLIENTS)])
     assert torch.equal(warned.end, plain)
-    assert [told["alarms"] for told in warned.told] == [0, 2, 2]
+    assert [measurements["alarms"] for measurements in warned.measurements] == [0, 2, 2]
     assert all(not client.dropped for report in warned.reports for client in report.clients)
 
 
@@ -163,7 +163,7 @@ def test_under_a_channel_who_refuses_has_dropped_out(channel):
 def test_when_all_refuse_the_honest_model_is_taken_again():
     """A round that came to nothing leaves the model as it was, and nobody may take that for a repetition."""
     outcome = Outcome(Filling(range(8), (1,)), rounds=3)
-    assert [told["alarms"] for told in outcome.told] == [0, 8, 0]
+    assert [measurements["alarms"] for measurements in outcome.measurements] == [0, 8, 0]
     assert torch.equal(outcome.recorder.started[1], outcome.recorder.started[2])
     assert not torch.equal(outcome.recorder.started[2], outcome.end)
 
@@ -174,7 +174,7 @@ def test_a_round_that_the_channel_gave_up_is_no_repetition():
     dying = over(Dying(range(6), "reveal", round_=2), MASKED)
     outcome = Outcome(rounds=3, extra=[dying])
     assert torch.equal(outcome.recorder.started[1], outcome.recorder.started[2])
-    assert [told["alarms"] for told in outcome.told] == [0, 0, 0]
+    assert [measurements["alarms"] for measurements in outcome.measurements] == [0, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -184,7 +184,7 @@ def test_a_lost_update_is_no_repetition():
     apart = {"capacities": [0.5, 0.5], "method": Moved(Prefix(), (1,)), "personal": ["*classifier*", "*hidden2.weight"]}
     outcome = Outcome(rounds=2, extra=[dying], data=Blobs((6, 7)), **apart)
     assert [message.client for message in outcome.recorder.messages] == [0, 1, 0]
-    assert [told["alarms"] for told in outcome.told] == [0, 0]
+    assert [measurements["alarms"] for measurements in outcome.measurements] == [0, 0]
 
 
 @pytest.mark.filterwarnings("ignore:round")
@@ -192,7 +192,7 @@ def test_a_server_that_stands_still_loses_its_clients():
     """With a learning rate of 0 the model repeats honestly, and the texts say that clients then refuse."""
     still = LocalTraining(batch_size=4, optimizer=sgd(0.0))
     outcome = Outcome(rounds=3, local=still)
-    assert [told["repeated"] for told in outcome.told] == [0, 8, 8]
+    assert [measurements["repeated"] for measurements in outcome.measurements] == [0, 8, 8]
 
 
 def test_memory_survives_a_checkpoint():

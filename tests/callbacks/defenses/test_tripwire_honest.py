@@ -48,8 +48,8 @@ def test_no_alarm_and_no_trace(name):
     """Every method, width, server and sampling, round after round: bit for bit the run without a tripwire."""
     with_it = Outcome(rounds=4, **FEDERATIONS[name])
     plain = run(federation_of(**FEDERATIONS[name]), Blobs(SIZES), 4)
-    assert [set(told.values()) for told in with_it.told] == [{0}] * 4
-    assert set(with_it.told[0]) == {"alarms", *CHECKS}
+    assert [set(measurements.values()) for measurements in with_it.measurements] == [{0}] * 4
+    assert set(with_it.measurements[0]) == {"alarms", *CHECKS}
     assert torch.equal(with_it.end, plain)
 
 
@@ -95,7 +95,7 @@ def test_nothing_that_is_drawn_changes(name, order):
 def test_other_precisions(precision):
     """Rounded values are hashed as they were sent."""
     honest = Outcome(rounds=2, trainer={"precision": precision}, method=ChannelSubset.preset("mapp-fl"))
-    assert [told["alarms"] for told in honest.told] == [0, 0]
+    assert [measurements["alarms"] for measurements in honest.measurements] == [0, 0]
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_two_processes_tell_the_same(tmp_path):
 def test_a_run_in_which_all_refuse_is_recorded(tmp_path):
     """The recipe against a server that fills everybody's model: numbers that are missing break no file."""
     folder = train(tmp_path, "a", "--config", "tripwire", "--attacks.server", "tripwire_kit.FillingAll")
-    told = [record["tripwire/alarms"] for record in records(folder)]
-    assert told == [0, 4, 0]
+    measurements = [record["tripwire/alarms"] for record in records(folder)]
+    assert measurements == [0, 4, 0]
     assert [record["clients/dropped"] for record in records(folder)] == [0, 4, 0]
     assert json.loads((folder / "summary.json").read_text())["clients"][0]["refusal"] == ""

@@ -21,7 +21,7 @@ KEYS = {"everyone/accuracy", "everyone/worst", "everyone/variance"}
 CONTROLS = {"everyone/another", "everyone/mean_choice", "everyone/no_choice"}
 
 
-class Told(Callback):
+class Measurements(Callback):
     """Keeps what the hooks measured in every round; stands where the recorder of the run does."""
 
     def __init__(self):
@@ -34,12 +34,12 @@ class Told(Callback):
 
 def measured(data=None, rounds=4, callbacks=(), net=LINEAR, everyone=0, fine_tune=False, **settings):
     """Measurements of every round, the recorder, and the federation as it ended."""
-    told, recorder = Told(), FairnessRecorder(None)
+    measurements, recorder = Measurements(), FairnessRecorder(None)
     settings.setdefault("evaluation", Evaluation(clients=False, everyone=everyone, fine_tune=fine_tune))
     federation = small_federation(net, **settings)
     data = data if data is not None else Blobs(SIZES, nonmembers=0.4)
-    run(federation, data, rounds, callbacks=[*callbacks, recorder, told])
-    return told.rounds, recorder, federation
+    run(federation, data, rounds, callbacks=[*callbacks, recorder, measurements])
+    return measurements.rounds, recorder, federation
 
 
 def on_own_tests(federation, vector_of):
@@ -55,23 +55,23 @@ def on_own_tests(federation, vector_of):
 
 def test_everybody_is_measured_with_the_final_model():
     """One in five trains, yet the mean is that of all five with the server's last model."""
-    told, _, federation = measured(participation=0.2)
+    measurements, _, federation = measured(participation=0.2)
     theta = federation.space.read(federation.net).clone()
     own = on_own_tests(federation, lambda client: theta)
-    assert told[:3] == [{}, {}, {}]
-    assert set(told[3]) == KEYS
-    assert told[3]["everyone/accuracy"] == pytest.approx(sum(own) / 5, abs=1e-12)
-    assert told[3]["everyone/worst"] == min(own)
+    assert measurements[:3] == [{}, {}, {}]
+    assert set(measurements[3]) == KEYS
+    assert measurements[3]["everyone/accuracy"] == pytest.approx(sum(own) / 5, abs=1e-12)
+    assert measurements[3]["everyone/worst"] == min(own)
     mean = sum(own) / 5
-    assert told[3]["everyone/variance"] == pytest.approx(sum((100 * (one - mean)) ** 2 for one in own) / 5)
+    assert measurements[3]["everyone/variance"] == pytest.approx(sum((100 * (one - mean)) ** 2 for one in own) / 5)
 
 
 @pytest.mark.parametrize(("every", "due"), [(0, [5]), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (7, [5])])
 def test_measured_when_due(every, due):
     """Every so many rounds and in the last one; other rounds tell nothing, not the numbers of an earlier one."""
-    told, _, _ = measured(rounds=5, everyone=every)
-    assert [number for number, numbers in enumerate(told, start=1) if numbers] == due
-    assert all(set(numbers) == KEYS for numbers in told if numbers)
+    measurements, _, _ = measured(rounds=5, everyone=every)
+    assert [number for number, numbers in enumerate(measurements, start=1) if numbers] == due
+    assert all(set(numbers) == KEYS for numbers in measurements if numbers)
 
 
 def test_watching_changes_nothing():
@@ -85,11 +85,11 @@ def test_watching_changes_nothing():
 
 def test_controls_of_local_heads():
     """Own, another's, mean and none are what the network gives with these values, in the last round only."""
-    told, recorder, federation = measured(
+    measurements, recorder, federation = measured(
         net=TINY_MLP, everyone=2, personal=["*classifier*"], local=whole_batch(epochs=5)
     )
-    assert set(told[1]) == KEYS
-    assert set(told[3]) == KEYS | CONTROLS
+    assert set(measurements[1]) == KEYS
+    assert set(measurements[3]) == KEYS | CONTROLS
     theta, personal = federation.space.read(federation.net).clone(), federation.personal
     assert personal.clients == (0, 1, 2, 3, 4)
 
@@ -103,10 +103,10 @@ def test_controls_of_local_heads():
     assert list(last["own"]) == on_own_tests(federation, lambda client: with_head(personal.of(client)))
     assert list(last["mean"]) == on_own_tests(federation, lambda client: with_head(mean))
     assert list(last["none"]) == on_own_tests(federation, lambda client: theta)
-    assert told[3]["everyone/accuracy"] == pytest.approx(sum(last["own"]) / 5)
-    assert told[3]["everyone/another"] == pytest.approx(sum(last["another"]) / 5)
-    assert told[3]["everyone/mean_choice"] == pytest.approx(sum(last["mean"]) / 5)
-    assert told[3]["everyone/no_choice"] == pytest.approx(sum(last["none"]) / 5)
+    assert measurements[3]["everyone/accuracy"] == pytest.approx(sum(last["own"]) / 5)
+    assert measurements[3]["everyone/another"] == pytest.approx(sum(last["another"]) / 5)
+    assert measurements[3]["everyone/mean_choice"] == pytest.approx(sum(last["mean"]) / 5)
+    assert measurements[3]["everyone/no_choice"] == pytest.approx(sum(last["none"]) / 5)
 
 
 def test_heads_that_never_move_are_not_personal():
@@ -127,8 +127,8 @@ def test_clients_that_never_trained_hold_nothing():
 
 def test_fine_tuning_is_measured_where_asked_for():
     """One more local training per client, worked out by hand for full-batch gradient descent."""
-    told, recorder, federation = measured(fine_tune=True, local=whole_batch(lr=0.8))
-    assert {"everyone/fine_tuned", "everyone/fine_tuned_variance"} <= set(told[3])
+    measurements, recorder, federation = measured(fine_tune=True, local=whole_batch(lr=0.8))
+    assert {"everyone/fine_tuned", "everyone/fine_tuned_variance"} <= set(measurements[3])
     theta, data = federation.space.read(federation.net).clone(), federation.data
 
     def tuned(client):
@@ -148,10 +148,10 @@ def test_fine_tuning_is_measured_where_asked_for():
 
 def test_without_test_sets_nothing_is_measured(tmp_path):
     """No numbers, no files, no crash."""
-    recorder, told = FairnessRecorder(RunFolder(tmp_path)), Told()
+    recorder, measurements = FairnessRecorder(RunFolder(tmp_path)), Measurements()
     settings = Evaluation(clients=False, everyone=1, fine_tune=True)
-    run(small_federation(evaluation=settings), Blobs(SIZES), 2, callbacks=[recorder, told])
-    assert told.rounds == [{}, {}]
+    run(small_federation(evaluation=settings), Blobs(SIZES), 2, callbacks=[recorder, measurements])
+    assert measurements.rounds == [{}, {}]
     assert not list(tmp_path.iterdir())
     assert recorder.state_dict() == {"last": None, "complete": True}
 
@@ -171,13 +171,13 @@ class Stop(Callback):
 @pytest.mark.parametrize(("first", "every"), [(True, 0), (False, 0), (False, 1), (False, 2)])
 def test_run_that_stops_early(first, every, tmp_path):
     """Its last round is measured with all controls: in the round where that was known, else at the end of the run."""
-    recorder, told, stop = FairnessRecorder(RunFolder(tmp_path)), Told(), Stop(3)
+    recorder, measurements, stop = FairnessRecorder(RunFolder(tmp_path)), Measurements(), Stop(3)
     evaluation = Evaluation(clients=False, everyone=every)
     federation = small_federation(TINY_MLP, personal=["*classifier*"], evaluation=evaluation)
-    ordered = [stop, recorder, told] if first else [recorder, told, stop]
+    ordered = [stop, recorder, measurements] if first else [recorder, measurements, stop]
     run(federation, Blobs(SIZES, nonmembers=0.4), 9, callbacks=ordered)
-    assert len(told.rounds) == 3
-    assert set(told.rounds[2]) == (KEYS | CONTROLS if first else KEYS if every == 1 else set())
+    assert len(measurements.rounds) == 3
+    assert set(measurements.rounds[2]) == (KEYS | CONTROLS if first else KEYS if every == 1 else set())
     found = json.loads((tmp_path / "fairness.json").read_text())
     assert (found["round"], found["final"]["clients"]) == (3, 5)
     assert set(found["controls"]) == {"another", "mean", "none"}
@@ -262,10 +262,10 @@ def test_run_leaves_files(tmp_path, capsys):
     assert summary["final"]["everyone/accuracy"] == last["everyone/accuracy"]
     assert (folder / "fairness.png").read_bytes().startswith(b"\x89PNG")
     assert not list(folder.rglob("*.part"))
-    said = capsys.readouterr().out
-    assert f"every client {last['everyone/accuracy']:.2%}" in " ".join(said.split())
-    assert found["swap"]["verdict"] in said
-    assert "fairness.png, fairness.json and everyone.csv" in said
+    output = capsys.readouterr().out
+    assert f"every client {last['everyone/accuracy']:.2%}" in " ".join(output.split())
+    assert found["swap"]["verdict"] in output
+    assert "fairness.png, fairness.json and everyone.csv" in output
 
 
 @quick

@@ -28,17 +28,17 @@ class Terminal(io.StringIO):
 def test_one_line_per_round_in_a_log(tmp_path, capsys):
     """Round, clients, accuracies and the time left; the numbers are those of metrics.jsonl."""
     folder = train(tmp_path, "a", *UNEQUAL)
-    said = capsys.readouterr()
-    lines = [match for line in said.out.splitlines() if (match := LINE.fullmatch(line))]
+    output = capsys.readouterr()
+    lines = [match for line in output.out.splitlines() if (match := LINE.fullmatch(line))]
     assert [int(line["round"]) for line in lines] == [1, 2, 3]
     for line, record in zip(lines, records(folder), strict=True):
         assert int(line["clients"]) == 4
         assert float(line["server"]) == pytest.approx(100 * record["server/accuracy"], abs=0.051)
         assert float(line["mean"]) == pytest.approx(100 * record["clients/trained_own/mean"], abs=0.051)
         assert float(line["worst"]) == pytest.approx(100 * record["clients/trained_own/worst"], abs=0.051)
-    assert "Digits: 6 clients with" in said.out
-    assert "widths 1 and 0.5" in said.out
-    assert "\r" not in said.out + said.err
+    assert "Digits: 6 clients with" in output.out
+    assert "widths 1 and 0.5" in output.out
+    assert "\r" not in output.out + output.err
 
 
 def test_bar_on_a_terminal(tmp_path, capsys, monkeypatch):

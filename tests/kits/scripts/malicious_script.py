@@ -28,6 +28,6 @@ def outcome(devices: int) -> dict:
 
 
 if __name__ == "__main__":
-    told = outcome(int(sys.argv[1]))
-    if told["rank"] == 0:
-        Path(sys.argv[2], f"{sys.argv[1]}.json").write_text(json.dumps(told))
+    result = outcome(int(sys.argv[1]))
+    if result["rank"] == 0:
+        Path(sys.argv[2], f"{sys.argv[1]}.json").write_text(json.dumps(result))
