@@ -14,7 +14,7 @@ from app.commands.fit import fit
 from app.federation.all_clients import LocalScore
 from app.federation.evaluation import Evaluation, Score
 from app.results.run.folder import RunFolder
-from callbacks.recorders.fairness import FairnessRecorder, _everybody
+from callbacks.recorders.fairness import FairnessRecorder, _accuracies
 
 SIZES = (30, 40, 50, 60, 70)
 KEYS = {"everyone/accuracy", "everyone/worst", "everyone/variance"}
@@ -190,10 +190,10 @@ def test_client_whose_test_set_cannot_be_scored():
         LocalScore(2, Score(), True),
         LocalScore(4, Score(1, 1.0, 4), True),
     )
-    found = _everybody({"own": scores, "another": scores}, ["a", "b", "c", "d", "e"], 1)
+    found = _accuracies({"own": scores, "another": scores}, ["a", "b", "c", "d", "e"], 1)
     assert (found.clients, found.groups, found.samples) == ((1, 4), ("b", "e"), (4, 4))
     assert found.accuracies == {"own": (0.75, 0.25), "another": (0.75, 0.25)}
-    assert _everybody({"own": scores[1:2]}, ["a"] * 5, 1) is None
+    assert _accuracies({"own": scores[1:2]}, ["a"] * 5, 1) is None
 
 
 def test_state_goes_through_a_checkpoint(tmp_path):
