@@ -50,7 +50,7 @@ class MaliciousServer(FederatedCallback):
     Example::
 
         rampart fit --attacks.server MaliciousServer --attacks.server.attack rolling-model
-        rampart attack RUN --attacks trap-server
+        rampart attack RUN --attacks trap-weights
 
     Args:
         attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
