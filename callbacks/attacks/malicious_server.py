@@ -240,7 +240,9 @@ class MaliciousServer(FederatedCallback):
             weights, total = self._observations[-1].weights, torch.zeros(federation.space.size, dtype=torch.float64)
             for client, (index, change) in true.items():
                 total.index_add_(0, index, change, alpha=weights.get(client, 0.0))
-            self._isolation_error = self._isolated.relative_error(total, self.reading.used_coordinates(federation.space))
+            self._isolation_error = self._isolated.relative_error(
+                total, self.reading.used_coordinates(federation.space)
+            )
 
     def _failure(self, federation: FederatedModule) -> str | None:
         """Why no update can be isolated from the observations; None where it can."""
