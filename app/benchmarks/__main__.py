@@ -14,9 +14,9 @@ import torch
 
 from app.benchmarks.defenses import defense_tables
 from app.benchmarks.federation import federation_tables
+from app.benchmarks.measurements import Table
 from app.benchmarks.paillier import paillier_tables
 from app.benchmarks.shadows import shadow_tables
-from app.benchmarks.table import Table
 from app.benchmarks.waffle import waffle_tables
 from app.federation.execution.executors import available_cores
 
@@ -30,7 +30,7 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the benchmark of one subject."""
+    """Measure one subject and print its tables."""
     options = _parser().parse_args(arguments)
     print(", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
     tables = []

@@ -1,4 +1,4 @@
-"""The scenarios of `scripts/bench defenses`: what defenses cost beside plain training."""
+"""`scripts/bench defenses`: slowdown of local steps and rounds by defenses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
-from app.benchmarks.ours import ours
-from app.benchmarks.table import Table, seconds_row
-from app.benchmarks.timing import Effort, compare, progress
+from app.benchmarks.competitors import rampart
+from app.benchmarks.measurements import Effort, Table, compare, progress, seconds_row
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
 from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
@@ -24,20 +23,20 @@ from callbacks.defenses.nbafl import NbAFL
 
 BATCH = 128
 GROUPED = partial(CNN, norm="group")
-"""The papers' network with a norm that keeps samples apart."""
+"""The papers' network with a norm that does not mix samples."""
 
 METHODS: tuple[ClippingMethod, ...] = ("ghost", "hooks", "ew")
 
 
 def defense_tables(quick: bool) -> Iterator[Table]:
-    """Measure one scenario after the other."""
+    """Measure local steps, then rounds."""
     yield private_steps(2 if quick else 15)
     work, effort = (Work(4, 128, 128, tests=16), Effort(1, 1)) if quick else (Work(10, 1000, 128), Effort(5, 2))
     yield defended_rounds(work, effort)
 
 
 def private_steps(repeats: int) -> Table:
-    """One local step with clipping and noise beside a plain one, on one thread, as clients are trained on a CPU."""
+    """Time of a DP-SGD step against a plain one, on one thread, as clients are trained on a CPU."""
     keep_freed_memory()
     steps = {"plain step": _plain_step(), **{f"DP-SGD, {method}": _private_step(method) for method in METHODS}}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -51,23 +50,22 @@ def private_steps(repeats: int) -> Table:
                     seconds[name].append(time.perf_counter() - started)
     base = statistics.median(seconds["plain step"])
     goals = {"DP-SGD, ghost": 2.1}
-    rows = tuple(seconds_row(name, spent, [], base, goals.get(name)) for name, spent in seconds.items())
+    rows = tuple(seconds_row(name, spent, base, goals.get(name)) for name, spent in seconds.items())
     return Table(f"a local step, {BATCH} images of CIFAR's shape, CNN with group norm", "s", "plain step", rows)
 
 
 def defended_rounds(work: Work, effort: Effort) -> Table:
-    """A round whose clients defend their uploads beside a plain round."""
+    """Time of a round whose clients defend their uploads against a plain round."""
     competitors: dict[str, Competitor] = {
-        "plain": ours,
-        "MemDefense": partial(ours, defenses=lambda: [MemDefense()]),
-        "NbAFL": partial(ours, defenses=lambda: [NbAFL()]),
+        "plain": rampart,
+        "MemDefense": partial(rampart, defenses=lambda: [MemDefense()]),
+        "NbAFL": partial(rampart, defenses=lambda: [NbAFL()]),
     }
     title = f"a round of {work.clients} clients, {work.samples} samples each, with a defense"
     return compare(title, work, competitors, {"MemDefense": 1.05, "NbAFL": 1.05}, effort)
 
 
-def _trained() -> tuple[nn.Module, Optimizer, Batch]:
-    """A network, its optimiser and a batch."""
+def _training() -> tuple[nn.Module, Optimizer, Batch]:
     work = Work(1, BATCH, BATCH, net=GROUPED, tests=1)
     net = work.initial_net().to(memory_format=torch.channels_last)
     data = work.data()
@@ -75,7 +73,7 @@ def _trained() -> tuple[nn.Module, Optimizer, Batch]:
 
 
 def _plain_step() -> Callable[[], object]:
-    net, optimizer, (images, labels) = _trained()
+    net, optimizer, (images, labels) = _training()
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -86,6 +84,6 @@ def _plain_step() -> Callable[[], object]:
 
 
 def _private_step(method: ClippingMethod) -> Callable[[], object]:
-    net, optimizer, batch = _trained()
+    net, optimizer, batch = _training()
     private = PrivateSteps(net, optimizer, Mechanism(1.0, 1.0, method, expected_batch=BATCH), torch.Generator())
     return partial(private.step, batch, lambda part: cross_entropy(private.net(part[0]), part[1]))

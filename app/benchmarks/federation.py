@@ -1,27 +1,29 @@
-"""The scenarios of `scripts/bench federation`: rounds and peak memory against clients and rounds."""
+"""`scripts/bench federation`: time of rounds and peak memory, against raw PyTorch and other frameworks."""
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from app.benchmarks.ours import ours
-from app.benchmarks.peers import peers_table
-from app.benchmarks.raw import naive, raw_sequence, raw_threads
-from app.benchmarks.table import BenchmarkRow, Table
-from app.benchmarks.timing import Effort, compare, progress
+from app.benchmarks.competitors import naive, rampart, raw_sequence, raw_threads
+from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, progress, single_row, verdict
 from app.benchmarks.work import Competitor, Work
-from app.federation.execution.executors import available_cores
 from app.models.base import DataShape
 from app.models.mlp import MLP
 
 ALLOWED_GROWTH = 1.05
-"""Peaks of equal runs differ by a few percent, since the allocator does not work alike twice."""
+"""Peak memory of equal runs differs by a few percent."""
+
+PEERS = {"flower": ("flwr[simulation]", 0.5), "pfl": ("pfl[pytorch]", 0.7)}
+"""By framework: what to install, and the largest time of this application as a multiple of the framework's.
+
+Frameworks are measured where they are installed; they are never dependencies of this application.
+"""
 
 
 def peak_memory() -> float:
@@ -34,17 +36,19 @@ def peak_memory() -> float:
 
 def print_peak(clients: int, samples: int, rounds: int) -> None:
     """Train and print the peak memory in MB; runs in a process of its own."""
-    ours(Work(clients, samples, batch_size=10), rounds)
+    rampart(Work(clients, samples, batch_size=10), rounds)
     print(peak_memory())
 
 
 def memory_table() -> Table:
     """Peak memory of one federation each, in processes of their own; the data are the same in all."""
-    total, settings = 10_000, [((100, 3), (1000, 3)), ((1000, 1), (1000, 6))]
+    total, pairs = 10_000, [((100, 3), (1000, 3)), ((1000, 1), (1000, 6))]
     rows: list[BenchmarkRow] = []
-    for small, large in settings:
-        peaks = [_peak(clients, total // clients, rounds) for clients, rounds in (small, large)]
-        rows += [_row(small, peaks[0], peaks[0], None), _row(large, peaks[1], peaks[0], ALLOWED_GROWTH)]
+    for settings in pairs:
+        names = [f"{clients} clients, rounds: {rounds}" for clients, rounds in settings]
+        small, large = (_peak(clients, total // clients, rounds) for clients, rounds in settings)
+        rows.append(single_row(names[0], small, small))
+        rows.append(single_row(names[1], large, small, ALLOWED_GROWTH, remark=f"{large - small:+.1f} MB"))
     return Table(f"peak memory, {total} samples in all, batch 10", "MB", "row above", tuple(rows))
 
 
@@ -55,22 +59,14 @@ def _peak(clients: int, samples: int, rounds: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def _row(setting: tuple[int, int], peak: float, reference: float, goal: float | None) -> BenchmarkRow:
-    remark = "" if goal is None else f"{peak - reference:+.1f} MB"
-    return BenchmarkRow(
-        f"{setting[0]} clients, rounds: {setting[1]}", peak, peak, math.nan, peak / reference, goal, remark
-    )
-
-
 @dataclass(frozen=True)
 class Sizes:
-    """How large the scenarios are.
+    """Sizes of the scenarios.
 
     Attributes:
-        few: 10 clients with many samples.
-        many: many clients with 10 samples.
-        tiny: a tiny net with tiny batches.
-        effort: how often each is measured.
+        few: few clients with many samples.
+        many: many clients with few samples.
+        tiny: a tiny network with tiny batches.
     """
 
     few: Work
@@ -101,23 +97,22 @@ def federation_tables(quick: bool) -> Iterator[Table]:
 def few_clients(work: Work, effort: Effort) -> Table:
     """A few clients with many samples: convolutions dominate."""
     competitors: dict[str, Competitor] = {
-        "raw loop, worker threads": _raw_threads(),
-        "rampart": ours,
-        "rampart, in sequence": partial(ours, executor="sequence"),
-        "rampart, vectorised": partial(ours, executor="vectorised"),
+        "raw loop, worker threads": raw_threads,
+        "rampart": rampart,
+        "rampart, in sequence": partial(rampart, executor="sequence"),
+        "rampart, vectorised": partial(rampart, executor="vectorised"),
         "naive loop": naive,
     }
-    kind = "with evaluation" if work.evaluate else "training only"
-    return compare(f"{_size(work)}, {kind}", work, competitors, {"rampart": 1.15}, effort)
+    return compare(f"{work.size}, {work.kind}", work, competitors, {"rampart": 1.15}, effort)
 
 
 def many_clients(work: Work, effort: Effort) -> Table:
-    """Many clients with few samples: what a client costs beyond its training dominates."""
-    competitors: dict[str, Competitor] = {"raw loop, worker threads": _raw_threads(), "rampart": ours}
-    table = compare(f"{_size(work)}, training only", work, competitors, {"rampart": 1.3}, effort)
-    raw, mine = (row.value for row in table.rows)
-    overhead = 1000 * (mine - raw) / work.clients
-    remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {'met' if overhead <= 3 else 'NOT MET'}"
+    """Many clients with few samples: the overhead per client dominates."""
+    competitors: dict[str, Competitor] = {"raw loop, worker threads": raw_threads, "rampart": rampart}
+    table = compare(f"{work.size}, {work.kind}", work, competitors, {"rampart": 1.3}, effort)
+    raw, own = (row.value for row in table.rows)
+    overhead = 1000 * (own - raw) / work.clients
+    remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {verdict(overhead <= 3)}"
     return replace(table, remarks=(remark,))
 
 
@@ -125,15 +120,41 @@ def tiny_net(work: Work, effort: Effort) -> Table:
     """A tiny net with tiny batches: the interpreter dominates, so one call for all clients pays."""
     competitors: dict[str, Competitor] = {
         "raw loop, in sequence": raw_sequence,
-        "rampart": ours,
-        "rampart, worker threads": partial(ours, executor="threads"),
+        "rampart": rampart,
+        "rampart, worker threads": partial(rampart, executor="threads"),
     }
-    return compare(f"MLP 784-200-10, {_size(work)}, training only", work, competitors, {}, effort)
+    return compare(f"MLP 784-200-10, {work.size}, {work.kind}", work, competitors, {}, effort)
 
 
-def _raw_threads() -> Competitor:
-    return partial(raw_threads, workers=max(1, available_cores()))
+def peers_table(work: Work, effort: Effort) -> Table:
+    """This application and the installed frameworks that can do the work: only Flower evaluates trained clients."""
+    able = {name: PEERS[name] for name in PEERS if name == "flower" or not work.evaluate}
+    installed = {name: peer for name, peer in _installed_peers().items() if name in able}
+    missing = [
+        f"{name}: not installed, skipped (pip install '{package}')"
+        for name, (package, _) in able.items()
+        if name not in installed
+    ]
+    title = f"peers, {work.size}, {work.kind}"
+    if not installed:
+        return Table(title, "s per round", "rampart", (), tuple(missing))
+    table = compare(title, work, {"rampart": rampart, **installed}, {}, effort)
+    return replace(table, remarks=(*(_peer_remark(row, table.rows[0]) for row in table.rows[1:]), *missing))
 
 
-def _size(work: Work) -> str:
-    return f"{work.clients} clients x {work.samples} samples, batch {work.batch_size}"
+def _installed_peers() -> dict[str, Competitor]:
+    peers: dict[str, Competitor] = {}
+    if find_spec("flwr") and find_spec("ray"):
+        from app.benchmarks.flower_peer import flower
+
+        peers["flower"] = flower
+    if find_spec("pfl"):
+        from app.benchmarks.pfl_peer import pfl
+
+        peers["pfl"] = pfl
+    return peers
+
+
+def _peer_remark(peer: BenchmarkRow, own: BenchmarkRow) -> str:
+    ratio, goal = own.value / peer.value, PEERS[peer.name][1]
+    return f"rampart takes {ratio:.2f} x {peer.name} (goal <= {goal}): {verdict(ratio <= goal)}"

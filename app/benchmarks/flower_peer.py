@@ -14,16 +14,16 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from app.benchmarks.raw import Tables, correct_answers, fit, flat
+from app.benchmarks.competitors import LoadedData, correct_answers, fit, flat
 from app.benchmarks.work import Run, Stopwatch, Work
 from app.federation.execution.executors import available_cores
 
 
 @functools.cache
-def _tables(work: Work) -> Tables:
+def _data(work: Work) -> LoadedData:
     """The data, loaded once per worker process."""
     torch.set_num_threads(1)
-    return Tables.of(work, channels_last=False)
+    return LoadedData.of(work, channels_last=False)
 
 
 def _client_app(work: Work) -> ClientApp:
@@ -31,13 +31,13 @@ def _client_app(work: Work) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        images, labels = _tables(work).clients[int(context.node_config["partition-id"])]
+        images, labels = _data(work).clients[int(context.node_config["partition-id"])]
         net = work.net(work.shape)
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())
         order = torch.randperm(len(labels)).split(work.batch_size)
         fit(net, ((images[positions], labels[positions]) for positions in order), work.optimizer, fused=False)
         if work.evaluate:
-            correct_answers(net, _tables(work).test)
+            correct_answers(net, _data(work).test)
         answer = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(labels)})}
         return Message(content=RecordDict(answer), reply_to=message)
 
@@ -47,7 +47,7 @@ def _client_app(work: Work) -> ClientApp:
 def flower(work: Work, rounds: int) -> Run:
     """Federated averaging by Flower; with evaluation, of every client's trained model and of the server's."""
     net, watch, server = work.initial_net(), Stopwatch(), ServerApp()
-    test = Tables.of(work, channels_last=False).test
+    test = LoadedData.of(work, channels_last=False).test
 
     def lap(round_: int, arrays: ArrayRecord) -> None:
         if work.evaluate:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Adam
 
-from app.benchmarks.raw import Tables, flat
+from app.benchmarks.competitors import LoadedData, flat
 from app.benchmarks.work import LEARNING_RATE, Run, Stopwatch, Work
 
 
@@ -52,7 +52,7 @@ class _RoundTimer(TrainingProcessCallback):
 
 def pfl(work: Work, rounds: int) -> Run:
     """Federated averaging by pfl, training only."""
-    clients, net, timer = Tables.of(work, channels_last=False).clients, work.initial_net(), _RoundTimer()
+    clients, net, timer = LoadedData.of(work, channels_last=False).clients, work.initial_net(), _RoundTimer()
     classifier = _Classifier(net)
     model = PyTorchModel(classifier, Adam, SGD(classifier.parameters(), lr=1.0))
     users = partial(_user, clients)

@@ -1,4 +1,4 @@
-"""The scenarios of `scripts/bench waffle`: many tiny clients with batches of ten, the worst case for overhead."""
+"""`scripts/bench waffle`: small clients with batches of ten, the worst case for the overhead of a framework."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from app.benchmarks.ours import ours
-from app.benchmarks.raw import Tables, raw_sequence, raw_threads, timed_rounds
-from app.benchmarks.table import Table
-from app.benchmarks.timing import Effort, compare
+from app.benchmarks.competitors import LoadedData, rampart, raw_sequence, raw_threads, timed_rounds
+from app.benchmarks.measurements import Effort, Table, compare
 from app.benchmarks.work import SEED, Competitor, Run, Work
-from app.federation.execution.executors import available_cores
 from app.models.base import DataShape, ScalableNet
 from app.models.convnet import ConvNet
 from app.models.factorised import Factorised
@@ -43,14 +40,13 @@ def waffle_tables(quick: bool) -> Iterator[Table]:
 def _table(title: str, work: Work, raw: Competitor, effort: Effort) -> Table:
     competitors: dict[str, Competitor] = {
         "raw loop, one by one": raw,
-        "rampart": ours,
-        "rampart, one by one": partial(ours, executor="sequence"),
-        "rampart, worker threads": partial(ours, executor="threads"),
+        "rampart": rampart,
+        "rampart, one by one": partial(rampart, executor="sequence"),
+        "rampart, worker threads": partial(rampart, executor="threads"),
     }
     if raw is raw_sequence:
-        competitors["raw loop, worker threads"] = partial(raw_threads, workers=max(1, available_cores()))
-    size = f"{work.clients} clients x {work.samples} samples, batch {work.batch_size}"
-    table = compare(f"{title}: {size}, training only", work, competitors, {}, effort)
+        competitors["raw loop, worker threads"] = raw_threads
+    table = compare(f"{title}: {work.size}, {work.kind}", work, competitors, {}, effort)
     seen = work.clients * work.samples
     rows = tuple(replace(row, remark=f"{seen / row.value:,.0f} samples/s") for row in table.rows)
     return replace(table, rows=rows)
@@ -63,10 +59,10 @@ def raw_waffle(work: Work, rounds: int) -> Run:
 
 
 class _WaffleLoop:
-    """One network, reused for all clients; what is private is put in before a client trains and taken out after."""
+    """One network, reused for all clients; private parameters are loaded before a client trains and saved after."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.tables = work, Tables.of(work, channels_last=True)
+        self.work, self.data = work, LoadedData.of(work, channels_last=True)
         self.net, self._local = work.initial_net(), work.initial_net()
         self._names = [name for name, _ in self.net.named_parameters()]
         private = set(self.net.private_names())
@@ -77,10 +73,9 @@ class _WaffleLoop:
 
     @torch.no_grad()
     def round(self, number: int) -> int:
-        """One round; nothing is evaluated."""
         total = [torch.zeros_like(parameter) for parameter in self.net.parameters()]
         for client in range(self.work.clients):
-            for mine, shared, own, private in self._coordinates(client):
+            for mine, shared, own, private in self._parameters(client):
                 mine.copy_(own if private else shared)
             self._train(self._local, number, client)
             self._own[client] = [parameter.detach().clone() for parameter in self._local.parameters()]
@@ -90,14 +85,14 @@ class _WaffleLoop:
                 parameter.copy_(value / self.work.clients)
         return 0
 
-    def _coordinates(self, client: int) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
+    def _parameters(self, client: int) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
         shared, own = self.net.parameters(), self._own[client]
         return zip(self._local.parameters(), shared, own, self._private, strict=True)
 
     @torch.enable_grad()
     def _train(self, net: ScalableNet, round_: int, client: int) -> None:
         net.train()
-        images, labels = self.tables.clients[client]
+        images, labels = self.data.clients[client]
         noise = torch_generator(SEED, "noise", round_, client)
         optimizer = self.work.optimizer(net.parameters())
         optimizer.param_groups[0]["fused"] = True

@@ -1,4 +1,4 @@
-"""The work that every competitor of a benchmark does, and what doing it cost."""
+"""The task that every competitor of a benchmark is given, and the record of its run."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ class Work:
     """One setting: every client takes part in every round, trains one epoch, and the mean is taken.
 
     Attributes:
-        clients: number of clients.
         samples: training samples of each client.
         batch_size: samples per local step.
         evaluate: evaluate the received model once and every client's trained model and the server's model on the whole
             common test set.
-        net: the network.
-        shape: shape of the images.
         tests: samples of the common test set.
-        optimizer: what clients train with.
     """
 
     clients: int
@@ -53,7 +49,6 @@ class Work:
     optimizer: OptimizerCallable = ADAM
 
     def data(self) -> SyntheticImages:
-        """The data, dealt and ready."""
         data = SyntheticImages(self.clients, self.samples, self.shape, self.tests)
         data.setup()
         return data
@@ -64,6 +59,14 @@ class Work:
             torch.manual_seed(derive_key(SEED, "initialisation"))
             return self.net(self.shape)
 
+    @property
+    def size(self) -> str:
+        return f"{self.clients} clients x {self.samples} samples, batch {self.batch_size}"
+
+    @property
+    def kind(self) -> str:
+        return "with evaluation" if self.evaluate else "training only"
+
     def order(self, round_: int, client: int) -> tuple[Tensor, ...]:
         """Positions in the client's training set of each batch of a (0-based) round."""
         generator = torch_generator(SEED, "batches", round_, client)
@@ -72,7 +75,7 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a competitor did.
+    """Time and result of a competitor.
 
     Attributes:
         seconds: wall-clock seconds of every round but the first, which warms up.
@@ -98,7 +101,7 @@ class Stopwatch:
         self._ends: list[tuple[float, float]] = []
 
     def lap(self) -> None:
-        """A round has ended."""
+        """Record the end of a round."""
         self._ends.append((time.perf_counter(), time.process_time()))
 
     def run(self, vector: Tensor, correct: int = 0) -> Run:
@@ -109,21 +112,13 @@ class Stopwatch:
 
 
 class SyntheticImages(FederatedDataModule):
-    """Random images and labels, the same in every run.
-
-    Args:
-        clients: number of clients, all with equally many samples.
-        samples: training samples of each client.
-        shape: shape of the images.
-        tests: samples of the common test set.
-    """
+    """Uniformly random images and labels, the same in every run; all clients have equally many samples."""
 
     def __init__(self, clients: int, samples: int, shape: DataShape, tests: int) -> None:
         super().__init__(partition=Iid(clients), holdout=Holdout(clients=0, shadow=0, population=0))
         self.pool, self.tests, self.image_shape = clients * samples, tests, shape
 
     def load(self) -> RawData:
-        """Uniform pixels, uniform labels."""
         shape, generator = self.image_shape, torch.Generator().manual_seed(SEED)
         size = (self.pool + self.tests, shape.height, shape.width, shape.channels)
         images = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)

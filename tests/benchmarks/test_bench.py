@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from torch.optim import SGD
 
+from app.benchmarks.competitors import rampart, raw_sequence, raw_threads
 from app.benchmarks.defenses import METHODS, private_steps
-from app.benchmarks.ours import ours
+from app.benchmarks.measurements import BenchmarkRow, Table
 from app.benchmarks.paillier import (
     CLIENTS,
     BenchmarkNet,
@@ -19,8 +20,6 @@ from app.benchmarks.paillier import (
     measure,
     round_table,
 )
-from app.benchmarks.raw import raw_sequence, raw_threads
-from app.benchmarks.table import BenchmarkRow, Table
 from app.benchmarks.waffle import raw_waffle
 from app.benchmarks.work import Work
 from app.models import CNN, MLP, DataShape, Factorised
@@ -32,22 +31,22 @@ SMALL_NET = partial(CNN, u=4, bias=False)
 @pytest.mark.slow
 def test_raw_loop_and_rampart_do_the_same_work():
     work = Work(clients=3, samples=24, batch_size=24, evaluate=True, net=SMALL_NET, tests=64)
-    raw, mine = raw_threads(work, rounds=2, workers=2), ours(work, rounds=2)
-    assert len(raw.seconds) == len(mine.seconds) == 1
-    start = ours(work, rounds=1).vector
+    raw, own = raw_threads(work, rounds=2, workers=2), rampart(work, rounds=2)
+    assert len(raw.seconds) == len(own.seconds) == 1
+    start = rampart(work, rounds=1).vector
     assert (raw.vector - start).abs().max() > 1e-4, "a round must move the model"
-    assert (raw.vector - mine.vector).abs().max() < 2e-5
-    assert abs(raw.correct - mine.correct) <= 1, "a tie may fall the other way"
+    assert (raw.vector - own.vector).abs().max() < 2e-5
+    assert abs(raw.correct - own.correct) <= 1, "a tie may fall the other way"
 
 
 @pytest.mark.slow
 def test_mini_batches_come_in_the_same_order():
     work = Work(clients=2, samples=24, batch_size=8, net=SMALL_NET, tests=8)
-    raw, mine = raw_sequence(work, rounds=1), ours(work, rounds=1, executor="sequence")
-    assert (raw.vector - mine.vector).abs().max() < 2e-5
+    raw, own = raw_sequence(work, rounds=1), rampart(work, rounds=1, executor="sequence")
+    assert (raw.vector - own.vector).abs().max() < 2e-5
 
 
-def test_table_tells_whether_goals_are_met():
+def test_table_shows_whether_goals_are_met():
     rows = (BenchmarkRow("raw", 2.0, 1.9, 3.8, 1.0), BenchmarkRow("mine", 3.0, 2.9, float("nan"), 1.5, goal=1.2))
     table = Table("a round", "s", "raw", rows)
     assert str(table).splitlines()[-1].split() == ["mine", "3.000", "2.900", "1.50", "<=", "1.2", "NO"]
@@ -70,16 +69,16 @@ def test_private_steps_are_measured_beside_a_plain_one():
 def test_cost_of_encryption_is_put_together_from_its_parts():
     """Ratios, goals and the round follow from the measured parts as their labels say."""
     goals = {"client_goals": ((2048, (0.05, 0.8, 0.2)),), "round_goals": ((2048, 1.7),)}
-    subject = BenchmarkNet("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
+    net = BenchmarkNet("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
     parts = Measured(2048, 512, alone=(0.3, 0.2, 0.4), encrypt=(0.1, 0.2, 9.0), add=1.0, decrypt=4.0, decrypt_cpu=8.0,
                      phe_encrypt=900.0, phe_decrypt=100.0)  # fmt: skip
-    client = client_table(subject, 2.0, [parts]).rows
+    client = client_table(net, 2.0, [parts]).rows
     assert [row.ratio for row in client] == pytest.approx([1, 0.15, 0.1, 2.1, 0.2, 2, 0.5, 500])
     assert [row.met for row in client] == [None, None, False, False, True, None, None, None]
-    rows = round_table(subject, 2.0, [parts]).rows
+    rows = round_table(net, 2.0, [parts]).rows
     assert [row.value for row in rows] == pytest.approx([20, 20 + 20 * 0.2 + 1 + 4])
     assert rows[1].met
-    encryption = encryption_table(subject, 100, [parts]).rows
+    encryption = encryption_table(net, 100, [parts]).rows
     assert [row.ratio for row in encryption] == pytest.approx([3000, 1, 2 / 3])
     assert encryption[2].remark == "4500 times as fast as phe"
 
@@ -87,13 +86,23 @@ def test_cost_of_encryption_is_put_together_from_its_parts():
 def test_encryption_is_measured_on_whole_updates(monkeypatch):
     """The sum is checked while it is measured, and every part takes time."""
     monkeypatch.setattr("app.benchmarks.paillier.WARM_UP", 0.0)
-    subject = BenchmarkNet("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
-    found = measure(1024, np.linspace(-2, 2, 3000, dtype=np.float32), subject)
-    assert len(found.alone) == len(found.encrypt) == 2
-    assert found.bytes == 75 * 256, "40 values of 25 bits in each of the ciphertexts"
+    net = BenchmarkNet("net", Work(1, 8, 8), 1, (1024,), paper=43, sampled=3, repeats=2)
+    measured = measure(1024, np.linspace(-2, 2, 3000, dtype=np.float32), net)
+    assert len(measured.alone) == len(measured.encrypt) == 2
+    assert measured.bytes == 75 * 256, "40 values of 25 bits in each of the ciphertexts"
     assert CLIENTS == 20
-    assert found.phe_encrypt > max(found.alone)
-    assert min(found.add, found.decrypt, found.decrypt_cpu, found.phe_decrypt, *found.alone, *found.encrypt) > 0
+    assert measured.phe_encrypt > max(measured.alone)
+    assert (
+        min(
+            measured.add,
+            measured.decrypt,
+            measured.decrypt_cpu,
+            measured.phe_decrypt,
+            *measured.alone,
+            *measured.encrypt,
+        )
+        > 0
+    )
 
 
 @pytest.mark.slow
@@ -102,6 +111,6 @@ def test_raw_waffle_and_rampart_do_the_same_work(executor):
     """The loop written by hand ends with the same shared factors, noise and private choices included."""
     net = partial(Factorised, net=partial(MLP, hidden=(8,), bias=False), factors={"layers.hidden1": 5})
     work = Work(3, 24, 8, net=net, shape=DataShape(1, 6, 6, 4), tests=8, optimizer=partial(SGD, lr=0.1))
-    raw, mine = raw_waffle(work, rounds=3), ours(work, rounds=3, executor=executor)
-    assert (raw.vector - ours(work, rounds=1).vector).abs().max() > 1e-3, "rounds must move the model"
-    assert (raw.vector - mine.vector).abs().max() < 2e-5
+    raw, own = raw_waffle(work, rounds=3), rampart(work, rounds=3, executor=executor)
+    assert (raw.vector - rampart(work, rounds=1).vector).abs().max() > 1e-3, "rounds must move the model"
+    assert (raw.vector - own.vector).abs().max() < 2e-5

@@ -1,37 +1,44 @@
-"""Federated averaging written directly in PyTorch: the practical limit, and what most code does.
+"""Competitors of a benchmark: this application, and federated averaging written directly in PyTorch.
 
-The loops know nothing of this application's federation, only of its networks: images lie normalised in memory, there
-are no defenses, no unequal models, no reports. What a framework costs is the difference to them.
+The loops use the networks of this application but nothing of its federation: images lie normalised in memory, there are
+no defenses, no unequal models, no reports. The difference to them is what the framework costs.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from app.benchmarks.work import EVALUATION_BATCH, MEAN, STD, Run, Stopwatch, Work
+from app.benchmarks.work import EVALUATION_BATCH, MEAN, SEED, STD, Run, Stopwatch, Work
+from app.federation.evaluation import Evaluation
+from app.federation.execution.executors import ExecutorKind, available_cores
+from app.federation.local_training import LocalTraining
+from app.federation.module import FederatedModule
 
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class LoadedData:
     """Normalised float32 images and labels: one pair per client, and the common test set."""
 
     clients: tuple[Batch, ...]
     test: Batch
 
     @classmethod
-    def of(cls, work: Work, channels_last: bool) -> Tables:
+    def of(cls, work: Work, channels_last: bool) -> LoadedData:
         """The data of the work in one memory layout."""
         data = work.data()
         layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -40,6 +47,56 @@ class Tables:
         parts = [*(data.train_indices(client) for client in range(work.clients)), data.common_test]
         pairs = [(images[ids].contiguous(memory_format=layout), data.store.labels[ids]) for ids in parts]
         return cls(tuple(pairs[:-1]), pairs[-1])
+
+
+class _RoundTimer(pl.Callback):
+    """Times rounds, Lightning's own work between them included."""
+
+    def __init__(self) -> None:
+        self.watch = Stopwatch()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.watch.lap()
+
+
+def rampart(
+    work: Work,
+    rounds: int,
+    executor: ExecutorKind = "auto",
+    defenses: Callable[[], Sequence[pl.Callback]] = tuple,
+) -> Run:
+    """Train with this application, by default with the executor it would choose itself and without defenses."""
+    module = FederatedModule(
+        net=work.net,
+        local=LocalTraining(batch_size=work.batch_size, optimizer=work.optimizer),
+        evaluation=Evaluation(clients=work.evaluate, batch_size=EVALUATION_BATCH),
+        executor=executor,
+        seed=SEED,
+    )
+    timer = _RoundTimer()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    trainer = pl.Trainer(
+        max_epochs=rounds,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=1.0 if work.evaluate else 0,
+        callbacks=[*defenses(), timer],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice about dataloader workers, which do not exist here
+        trainer.fit(module, datamodule=work.data())
+    return timer.watch.run(flat(module.net), _correct(module, work) if work.evaluate else 0)
+
+
+def _correct(module: FederatedModule, work: Work) -> int:
+    """Correct answers in the evaluations of the last round; the received model counts once."""
+    clients = module.report.clients
+    accuracies = [clients[0].received_common, *(client.trained_common for client in clients)]
+    return sum(round(accuracy * work.tests) for accuracy in accuracies) + module.report.server.correct
 
 
 def fit(net: nn.Module, batches: Iterable[Batch], make: OptimizerCallable, fused: bool) -> None:
@@ -95,25 +152,25 @@ class _FastLoop:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.tables = Tables.of(work, channels_last=True)
+        self.data = LoadedData.of(work, channels_last=True)
         self.net = work.initial_net().to(memory_format=torch.channels_last)
         self.local = threading.local()
 
     def round(self, number: int, run_clients: Callable[[Callable[[int], None]], None]) -> int:
-        """One round; returns the correct answers of all evaluations."""
+        """Train all clients and average them; returns the correct answers of all evaluations."""
         total = _Sum([torch.zeros_like(parameter) for parameter in self.net.parameters()])
         run_clients(lambda client: self._client(number, client, total))
         with torch.no_grad():
             for parameter, value in zip(self.net.parameters(), total.parameters, strict=True):
                 parameter.copy_(value / self.work.clients)
-        return total.correct + (correct_answers(self.net, self.tables.test) if self.work.evaluate else 0)
+        return total.correct + (correct_answers(self.net, self.data.test) if self.work.evaluate else 0)
 
     def _client(self, round_: int, client: int, total: _Sum) -> None:
         net = self._local_net()
-        correct = correct_answers(net, self.tables.test) if self.work.evaluate and client == 0 else 0
+        correct = correct_answers(net, self.data.test) if self.work.evaluate and client == 0 else 0
         fit(net, self._batches(round_, client), self.work.optimizer, fused=True)
         if self.work.evaluate:
-            correct += correct_answers(net, self.tables.test)
+            correct += correct_answers(net, self.data.test)
         total.add(net, correct)
 
     @torch.no_grad()
@@ -124,47 +181,47 @@ class _FastLoop:
         return self.local.net
 
     def _batches(self, round_: int, client: int) -> Iterator[Batch]:
-        images, labels = self.tables.clients[client]
+        images, labels = self.data.clients[client]
         for positions in self.work.order(round_, client):
             yield images.index_select(0, positions), labels[positions]
 
 
-def raw_threads(work: Work, rounds: int, workers: int) -> Run:
-    """Worker threads with one intra-op thread each, one client at a time per thread."""
-    loop = _FastLoop(work)
+def raw_threads(work: Work, rounds: int, workers: int | None = None) -> Run:
+    """Worker threads (by default one per core) with one intra-op thread each, one client at a time per thread."""
+    loop, workers = _FastLoop(work), workers or available_cores()
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
 
-        def everyone(train: Callable[[int], None]) -> None:
+        def in_threads(train: Callable[[int], None]) -> None:
             list(pool.map(train, range(work.clients)))
 
-        return timed_rounds(rounds, lambda number: loop.round(number, everyone), loop.net)
+        return timed_rounds(rounds, lambda number: loop.round(number, in_threads), loop.net)
 
 
 def raw_sequence(work: Work, rounds: int) -> Run:
     """One client after the other with all intra-op threads."""
     loop = _FastLoop(work)
 
-    def everyone(train: Callable[[int], None]) -> None:
+    def in_sequence(train: Callable[[int], None]) -> None:
         for client in range(work.clients):
             train(client)
 
-    return timed_rounds(rounds, lambda number: loop.round(number, everyone), loop.net)
+    return timed_rounds(rounds, lambda number: loop.round(number, in_sequence), loop.net)
 
 
 def naive(work: Work, rounds: int) -> Run:
-    """What most code does: a DataLoader and a deep copy of the model per client, default memory layout."""
-    tables, net = Tables.of(work, channels_last=False), work.initial_net()
+    """The common way to write it: a DataLoader and a deep copy of the model per client, default memory layout."""
+    data, net = LoadedData.of(work, channels_last=False), work.initial_net()
 
     def step(_: int) -> int:
-        correct = correct_answers(net, tables.test) if work.evaluate else 0
+        correct = correct_answers(net, data.test) if work.evaluate else 0
         states = []
-        for images, labels in tables.clients:
+        for images, labels in data.clients:
             local = copy.deepcopy(net)
             batches = DataLoader(TensorDataset(images, labels), work.batch_size, shuffle=True)
             fit(local, batches, work.optimizer, fused=False)
-            correct += correct_answers(local, tables.test) if work.evaluate else 0
+            correct += correct_answers(local, data.test) if work.evaluate else 0
             states.append(local.state_dict())
         net.load_state_dict({key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]})
-        return correct + (correct_answers(net, tables.test) if work.evaluate else 0)
+        return correct + (correct_answers(net, data.test) if work.evaluate else 0)
 
     return timed_rounds(rounds, step, net)

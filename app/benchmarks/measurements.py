@@ -1,0 +1,146 @@
+"""Competitors measured in turn, so that a disturbance of the machine meets all of them, and the tables of results."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from app.benchmarks.work import Competitor, Work
+from app.results.text_table import text_table
+
+
+@dataclass(frozen=True)
+class BenchmarkRow:
+    """The measurement of one competitor.
+
+    Attributes:
+        value: in the table's unit, median of the repeats.
+        least: smallest of the repeats.
+        cpu: seconds of all cores per round, NaN where unknown.
+        ratio: value as a multiple of the table's reference.
+        goal: largest ratio allowed, None where there is no goal.
+    """
+
+    name: str
+    value: float
+    least: float
+    cpu: float
+    ratio: float
+    goal: float | None = None
+    remark: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met, None without a goal."""
+        return None if self.goal is None else self.ratio <= self.goal
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        cpu = "" if math.isnan(self.cpu) else f"{self.cpu:.3f}"
+        goal = "" if self.goal is None else f"<= {self.goal:g}"
+        return (self.name, f"{self.value:.3f}", f"{self.least:.3f}", cpu, f"{self.ratio:.2f}", goal, met, self.remark)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The measurements of one scenario.
+
+    Attributes:
+        reference: name of what a ratio of 1 is.
+        remarks: lines below the table.
+    """
+
+    title: str
+    unit: str
+    reference: str
+    rows: tuple[BenchmarkRow, ...]
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = ("", self.unit, "least", "CPU s", f"x {self.reference}", "goal", "met", "")
+        table = text_table(head, [row.cells for row in self.rows], left=(0, 7), rule=False)
+        return "\n".join([self.title, table, *self.remarks])
+
+    def as_json(self) -> dict[str, Any]:
+        """The table as plain values; NaN becomes None."""
+        rows = [{**asdict(row), "met": row.met} for row in self.rows]
+        plain = [{key: None if _is_nan(value) else value for key, value in row.items()} for row in rows]
+        return {**asdict(self), "rows": plain}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        repeats: turns; in each, every competitor runs once.
+        rounds: timed rounds per turn, after one round that warms up.
+    """
+
+    repeats: int
+    rounds: int
+
+
+def compare(
+    title: str, work: Work, competitors: Mapping[str, Competitor], goals: Mapping[str, float], effort: Effort
+) -> Table:
+    """Time every competitor; ratios refer to the first one."""
+    threads = torch.get_num_threads()
+    wall: dict[str, list[float]] = {name: [] for name in competitors}
+    cpu: dict[str, list[float]] = {name: [] for name in competitors}
+    for repeat in range(effort.repeats):
+        for name, competitor in competitors.items():
+            progress(f"{title}: {name} ({repeat + 1}/{effort.repeats})")
+            torch.set_num_threads(threads)
+            run = competitor(work, effort.rounds + 1)
+            wall[name] += run.seconds
+            cpu[name] += run.cpu_seconds
+    torch.set_num_threads(threads)
+    reference = next(iter(competitors))
+    base = statistics.median(wall[reference])
+    rows = tuple(seconds_row(name, wall[name], base, goals.get(name), cpu[name]) for name in competitors)
+    return Table(title, "s per round", reference, rows)
+
+
+def seconds_row(
+    name: str, seconds: Sequence[float], reference: float, goal: float | None = None, cpu: Sequence[float] = ()
+) -> BenchmarkRow:
+    """Row of repeated timings.
+
+    Args:
+        name: what was measured.
+        seconds: wall-clock seconds of the repeats.
+        reference: median seconds of the reference.
+        goal: largest ratio allowed.
+        cpu: seconds of all cores of the repeats, empty where unknown.
+    """
+    value = statistics.median(seconds)
+    return BenchmarkRow(name, value, min(seconds), statistics.median(cpu) if cpu else math.nan, value / reference, goal)
+
+
+def single_row(
+    name: str, value: float, reference: float, goal: float | None = None, cpu: float = math.nan, remark: str = ""
+) -> BenchmarkRow:
+    """Row of something that is measured once."""
+    return BenchmarkRow(name, value, value, cpu, value / reference, goal, remark)
+
+
+def verdict(met: bool) -> str:
+    """Whether a goal is met, for remarks."""
+    return "met" if met else "NOT MET"
+
+
+def progress(line: str) -> None:
+    """Print what is being measured to standard error."""
+    print(f"  ... {line}", file=sys.stderr, flush=True)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
