@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from app.errors import Problem
+from datamodules.checks import minimum_problems
 
 
 @dataclass(frozen=True, eq=False)
 class Crops:
-    """What was drawn for each image: (count,) window offsets in pixels and whether it is mirrored, on the CPU."""
+    """Random draws for each image: (count,) window offsets in pixels and whether it is mirrored, on the CPU."""
 
     tops: Tensor
     lefts: Tensor
@@ -35,13 +36,8 @@ class CropFlip:
         self.flip = flip
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the settings."""
-        if self.padding >= 0:
-            return []
-        cause = f"augment.padding is {self.padding}"
-        return [
-            Problem(cause, "images cannot be padded by less than nothing", "set --data.augment.padding to 0 or more")
-        ]
+        """A negative padding."""
+        return minimum_problems({"augment.padding": self.padding}, 0, "images cannot be padded by less than nothing")
 
     def draw(self, count: int, generator: torch.Generator) -> Crops:
         """Windows and flips for `count` images, from a CPU generator, so that they are the same on every device."""
@@ -64,14 +60,12 @@ class CropFlip:
         pixels = images.flatten(0, -4).permute(0, 2, 3, 1)
         padded = self._padded(pixels, fill)
         positions = _positions(crops, pixels.shape[1], pixels.shape[2], self.padding).to(images.device)
-        taken = padded.view(-1, pixels.shape[3]).index_select(0, positions).view(pixels.shape)
-        result = taken.permute(0, 3, 1, 2)
+        cropped = padded.view(-1, pixels.shape[3]).index_select(0, positions).view(pixels.shape).permute(0, 3, 1, 2)
         if not pixels.is_contiguous():
-            result = result.contiguous()
-        return result.unflatten(0, images.shape[:-3])
+            cropped = cropped.contiguous()
+        return cropped.unflatten(0, images.shape[:-3])
 
     def __call__(self, images: Tensor, generator: torch.Generator, fill: Tensor) -> Tensor:
-        """Draw and apply in one go."""
         return self.apply(images, self.draw(images[..., 0, 0, 0].numel(), generator), fill)
 
     def _padded(self, pixels: Tensor, fill: Tensor) -> Tensor:

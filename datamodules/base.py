@@ -16,10 +16,9 @@ from app.errors import Problem, raise_all
 from app.files import write_figure
 from app.models.base import DataShape
 from datamodules.augmentation import CropFlip
+from datamodules.checks import seed_problems, share_problems
 from datamodules.partitions import Iid, Partition
-from datamodules.partitions.base import seed_problems
-from datamodules.sampling import wrong_labels
-from datamodules.split import Holdout, Membership, split_pool
+from datamodules.split import Holdout, Membership, split_pool, wrong_labels
 from datamodules.store import ImageStore
 from datamodules.table import PartitionTable
 
@@ -28,7 +27,7 @@ DEFAULT_HOLDOUT = Holdout()
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """What a dataset consists of before anybody owns it.
+    """The samples of a dataset before they are dealt to clients.
 
     Attributes:
         images: (n, height, width, channels), uint8 in 0..255 or float32 in 0..1; the pool that is dealt to clients.
@@ -65,7 +64,7 @@ class RawData:
             labels: (n,) int64.
             test: (n,) bool, True for samples of the common test set.
             owners: (n,) int64 owners, None where unknown.
-            described: the attributes that hold for both parts: class names, mean, std, owner names.
+            described: attributes of both parts: class names, mean, std, owner names.
         """
         return cls(
             images=images[~test],
@@ -85,17 +84,19 @@ class RawData:
 
     def problems(self) -> list[Problem]:
         """Labels without a class name, and sets that are empty."""
-        found = []
+        problems = []
         labels = torch.cat([self.labels, self.test_labels])
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.class_names):
             cause = f"labels run from {labels.min()} to {labels.max()}, the dataset has {len(self.class_names)} classes"
-            found.append(Problem(cause, "the network has no output for some labels", "correct the labels in the data"))
+            problems.append(
+                Problem(cause, "the network has no output for some labels", "correct the labels in the data")
+            )
         for name, part in (("training", self.labels), ("test", self.test_labels)):
             if len(part) == 0:
                 cause = f"the {name} set is empty"
                 remedy = "check --data.root or --data.source, or the test fraction"
-                found.append(Problem(cause, "nothing can be trained or evaluated", remedy))
-        return found
+                problems.append(Problem(cause, "nothing can be trained or evaluated", remedy))
+        return problems
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -137,11 +138,10 @@ class FederatedDataModule(LightningDataModule, ABC):
         return Iid(10)
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the settings, as far as it shows without reading the data."""
+        """Problems of the settings that show without reading the data."""
         augment = [] if self.augment is None else self.augment.problems()
-        noise = [] if 0 <= self.label_noise < 1 else [_noise_problem(self.label_noise)]
-        seeds = seed_problems("seed", self.seed)
-        return self.partition.problems() + self.holdout.problems() + augment + seeds + noise
+        own = seed_problems("seed", self.seed) + share_problems({"label_noise": self.label_noise})
+        return self.partition.problems() + self.holdout.problems() + augment + own
 
     def setup(self, stage: str | None = None) -> None:
         """Load and deal once; later calls do nothing.
@@ -168,27 +168,22 @@ class FederatedDataModule(LightningDataModule, ABC):
         self._ready = replace(other._set_up, membership=membership)
 
     def to(self, device: torch.device | str) -> None:
-        """Move the images to `device`."""
         self._ready = replace(self._set_up, store=self.store.to(device))
 
     @property
     def store(self) -> ImageStore:
-        """All images."""
         return self._set_up.store
 
     @property
     def membership(self) -> Membership:
-        """Who is a member, a non-member, shadow data ..."""
         return self._set_up.membership
 
     @property
     def shape(self) -> DataShape:
-        """What a network must know of the data."""
         return self.store.shape
 
     @property
     def clients(self) -> int:
-        """Number of clients."""
         return len(self.membership.members)
 
     @property
@@ -198,7 +193,6 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Name of each class."""
         return self._set_up.class_names
 
     @property
@@ -273,7 +267,7 @@ class FederatedDataModule(LightningDataModule, ABC):
 
 @dataclass(frozen=True, eq=False)
 class _Ready:
-    """What setup leaves behind."""
+    """The data after setup."""
 
     store: ImageStore
     membership: Membership
@@ -281,15 +275,9 @@ class _Ready:
     client_names: tuple[str, ...]
 
 
-def _noise_problem(noise: float) -> Problem:
-    remedy = "set --data.label_noise to at least 0 and below 1"
-    return Problem(f"label_noise is {noise}", "it is no share of the data", remedy)
-
-
 def _client_names(membership: Membership, owners: np.ndarray | None, names: tuple[str, ...]) -> tuple[str, ...]:
     """The owner's name for clients with one owner, the client's number for all others."""
-    found = []
-    for client, own in enumerate(membership.members):
-        of_client = np.unique(owners[own]) if owners is not None and names else np.empty(0, dtype=np.int64)
-        found.append(names[of_client[0]] if len(of_client) == 1 else str(client))
-    return tuple(found)
+    if owners is None or not names:
+        return tuple(str(client) for client in range(len(membership.members)))
+    of_clients = [np.unique(owners[own]) for own in membership.members]
+    return tuple(names[own[0]] if len(own) == 1 else str(client) for client, own in enumerate(of_clients))

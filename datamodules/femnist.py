@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import torch
 
 from app.errors import Problem, UserError, raise_all
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.leaf import SIDE, Handwriting, read_leaf
 from datamodules.partitions import Partition, Staircase
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+SIDE = 28
 
 
 class FEMNIST(FederatedDataModule):
@@ -38,11 +39,9 @@ class FEMNIST(FederatedDataModule):
         self.drop_duplicates = drop_duplicates
 
     def usual_partition(self) -> Partition:
-        """MaPP-FL's ten clients of 3, 6, ..., 27 writers and the rest."""
         return Staircase()
 
     def load(self) -> RawData:
-        """Training part as the pool, test part as the common test set."""
         path = Path(self.source)
         if not path.exists():
             raise UserError.of(
@@ -56,41 +55,125 @@ class FEMNIST(FederatedDataModule):
         return _raw(data)
 
 
+@dataclass(frozen=True, eq=False)
+class Handwriting:
+    """Samples with their writers.
+
+    Attributes:
+        images: (n, 28, 28) uint8, 255 = white paper.
+        labels: (n,) int64: digits 0-9, capitals 10-35, small letters 36-61.
+        writers: (n,) int64 positions in writer_names.
+        test: (n,) bool, True for the common test set.
+        writer_names: LEAF's names.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    writers: np.ndarray
+    test: np.ndarray
+    writer_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    """One writer's samples in one file."""
+
+    name: str
+    test: bool
+    images: np.ndarray
+    labels: np.ndarray
+
+
 def read_npz(path: Path) -> Handwriting:
-    """Samples of an .npz file with images, labels, writers, split and, if it likes, writer_names."""
+    """Samples of an .npz file with images, labels, writers, split and, optionally, writer_names."""
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [key for key in ("images", "labels", "writers", "split") if key not in file]
-            found = {key: file[key] for key in file.files if not key.startswith("aux_")} if not missing else {}
+            arrays = {key: file[key] for key in file.files if not key.startswith("aux_")} if not missing else {}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         remedy = "let --data.source name an .npz file or LEAF's folder"
         raise UserError.of(f"{path} cannot be read: {error}", "there is no data to train on", remedy) from error
-    raise_all(_npz_problems(path, missing, found))
-    writers = found["writers"].astype(np.int64)
-    names = found.get("writer_names", np.arange(writers.max(initial=-1) + 1))
-    labels = found["labels"].astype(np.int64)
-    return Handwriting(found["images"], labels, writers, found["split"] == 1, tuple(str(name) for name in names))
+    raise_all(_npz_problems(path, missing, arrays))
+    writers = arrays["writers"].astype(np.int64)
+    names = arrays.get("writer_names", np.arange(writers.max(initial=-1) + 1))
+    labels = arrays["labels"].astype(np.int64)
+    return Handwriting(arrays["images"], labels, writers, arrays["split"] == 1, tuple(str(name) for name in names))
 
 
-def _npz_problems(path: Path, missing: Sequence[str], found: dict[str, np.ndarray]) -> list[Problem]:
+def _npz_problems(path: Path, missing: Sequence[str], arrays: dict[str, np.ndarray]) -> list[Problem]:
     consequence = "the samples cannot be dealt to writers"
     if missing:
         remedy = "save these arrays with numpy.savez: images, labels, writers, split"
         return [Problem(f"{path} has no {', '.join(missing)}", consequence, remedy)]
     problems = []
-    images = found["images"]
+    images = arrays["images"]
     if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE):
         cause = f"images in {path} are {images.dtype} of shape {images.shape}"
         problems.append(Problem(cause, "they are no FEMNIST images", f"save them as uint8 (n, {SIDE}, {SIDE})"))
-    lengths = {key: len(found[key]) for key in ("images", "labels", "writers", "split")}
+    lengths = {key: len(arrays[key]) for key in ("images", "labels", "writers", "split")}
     if len(set(lengths.values())) > 1:
         cause = f"arrays in {path} differ in length: {lengths}"
         problems.append(Problem(cause, consequence, "save one label, writer and split per image"))
-    highest = int(found["writers"].max(initial=0))
-    if "writer_names" in found and len(found["writer_names"]) <= highest:
-        cause = f"writers in {path} go up to {highest}, writer_names has {len(found['writer_names'])}"
+    highest = int(arrays["writers"].max(initial=0))
+    if "writer_names" in arrays and len(arrays["writer_names"]) <= highest:
+        cause = f"writers in {path} go up to {highest}, writer_names has {len(arrays['writer_names'])}"
         problems.append(Problem(cause, "some writers have no name", "save one name per writer, or no writer_names"))
     return problems
+
+
+def read_leaf(folder: Path) -> Handwriting:
+    """Samples of train/*.json and test/*.json, white = 1 there, rounded to the 256 grey values LEAF starts from."""
+    problems: list[Problem] = []
+    writers: list[_Writer] = []
+    for part in ("train", "test"):
+        files = sorted((folder / part).glob("*.json"))
+        if not files:
+            remedy = "let --data.source name the folder that holds train/ and test/"
+            problems.append(Problem(f"no .json file in {folder / part}", f"there is no {part} set", remedy))
+        for file in files:
+            problems += _read_file(file, part == "test", writers)
+    raise_all(problems)
+    return _joined(writers)
+
+
+def _joined(writers: list[_Writer]) -> Handwriting:
+    sizes = [len(writer.labels) for writer in writers]
+    names, numbers = np.unique([writer.name for writer in writers], return_inverse=True)
+    return Handwriting(
+        images=np.concatenate([writer.images for writer in writers]),
+        labels=np.concatenate([writer.labels for writer in writers]),
+        writers=np.repeat(numbers.astype(np.int64), sizes),
+        test=np.repeat([writer.test for writer in writers], sizes),
+        writer_names=tuple(names.tolist()),
+    )
+
+
+def _read_file(file: Path, test: bool, writers: list[_Writer]) -> list[Problem]:
+    """Append the writers of one file; return what is wrong with it."""
+    remedy = "make the file again with LEAF's preprocess.sh, or take it out of the folder"
+    try:
+        users: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["user_data"]
+        pairs = [(name, user["x"], user["y"]) for name, user in users.items()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = f"{file} is no LEAF file: {type(error).__name__} {error}"
+        return [Problem(cause, "its writers would be missing", remedy)]
+    problems = []
+    for name, pixels, labels in pairs:
+        try:
+            writers.append(_Writer(name, test, _grey(pixels, len(labels)), np.array(labels, dtype=np.int64)))
+        except (ValueError, TypeError) as error:
+            problems.append(Problem(f"writer {name} in {file}: {error}", "its samples cannot be used", remedy))
+    return problems
+
+
+def _grey(pixels: list[list[float]], count: int) -> np.ndarray:
+    """(count, 28, 28) uint8 from `count` lists of 784 numbers in 0..1; ValueError where they are not."""
+    if len(pixels) != count:
+        raise ValueError(f"{len(pixels)} images and {count} labels")
+    values = np.array(pixels, dtype=np.float32).reshape(count, SIDE, SIDE)
+    if not np.all((values >= 0) & (values <= 1)):
+        raise ValueError("pixels outside 0..1")
+    return np.rint(values * 255).astype(np.uint8)
 
 
 def without_duplicates(data: Handwriting) -> Handwriting:

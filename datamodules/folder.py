@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from tqdm import tqdm
 
 from app.errors import Problem, raise_all
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.digits import common_test_mask, fraction_problems
-from datamodules.listing import ImageEntry, list_folder, list_table
+from datamodules.checks import first_few, fraction_problems, minimum_problems
 from datamodules.partitions import Natural, Partition
-from datamodules.partitions.base import first_few
+from datamodules.split import common_test_mask
 
 MANY_IMAGES = 2000
+"""Images beyond which reading shows a progress bar."""
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+COLUMNS = ("path", "label", "client")
 
 
 class ImageFolder(FederatedDataModule):
@@ -54,19 +59,13 @@ class ImageFolder(FederatedDataModule):
         self.test_fraction = test_fraction
 
     def usual_partition(self) -> Partition:
-        """One client per client of the folder or table."""
         return Natural()
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and the image size and test fraction."""
-        found = super().problems() + fraction_problems(self.test_fraction)
-        if self.image_size < 1:
-            remedy = "set --data.image_size to 1 or more"
-            found.append(Problem(f"image_size is {self.image_size}", "images would vanish", remedy))
-        return found
+        size = minimum_problems({"image_size": self.image_size}, 1, "images would vanish")
+        return super().problems() + fraction_problems(self.test_fraction) + size
 
     def load(self) -> RawData:
-        """Read every image; the common test set is drawn from all of them, class by class."""
         entries, problems = list_folder(Path(self.root)) if self.table is None else list_table(Path(self.table))
         images, unreadable = read_images(entries, self.image_size, self.grayscale)
         raise_all(problems + unreadable)
@@ -79,8 +78,77 @@ class ImageFolder(FederatedDataModule):
         )
 
 
+@dataclass(frozen=True)
+class ImageEntry:
+    """One image: its file, class name and client name."""
+
+    path: Path
+    label: str
+    client: str
+
+
+def list_folder(root: Path) -> tuple[list[ImageEntry], list[Problem]]:
+    """Images under root/<client>/<class>/, in alphabetical order."""
+    layout = "put images in <root>/<client>/<class>/ and let --data.root name <root>"
+    if not root.is_dir():
+        return [], [Problem(f"no folder {root}", "there is no data to train on", layout)]
+    clients = _folders(root)
+    entries, bare, empty = [], [], [] if clients else [str(root)]
+    for client in clients:
+        classes = _folders(client)
+        bare += [] if classes else [str(client)]
+        for label in classes:
+            files = sorted(file for file in label.iterdir() if file.suffix.lower() in SUFFIXES)
+            empty += [] if files else [str(label)]
+            entries += [ImageEntry(file, label.name, client.name) for file in files]
+    problems = []
+    if bare:
+        cause = f"client folders without class folders: {first_few(bare)}"
+        problems.append(Problem(cause, "these clients would have no samples", layout))
+    if empty:
+        cause = f"folders without images: {first_few(empty)}"
+        problems.append(Problem(cause, "clients would lack classes without notice", "add images or remove the folders"))
+    return entries, problems
+
+
+def list_table(table: Path) -> tuple[list[ImageEntry], list[Problem]]:
+    """Images of a csv file with the columns path (relative to the file), label and client."""
+    if not table.is_file():
+        remedy = "let --data.table name a csv file with the columns path, label, client"
+        return [], [Problem(f"no table {table}", "there is no data to train on", remedy)]
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+        rows = list(reader)
+    if missing:
+        cause = f"{table} has no column {', '.join(missing)}"
+        return [], [Problem(cause, "images cannot be dealt to clients", "name the columns path, label, client")]
+    if not rows:
+        return [], [Problem(f"{table} has no rows", "there is no data to train on", "list one image per row")]
+    return _entries(table, rows)
+
+
+def _entries(table: Path, rows: list[dict[str, str]]) -> tuple[list[ImageEntry], list[Problem]]:
+    blank = [str(line) for line, row in enumerate(rows, 2) if not all(row[name] for name in COLUMNS)]
+    filled = [row for row in rows if all(row[name] for name in COLUMNS)]
+    entries = [ImageEntry(table.parent / row["path"], row["label"].strip(), row["client"].strip()) for row in filled]
+    absent = [str(entry.path) for entry in entries if not entry.path.is_file()]
+    problems = []
+    if blank:
+        cause = f"{table} has blank cells in row {first_few(blank)}"
+        problems.append(Problem(cause, "these images have no class or no client", "fill in path, label and client"))
+    if absent:
+        cause = f"{len(absent)} missing file{'s' * (len(absent) > 1)} in {table}: {first_few(absent)}"
+        problems.append(Problem(cause, "the clients would lack them", "correct the paths, which start at the table"))
+    return [entry for entry in entries if entry.path.is_file()], problems
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def read_images(entries: Sequence[ImageEntry], size: int, grayscale: bool) -> tuple[Tensor, list[Problem]]:
-    """(n, size, size, channels) uint8 images, and a complaint about the files that are no images."""
+    """(n, size, size, channels) uint8 images, and the problem of the files that are no images."""
     images = torch.zeros(len(entries), size, size, 1 if grayscale else 3, dtype=torch.uint8)
     broken = []
     for place, entry in enumerate(tqdm(entries, "reading images", disable=len(entries) <= MANY_IMAGES)):
@@ -111,7 +179,7 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
-    """The different names, whole numbers in the order of their value, and the place of each name among them."""
-    different = sorted(set(names), key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
-    place = {name: number for number, name in enumerate(different)}
-    return tuple(different), torch.tensor([place[name] for name in names], dtype=torch.int64)
+    """The distinct names, whole numbers in the order of their value, and the place of each name among them."""
+    distinct = sorted(set(names), key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
+    place = {name: number for number, name in enumerate(distinct)}
+    return tuple(distinct), torch.tensor([place[name] for name in names], dtype=torch.int64)

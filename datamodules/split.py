@@ -1,16 +1,18 @@
-"""Who is a member, a non-member, shadow data: the sets that an honest membership evaluation needs."""
+"""The disjoint sets of a membership evaluation: members, non-members, shadow and population data, test set."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from app.errors import Problem, UserError, raise_all
 from app.seeding import numpy_generator
-from datamodules.partitions.base import Partition, first_few
-from datamodules.sampling import stratified_mask
+from datamodules.checks import first_few, share_problems
+from datamodules.partitions.base import Partition
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,12 @@ class Holdout:
 
     def problems(self) -> list[Problem]:
         """Fractions out of range, or nothing left for the clients."""
-        found = []
-        for name in ("clients", "shadow", "population", "reference"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                remedy = f"set --data.holdout.{name} to at least 0 and below 1"
-                found.append(Problem(f"holdout.{name} is {value}", "it is no share of the data", remedy))
-        if not found and self.shadow + self.population >= 1:
-            found.append(self._too_much("shadow", "population", "the whole pool", "no sample is left for the clients"))
-        if not found and self.clients + self.reference >= 1:
-            found.append(self._too_much("clients", "reference", "a client's share", "nothing is left to train on"))
-        return found
+        problems = share_problems({f"holdout.{name}": value for name, value in asdict(self).items()})
+        if not problems and self.shadow + self.population >= 1:
+            return [self._too_much("shadow", "population", "the whole pool", "no sample is left for the clients")]
+        if not problems and self.clients + self.reference >= 1:
+            return [self._too_much("clients", "reference", "a client's share", "nothing is left to train on")]
+        return problems
 
     def _too_much(self, first: str, second: str, whole: str, consequence: str) -> Problem:
         cause = f"holdout.{first} {getattr(self, first)} and holdout.{second} {getattr(self, second)} take {whole}"
@@ -104,6 +101,52 @@ class Membership:
         ids, counts = np.unique(every, return_counts=True)
         twice = ids[counts > 1]
         assert len(twice) == 0, f"{len(twice)} samples are in more than one set, first {twice[:5].tolist()}"
+
+
+def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Generator) -> np.ndarray:
+    """Mask of a random fraction of the samples, balanced over the classes.
+
+    Systematic sampling along an order that is sorted by class and random otherwise. Each sample is drawn with
+    probability exactly `fraction`, and a class of n samples gives floor or ceil of n * fraction. Rounding each class on
+    its own would instead leave small classes always in or always out, which a membership attack could read from the
+    label alone.
+
+    Args:
+        labels: (n,) class of every sample.
+        fraction: share to draw, in [0, 1].
+        generator: source of the randomness.
+
+    Returns:
+        (n,) bool.
+    """
+    class_order = generator.permutation(int(labels.max(initial=-1)) + 1)
+    order = np.lexsort((generator.random(len(labels)), class_order[labels]))
+    ticks = np.floor(np.arange(len(labels) + 1) * fraction + generator.random())
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[order] = np.diff(ticks) > 0
+    return mask
+
+
+def wrong_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
+    """Labels of which a random share is replaced by other classes, each as likely as the next.
+
+    Args:
+        labels: (n,) int64 classes.
+        share: of the samples, in [0, 1).
+        classes: number of classes, at least 2.
+        seed: seed of the draw.
+    """
+    generator = numpy_generator(seed, "label noise")
+    chosen = generator.permutation(len(labels))[: round(share * len(labels))]
+    shifted = (labels[chosen].numpy() + generator.integers(1, classes, len(chosen))) % classes
+    result = labels.clone()
+    result[chosen] = torch.from_numpy(shifted)
+    return result
+
+
+def common_test_mask(labels: np.ndarray, fraction: float) -> np.ndarray:
+    """Samples of the common test set, stratified by class and independent of the run, so that runs compare."""
+    return stratified_mask(labels, fraction, numpy_generator(0, "common test"))
 
 
 def split_pool(

@@ -59,16 +59,14 @@ class ImageStore:
 
     @property
     def device(self) -> torch.device:
-        """Where the images live."""
         return self.images.device
 
     def to(self, device: torch.device | str) -> ImageStore:
         """The same store on another device (itself where it is there already)."""
         if self.device == torch.device(device):
             return self
-        moved = (tensor.to(device) for tensor in (self.images, self.labels, self.mean, self.std))
-        images, labels, mean, std = moved
-        return replace(self, images=images, labels=labels, mean=mean, std=std)
+        names = ("images", "labels", "mean", "std")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Normalised images and labels of the samples `indices`.

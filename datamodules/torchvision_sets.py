@@ -15,6 +15,7 @@ from torchvision import datasets
 
 from app.errors import Problem, UserError
 from datamodules.base import FederatedDataModule, RawData
+from datamodules.checks import minimum_problems
 
 UNREADABLE = (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError)
 
@@ -40,7 +41,6 @@ class TorchvisionData(FederatedDataModule):
         return torch.as_tensor(part.data)
 
     def prepare_data(self) -> None:
-        """Download where asked for; files that are there already are kept."""
         if not self.download:
             return
         try:
@@ -53,7 +53,6 @@ class TorchvisionData(FederatedDataModule):
             ) from error
 
     def load(self) -> RawData:
-        """Both parts, at full size."""
         try:
             train, test = self.open(train=True), self.open(train=False)
         except UNREADABLE as error:
@@ -95,18 +94,12 @@ class MNIST(TorchvisionData):
         self.pad = pad
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and the padding."""
-        if self.pad >= 0:
-            return super().problems()
-        found = Problem(f"pad is {self.pad}", "images would be cut", "set --data.pad to 0 or more")
-        return [*super().problems(), found]
+        return super().problems() + minimum_problems({"pad": self.pad}, 0, "images would be cut")
 
     def open(self, train: bool, download: bool = False) -> Any:
-        """Torchvision's MNIST."""
         return datasets.MNIST(self.root, train=train, download=download)
 
     def pixels(self, part: Any) -> Tensor:
-        """Padded images with a channel axis."""
         return pad_borders(part.data, (self.pad,) * 4).unsqueeze(-1)
 
 
@@ -125,7 +118,6 @@ class FashionMNIST(MNIST):
     std = (0.3530,)
 
     def open(self, train: bool, download: bool = False) -> Any:
-        """Torchvision's FashionMNIST."""
         return datasets.FashionMNIST(self.root, train=train, download=download)
 
 
@@ -170,7 +162,6 @@ class CIFAR10(TorchvisionData):
         self.verify = verify
 
     def open(self, train: bool, download: bool = False) -> Any:
-        """Torchvision's reader, with or without the comparison of checksums."""
         source = self.published if self.verify else self.own
         return source(self.root, train=train, download=download)
 

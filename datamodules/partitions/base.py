@@ -1,13 +1,13 @@
-"""What every partition offers: who owns which sample of the pool."""
+"""Base class of partitions, which deal the samples of a pool to clients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 
 from app.errors import Problem, UserError, raise_all
+from datamodules.checks import first_few, minimum_problems, seed_problems
 
 
 class Partition(ABC):
@@ -29,15 +29,12 @@ class Partition(ABC):
         """Positions in `labels` for each client, in any order; the settings are known to be possible."""
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the settings, whatever the data."""
-        found = []
-        if self.clients is not None and self.clients < 1:
-            cause = f"partition.clients is {self.clients}"
-            found.append(Problem(cause, "there would be nobody to train", "set --data.partition.clients to 1 or more"))
-        return found + seed_problems("partition.seed", self.seed)
+        """Problems of the settings that do not depend on the data."""
+        clients = minimum_problems({"partition.clients": self.clients}, 1, "there would be nobody to train")
+        return clients + seed_problems("partition.seed", self.seed)
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """What the settings ask for that these data cannot give."""
+        """Settings that these data cannot meet."""
         if self.clients is None or self.clients <= len(labels):
             return []
         return [
@@ -65,33 +62,14 @@ class Partition(ABC):
         raise_all(self.problems() or self.misfits(labels, owners))
         chosen = self.seed if self.seed is not None else seed
         shares = [np.sort(np.asarray(share, dtype=np.int64)) for share in self.deal(labels, owners, chosen)]
-        _refuse_empty(shares)
+        if empty := [str(client) for client, share in enumerate(shares) if len(share) == 0]:
+            raise UserError.of(
+                f"no samples for client {first_few(empty)}",
+                "a client without data can neither train nor be attacked",
+                "lower --data.partition.clients, make shares more even (a larger alpha), or try another seed",
+            )
         return shares
 
     def groups(self, clients: int) -> list[str]:
         """Subpopulation of each of the `clients` clients, for fairness reports."""
         return ["all"] * clients
-
-
-def _refuse_empty(shares: Sequence[np.ndarray]) -> None:
-    empty = [client for client, share in enumerate(shares) if len(share) == 0]
-    if empty:
-        raise UserError.of(
-            f"no samples for client {first_few([str(client) for client in empty])}",
-            "a client without data can neither train nor be attacked",
-            "lower --data.partition.clients, make shares more even (a larger alpha), or try another seed",
-        )
-
-
-def seed_problems(option: str, seed: int | None) -> list[Problem]:
-    """Complaint about a negative seed, given under --data.`option`."""
-    if seed is None or seed >= 0:
-        return []
-    remedy = f"set --data.{option} to 0 or more"
-    return [Problem(f"{option} is {seed}", "random generators take no negative seed", remedy)]
-
-
-def first_few(names: Sequence[str], shown: int = 5) -> str:
-    """The first names and how many more there are: "a, b, c, d, e and 7 more"."""
-    text = ", ".join(names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"

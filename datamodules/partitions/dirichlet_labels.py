@@ -6,8 +6,9 @@ import numpy as np
 
 from app.errors import Problem, UserError
 from app.seeding import numpy_generator
+from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
-from datamodules.partitions.dirichlet_sizes import alpha_problems
+from datamodules.partitions.dirichlet_sizes import alpha_problems, deal_classes
 
 
 class DirichletLabels(Partition):
@@ -20,6 +21,8 @@ class DirichletLabels(Partition):
         attempts: draws to try before giving up, at least 1.
         seed: seed of this partition alone; None takes the seed of the run.
     """
+
+    clients: int
 
     def __init__(
         self,
@@ -35,17 +38,11 @@ class DirichletLabels(Partition):
         self.attempts = attempts
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and alpha, min_samples and attempts."""
-        found = super().problems() + alpha_problems(self.alpha)
-        for name, value in (("min_samples", self.min_samples), ("attempts", self.attempts)):
-            if value < 1:
-                cause = f"partition.{name} is {value}"
-                found.append(Problem(cause, "no draw could be accepted", f"set --data.partition.{name} to 1 or more"))
-        return found
+        options = {"partition.min_samples": self.min_samples, "partition.attempts": self.attempts}
+        draws = minimum_problems(options, 1, "no draw could be accepted")
+        return super().problems() + alpha_problems(self.alpha) + draws
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """More samples asked for than there are."""
-        assert self.clients is not None
         needed = self.clients * self.min_samples
         if needed <= len(labels):
             return []
@@ -60,7 +57,6 @@ class DirichletLabels(Partition):
         ]
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Draw until the smallest share is large enough, at most `attempts` times."""
         generator = numpy_generator(seed, "partition")
         closest = 0
         for _ in range(self.attempts):
@@ -78,12 +74,9 @@ class DirichletLabels(Partition):
         )
 
     def _draw(self, labels: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
-        assert self.clients is not None
-        parts: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
-        for label in np.unique(labels):
-            members = generator.permutation(np.flatnonzero(labels == label))
+        def divide(positions: np.ndarray) -> list[np.ndarray]:
+            shuffled = generator.permutation(positions)
             shares = generator.dirichlet(np.full(self.clients, self.alpha))
-            cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-            for part, piece in zip(parts, np.split(members, cuts), strict=True):
-                part.append(piece)
-        return [np.concatenate(part) for part in parts]
+            return np.split(shuffled, np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64))
+
+        return deal_classes(labels, self.clients, divide)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from app.errors import Problem
-from datamodules.partitions.base import Partition, seed_problems
+from datamodules.checks import seed_problems
+from datamodules.partitions.base import Partition
 
 
 class DirichletSizes(Partition):
@@ -22,6 +25,8 @@ class DirichletSizes(Partition):
         seed: seed of the sizes; None takes the seed of the run.
     """
 
+    clients: int
+
     def __init__(
         self, clients: int = 10, alpha: float = 0.85, shuffle_seed: int | None = None, seed: int | None = None
     ) -> None:
@@ -30,23 +35,30 @@ class DirichletSizes(Partition):
         self.shuffle_seed = shuffle_seed
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and alpha and the second seed."""
         shuffle = seed_problems("partition.shuffle_seed", self.shuffle_seed)
         return super().problems() + alpha_problems(self.alpha) + shuffle
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """The same shares of every class, each class shuffled with the same seed."""
-        assert self.clients is not None
         # The published sizes hang on NumPy's generator being seeded with the bare number, not with a derived key.
         shares = np.sort(np.random.default_rng(seed).dirichlet(np.full(self.clients, self.alpha)))[::-1]
         shuffle_seed = seed if self.shuffle_seed is None else self.shuffle_seed
-        parts: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
-        for label in np.unique(labels):
-            members = np.random.default_rng(shuffle_seed).permutation(np.flatnonzero(labels == label))
-            cuts = np.cumsum(rounded_counts(shares, len(members)))[:-1]
-            for part, piece in zip(parts, np.split(members, cuts), strict=True):
-                part.append(piece)
-        return [np.concatenate(part) for part in parts]
+
+        def divide(positions: np.ndarray) -> list[np.ndarray]:
+            shuffled = np.random.default_rng(shuffle_seed).permutation(positions)
+            return np.split(shuffled, np.cumsum(rounded_counts(shares, len(positions)))[:-1])
+
+        return deal_classes(labels, self.clients, divide)
+
+
+def deal_classes(
+    labels: np.ndarray, clients: int, divide: Callable[[np.ndarray], list[np.ndarray]]
+) -> list[np.ndarray]:
+    """Shares made up of the pieces, one per client, into which `divide` cuts the positions of each class."""
+    shares: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        for share, piece in zip(shares, divide(np.flatnonzero(labels == label)), strict=True):
+            share.append(piece)
+    return [np.concatenate(share) for share in shares]
 
 
 def rounded_counts(shares: np.ndarray, total: int) -> np.ndarray:
@@ -65,7 +77,7 @@ def rounded_counts(shares: np.ndarray, total: int) -> np.ndarray:
 
 
 def alpha_problems(alpha: float) -> list[Problem]:
-    """Complaint about a concentration that no Dirichlet distribution has."""
+    """A concentration that no Dirichlet distribution has."""
     if 0 < alpha < float("inf"):
         return []
     cause = f"partition.alpha is {alpha}"

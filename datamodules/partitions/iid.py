@@ -6,6 +6,7 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
+from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -18,30 +19,24 @@ class Iid(Partition):
         samples: samples per client, the rest is used by nobody; None deals the whole pool.
     """
 
+    clients: int
+
     def __init__(self, clients: int = 10, seed: int | None = None, samples: int | None = None) -> None:
         super().__init__(clients, seed)
         self.samples = samples
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and the number of samples."""
-        found = super().problems()
-        if self.samples is not None and self.samples < 1:
-            remedy = "set --data.partition.samples to 1 or more"
-            found.append(Problem(f"partition.samples is {self.samples}", "clients would be empty", remedy))
-        return found
+        return super().problems() + minimum_problems({"partition.samples": self.samples}, 1, "clients would be empty")
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """Too few samples for the clients."""
-        found = super().misfits(labels, owners)
-        if self.samples is not None and self.clients is not None and self.samples * self.clients > len(labels):
+        problems = super().misfits(labels, owners)
+        if self.samples is not None and self.samples * self.clients > len(labels):
             cause = f"{self.clients} clients x {self.samples} samples, but {len(labels)} samples in all"
             remedy = "lower --data.partition.samples or the number of clients"
-            found.append(Problem(cause, "some clients would be empty", remedy))
-        return found
+            problems.append(Problem(cause, "some clients would be empty", remedy))
+        return problems
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Cut one permutation into equal pieces."""
-        assert self.clients is not None
         order = numpy_generator(seed, "partition").permutation(len(labels))
         if self.samples is not None:
             order = order[: self.clients * self.samples]
@@ -55,5 +50,4 @@ class Centralised(Partition):
         super().__init__(clients=1)
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """The whole pool."""
         return [np.arange(len(labels))]

@@ -6,7 +6,8 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
-from datamodules.partitions.base import Partition, first_few, seed_problems
+from datamodules.checks import first_few, minimum_problems, seed_problems
+from datamodules.partitions.base import Partition
 from datamodules.partitions.shards import deal_shards, largest_shard, shard_misfits
 
 
@@ -40,41 +41,34 @@ class Multimodal(Partition):
         self.classes_per_client = classes_per_client
 
     def problems(self) -> list[Problem]:
-        """The seed, and the size of each group."""
-        found = seed_problems("partition.seed", self.seed)
-        for name in ("majority_clients", "minority_clients", "classes_per_client"):
-            value = getattr(self, name)
-            if value < 1:
-                cause = f"partition.{name} is {value}"
-                found.append(Problem(cause, "a group would be empty", f"set --data.partition.{name} to 1 or more"))
-        return found
+        names = ("majority_clients", "minority_clients", "classes_per_client")
+        sizes = minimum_problems(
+            {f"partition.{name}": getattr(self, name) for name in names}, 1, "a group would be empty"
+        )
+        return seed_problems("partition.seed", self.seed) + sizes
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """Minority classes that do not exist, and shards that either group cannot form."""
         unknown = sorted(set(self.minority_classes or []) - set(np.unique(labels).tolist()))
         if unknown:
             cause = f"partition.minority_classes has {first_few([str(label) for label in unknown])}, not in the data"
             remedy = "list classes of the dataset in --data.partition.minority_classes, counting from 0"
             return [Problem(cause, "the minority would be smaller than asked for", remedy)]
-        found = []
+        problems = []
         for name, clients, positions in self._modes(labels):
-            who = f"{name} clients"
-            found += shard_misfits(labels[positions], clients, self.classes_per_client, None, who)
-        return found
+            problems += shard_misfits(labels[positions], clients, self.classes_per_client, None, f"{name} clients")
+        return problems
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Shards of one size, dealt within each group."""
         modes = self._modes(labels)
-        size = min(largest_shard(labels[where], clients, self.classes_per_client) for _, clients, where in modes)
+        size = min(largest_shard(labels[ids], clients, self.classes_per_client) for _, clients, ids in modes)
         shares = []
-        for name, clients, where in modes:
+        for name, clients, ids in modes:
             generator = numpy_generator(seed, f"partition {name}")
-            dealt = deal_shards(labels[where], clients, self.classes_per_client, size, generator)
-            shares += [where[share] for share in dealt]
+            dealt = deal_shards(labels[ids], clients, self.classes_per_client, size, generator)
+            shares += [ids[share] for share in dealt]
         return shares
 
     def groups(self, clients: int) -> list[str]:
-        """Majority clients first."""
         return ["majority"] * self.majority_clients + ["minority"] * self.minority_clients
 
     def _modes(self, labels: np.ndarray) -> list[tuple[str, int, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Clients as the data have them: by writer, hospital, camera ... (LEAF; MaPP-FL's FEMNIST federation)."""
+"""Clients by the owner of each sample: writer, hospital, camera ... (LEAF; MaPP-FL's FEMNIST federation)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from app.errors import Problem
+from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -37,17 +38,15 @@ class Natural(Partition):
         return [self.owners_per_client] * whole + [rest] * (rest > 0)
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and owners per client."""
-        given = self.owners_per_client
-        numbers = [given] if isinstance(given, int) else given
+        owners = self.owners_per_client
+        numbers = [owners] if isinstance(owners, int) else owners
         if numbers and min(numbers) >= 1:
             return super().problems()
         remedy = "give --data.partition.owners_per_client numbers of 1 or more"
-        found = Problem(f"partition.owners_per_client is {given}", "a client would have no owner", remedy)
-        return [*super().problems(), found]
+        problem = Problem(f"partition.owners_per_client is {owners}", "a client would have no owner", remedy)
+        return [*super().problems(), problem]
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """No owners at all, or fewer than the clients ask for."""
         if owners is None:
             cause = f"{type(self).__name__} deals samples by owner, and this dataset does not say who owns what"
             remedy = "choose FEMNIST or ImageFolder as --data, or another --data.partition such as Iid"
@@ -62,7 +61,6 @@ class Natural(Partition):
         return [Problem(cause, "some clients would have no owner", self._remedy())]
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Cut the list of owners and collect their samples."""
         assert owners is not None
         kept = self._kept(owners)
         if self.shuffled:
@@ -91,6 +89,8 @@ class Staircase(Natural):
         seed: seed of this partition alone; None takes the seed of the run.
     """
 
+    clients: int
+
     def __init__(self, clients: int = 10, step: int = 3, min_samples: int = 1, seed: int | None = None) -> None:
         super().__init__(step, min_samples, seed)
         self.clients = clients
@@ -99,20 +99,14 @@ class Staircase(Natural):
 
     def owner_counts(self, owners: int) -> list[int]:
         """Steps in the order of dealing, the last client taking the rest (at least one)."""
-        assert self.clients is not None
         steps = [self.step * (place + 1) for place in range(self.clients - 1)]
         return [*steps, max(1, owners - sum(steps))]
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and the step."""
-        found = Partition.problems(self)
-        if self.step < 1:
-            remedy = "set --data.partition.step to 1 or more"
-            found.append(Problem(f"partition.step is {self.step}", "clients would have no owner", remedy))
-        return found
+        step = minimum_problems({"partition.step": self.step}, 1, "clients would have no owner")
+        return Partition.problems(self) + step
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Deal as the base does, then put the largest client first."""
         return super().deal(labels, owners, seed)[::-1]
 
     def _remedy(self) -> str:

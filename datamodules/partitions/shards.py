@@ -6,6 +6,7 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
+from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -22,6 +23,8 @@ class Shards(Partition):
         seed: seed of this partition alone; None takes the seed of the run.
     """
 
+    clients: int
+
     def __init__(
         self,
         clients: int = 100,
@@ -34,22 +37,16 @@ class Shards(Partition):
         self.shard_size = shard_size
 
     def problems(self) -> list[Problem]:
-        """Settings of the base, and the number and size of the shards."""
-        found = super().problems()
-        for name, value in (("classes_per_client", self.classes_per_client), ("shard_size", self.shard_size)):
-            if value is not None and value < 1:
-                cause = f"partition.{name} is {value}"
-                found.append(Problem(cause, "clients would be empty", f"set --data.partition.{name} to 1 or more"))
-        return found
+        options = {
+            "partition.classes_per_client": self.classes_per_client,
+            "partition.shard_size": self.shard_size,
+        }
+        return super().problems() + minimum_problems(options, 1, "clients would be empty")
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        """Too many classes per client, or too few samples for the shards."""
-        assert self.clients is not None
         return shard_misfits(labels, self.clients, self.classes_per_client, self.shard_size)
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Cut the classes into shards and hand them out."""
-        assert self.clients is not None
         size = self.shard_size or largest_shard(labels, self.clients, self.classes_per_client)
         generator = numpy_generator(seed, "partition")
         return deal_shards(labels, self.clients, self.classes_per_client, size, generator)

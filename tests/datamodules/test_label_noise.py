@@ -6,7 +6,7 @@ import torch
 
 from app.errors import UserError
 from datamodules import Digits, Holdout, Iid
-from datamodules.sampling import wrong_labels
+from datamodules.split import wrong_labels
 
 
 def digits(noise, seed=0):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.sampling import stratified_mask
+from datamodules.split import stratified_mask
 
 
 @settings(deadline=None, derandomize=True)
