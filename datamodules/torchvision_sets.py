@@ -104,14 +104,7 @@ class MNIST(TorchvisionData):
 
 
 class FashionMNIST(MNIST):
-    """FashionMNIST: 60,000 + 10,000 pieces of clothing in ten classes, 28x28 grey.
-
-    Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
-        pad: black pixels added on each side, at least 0; 2 gives 32x32.
-        shared: settings of every data module.
-    """
+    """FashionMNIST: 60,000 + 10,000 pieces of clothing in ten classes, 28x28 grey."""
 
     title = "FashionMNIST"
     mean = (0.2860,)
@@ -177,15 +170,7 @@ class CIFAR10(TorchvisionData):
 
 
 class CIFAR100(CIFAR10):
-    """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour.
-
-    Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
-        verify: compare the files with the published checksums. The files are pickles, which can run code when read:
-            switch the check off only for files you made yourself, such as a subset.
-        shared: settings of every data module.
-    """
+    """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour."""
 
     published = datasets.CIFAR100
     own = _OwnCIFAR100
