@@ -74,14 +74,8 @@ class Handwriting:
     writer_names: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Writer:
-    """One writer's samples in one file."""
-
-    name: str
-    test: bool
-    images: np.ndarray
-    labels: np.ndarray
+_LeafWriter = tuple[str, bool, np.ndarray, np.ndarray]
+"""Name of a writer, whether the samples are of the test set, images and labels."""
 
 
 def read_npz(path: Path) -> Handwriting:
@@ -124,7 +118,7 @@ def _npz_problems(path: Path, missing: Sequence[str], arrays: dict[str, np.ndarr
 def read_leaf(folder: Path) -> Handwriting:
     """Samples of train/*.json and test/*.json, white = 1 there, rounded to the 256 grey values LEAF starts from."""
     problems: list[Problem] = []
-    writers: list[_Writer] = []
+    writers: list[_LeafWriter] = []
     for part in ("train", "test"):
         files = sorted((folder / part).glob("*.json"))
         if not files:
@@ -133,22 +127,19 @@ def read_leaf(folder: Path) -> Handwriting:
         for file in files:
             problems += _read_file(file, part == "test", writers)
     raise_all(problems)
-    return _joined(writers)
-
-
-def _joined(writers: list[_Writer]) -> Handwriting:
-    sizes = [len(writer.labels) for writer in writers]
-    names, numbers = np.unique([writer.name for writer in writers], return_inverse=True)
+    names, tests, images, labels = zip(*writers, strict=True)
+    sizes = [len(own) for own in labels]
+    distinct, numbers = np.unique(names, return_inverse=True)
     return Handwriting(
-        images=np.concatenate([writer.images for writer in writers]),
-        labels=np.concatenate([writer.labels for writer in writers]),
+        images=np.concatenate(images),
+        labels=np.concatenate(labels),
         writers=np.repeat(numbers.astype(np.int64), sizes),
-        test=np.repeat([writer.test for writer in writers], sizes),
-        writer_names=tuple(names.tolist()),
+        test=np.repeat(tests, sizes),
+        writer_names=tuple(distinct.tolist()),
     )
 
 
-def _read_file(file: Path, test: bool, writers: list[_Writer]) -> list[Problem]:
+def _read_file(file: Path, test: bool, writers: list[_LeafWriter]) -> list[Problem]:
     """Append the writers of one file; return what is wrong with it."""
     remedy = "make the file again with LEAF's preprocess.sh, or take it out of the folder"
     try:
@@ -160,7 +151,7 @@ def _read_file(file: Path, test: bool, writers: list[_Writer]) -> list[Problem]:
     problems = []
     for name, pixels, labels in pairs:
         try:
-            writers.append(_Writer(name, test, _grey(pixels, len(labels)), np.array(labels, dtype=np.int64)))
+            writers.append((name, test, _grey(pixels, len(labels)), np.array(labels, dtype=np.int64)))
         except (ValueError, TypeError) as error:
             problems.append(Problem(f"writer {name} in {file}: {error}", "its samples cannot be used", remedy))
     return problems

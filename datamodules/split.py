@@ -150,12 +150,7 @@ def common_test_mask(labels: np.ndarray, fraction: float) -> np.ndarray:
 
 
 def split_pool(
-    labels: np.ndarray,
-    owners: np.ndarray | None,
-    tests: int,
-    partition: Partition,
-    holdout: Holdout,
-    seed: int,
+    labels: np.ndarray, owners: np.ndarray | None, tests: int, partition: Partition, holdout: Holdout, seed: int
 ) -> Membership:
     """Sets of a federation.
 

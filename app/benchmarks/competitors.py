@@ -12,7 +12,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import lightning.pytorch as pl
 import torch
@@ -60,10 +61,7 @@ class _RoundTimer(pl.Callback):
 
 
 def rampart(
-    work: Work,
-    rounds: int,
-    executor: ExecutorKind = "auto",
-    defenses: Callable[[], Sequence[pl.Callback]] = tuple,
+    work: Work, rounds: int, executor: ExecutorKind = "auto", defenses: Callable[[], Sequence[pl.Callback]] = tuple
 ) -> Run:
     """Train with this application, by default with the executor it would choose itself and without defenses."""
     module = FederatedModule(
@@ -99,6 +97,7 @@ def _correct(module: FederatedModule, work: Work) -> int:
     return sum(round(accuracy * work.tests) for accuracy in accuracies) + module.report.server.correct
 
 
+@torch.enable_grad()
 def fit(net: nn.Module, batches: Iterable[Batch], make: OptimizerCallable, fused: bool) -> None:
     """One local epoch with a fresh optimiser."""
     net.train()
@@ -132,21 +131,6 @@ def timed_rounds(rounds: int, step: Callable[[int], int], net: nn.Module) -> Run
     return watch.run(flat(net), correct)
 
 
-@dataclass
-class _Sum:
-    """Sum of the clients' parameters, and of the correct answers; workers add to it in turn."""
-
-    parameters: list[Tensor]
-    correct: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @torch.no_grad()
-    def add(self, net: nn.Module, correct: int) -> None:
-        with self.lock:
-            torch._foreach_add_(self.parameters, list(net.parameters()))
-            self.correct += correct
-
-
 class _FastLoop:
     """One network per worker, reused for all clients; channels_last; fused Adam."""
 
@@ -154,24 +138,25 @@ class _FastLoop:
         self.work = work
         self.data = LoadedData.of(work, channels_last=True)
         self.net = work.initial_net().to(memory_format=torch.channels_last)
-        self.local = threading.local()
+        self.total = [torch.zeros_like(parameter) for parameter in self.net.parameters()]
+        self.local, self.lock = threading.local(), threading.Lock()
 
-    def round(self, number: int, run_clients: Callable[[Callable[[int], None]], None]) -> int:
-        """Train all clients and average them; returns the correct answers of all evaluations."""
-        total = _Sum([torch.zeros_like(parameter) for parameter in self.net.parameters()])
-        run_clients(lambda client: self._client(number, client, total))
-        with torch.no_grad():
-            for parameter, value in zip(self.net.parameters(), total.parameters, strict=True):
-                parameter.copy_(value / self.work.clients)
-        return total.correct + (correct_answers(self.net, self.data.test) if self.work.evaluate else 0)
+    @torch.no_grad()
+    def round(self, number: int, mapped: Callable[..., Iterator[int]]) -> int:
+        """Train all clients with a `map` and average them; returns the correct answers of all evaluations."""
+        correct = sum(mapped(partial(self._client, number), range(self.work.clients)))
+        for parameter, value in zip(self.net.parameters(), self.total, strict=True):
+            parameter.copy_(value / self.work.clients)
+        torch._foreach_zero_(self.total)
+        return correct + (correct_answers(self.net, self.data.test) if self.work.evaluate else 0)
 
-    def _client(self, round_: int, client: int, total: _Sum) -> None:
+    def _client(self, round_: int, client: int) -> int:
         net = self._local_net()
         correct = correct_answers(net, self.data.test) if self.work.evaluate and client == 0 else 0
         fit(net, self._batches(round_, client), self.work.optimizer, fused=True)
-        if self.work.evaluate:
-            correct += correct_answers(net, self.data.test)
-        total.add(net, correct)
+        with self.lock, torch.no_grad():
+            torch._foreach_add_(self.total, list(net.parameters()))
+        return correct + (correct_answers(net, self.data.test) if self.work.evaluate else 0)
 
     @torch.no_grad()
     def _local_net(self) -> nn.Module:
@@ -188,24 +173,15 @@ class _FastLoop:
 
 def raw_threads(work: Work, rounds: int, workers: int | None = None) -> Run:
     """Worker threads (by default one per core) with one intra-op thread each, one client at a time per thread."""
-    loop, workers = _FastLoop(work), workers or available_cores()
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-
-        def in_threads(train: Callable[[int], None]) -> None:
-            list(pool.map(train, range(work.clients)))
-
-        return timed_rounds(rounds, lambda number: loop.round(number, in_threads), loop.net)
+    loop = _FastLoop(work)
+    with ThreadPoolExecutor(workers or available_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return timed_rounds(rounds, partial(loop.round, mapped=pool.map), loop.net)
 
 
 def raw_sequence(work: Work, rounds: int) -> Run:
     """One client after the other with all intra-op threads."""
     loop = _FastLoop(work)
-
-    def in_sequence(train: Callable[[int], None]) -> None:
-        for client in range(work.clients):
-            train(client)
-
-    return timed_rounds(rounds, lambda number: loop.round(number, in_sequence), loop.net)
+    return timed_rounds(rounds, partial(loop.round, mapped=map), loop.net)
 
 
 def naive(work: Work, rounds: int) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,18 +26,11 @@ Frameworks are measured where they are installed; they are never dependencies of
 """
 
 
-def peak_memory() -> float:
-    """Largest resident memory of this process so far, MB; Linux only."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("this kernel does not report VmHWM")
-
-
 def print_peak(clients: int, samples: int, rounds: int) -> None:
-    """Train and print the peak memory in MB; runs in a process of its own."""
+    """Train and print the largest resident memory of this process in MB; Linux only."""
     rampart(Work(clients, samples, batch_size=10), rounds)
-    print(peak_memory())
+    [peak] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    print(int(peak.split()[1]) / 1024)
 
 
 def memory_table() -> Table:
@@ -59,39 +52,25 @@ def _peak(clients: int, samples: int, rounds: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the scenarios.
-
-    Attributes:
-        few: few clients with many samples.
-        many: many clients with few samples.
-        tiny: a tiny network with tiny batches.
-    """
-
-    few: Work
-    many: Work
-    tiny: Work
-    effort: Effort
-
-
-_DIGITS = DataShape(1, 28, 28, 10)
-FULL = Sizes(Work(10, 1000, 128), Work(1000, 10, 10), Work(10, 500, 10, net=MLP, shape=_DIGITS), Effort(3, 2))
-QUICK = Sizes(Work(4, 128, 128, tests=128), Work(30, 10, 10), Work(10, 50, 10, net=MLP, shape=_DIGITS), Effort(1, 1))
-
-
 def federation_tables(quick: bool) -> Iterator[Table]:
-    """Measure one scenario after the other."""
-    sizes = QUICK if quick else FULL
-    if not quick:
-        yield few_clients(sizes.few, sizes.effort)
-    yield few_clients(replace(sizes.few, evaluate=True), sizes.effort)
-    yield many_clients(sizes.many, sizes.effort)
-    yield tiny_net(sizes.tiny, sizes.effort)
+    """Measure few clients, many clients, a tiny network, and in full also memory and other frameworks."""
+    digits = DataShape(1, 28, 28, 10)
+    if quick:
+        effort = Effort(1, 1)
+        few, many = Work(4, 128, 128, tests=128), Work(30, 10, 10)
+        tiny = Work(10, 50, 10, net=MLP, shape=digits)
+    else:
+        effort = Effort(3, 2)
+        few, many = Work(10, 1000, 128), Work(1000, 10, 10)
+        tiny = Work(10, 500, 10, net=MLP, shape=digits)
+        yield few_clients(few, effort)
+    yield few_clients(replace(few, evaluate=True), effort)
+    yield many_clients(many, effort)
+    yield tiny_net(tiny, effort)
     if not quick:
         yield memory_table()
-        yield peers_table(sizes.few, Effort(2, 2))
-        yield peers_table(replace(sizes.few, evaluate=True), Effort(2, 2))
+        yield peers_table(few, Effort(2, 2))
+        yield peers_table(replace(few, evaluate=True), Effort(2, 2))
 
 
 def few_clients(work: Work, effort: Effort) -> Table:

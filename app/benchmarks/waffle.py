@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
@@ -64,9 +63,8 @@ class _WaffleLoop:
     def __init__(self, work: Work) -> None:
         self.work, self.data = work, LoadedData.of(work, channels_last=True)
         self.net, self._local = work.initial_net(), work.initial_net()
-        self._names = [name for name, _ in self.net.named_parameters()]
         private = set(self.net.private_names())
-        self._private = [name in private for name in self._names]
+        self._private = [name in private for name, _ in self.net.named_parameters()]
         start = [parameter.detach().clone() for parameter in self.net.parameters()]
         self._own = [[tensor.clone() for tensor in start] for _ in range(work.clients)]
         self.net.mask_private()
@@ -75,8 +73,9 @@ class _WaffleLoop:
     def round(self, number: int) -> int:
         total = [torch.zeros_like(parameter) for parameter in self.net.parameters()]
         for client in range(self.work.clients):
-            for mine, shared, own, private in self._parameters(client):
-                mine.copy_(own if private else shared)
+            places = zip(self._local.parameters(), self.net.parameters(), self._own[client], self._private, strict=True)
+            for local, shared, own, private in places:
+                local.copy_(own if private else shared)
             self._train(self._local, number, client)
             self._own[client] = [parameter.detach().clone() for parameter in self._local.parameters()]
             torch._foreach_add_(total, list(self._local.parameters()))
@@ -85,10 +84,6 @@ class _WaffleLoop:
                 parameter.copy_(value / self.work.clients)
         return 0
 
-    def _parameters(self, client: int) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-        shared, own = self.net.parameters(), self._own[client]
-        return zip(self._local.parameters(), shared, own, self._private, strict=True)
-
     @torch.enable_grad()
     def _train(self, net: ScalableNet, round_: int, client: int) -> None:
         net.train()
@@ -96,22 +91,20 @@ class _WaffleLoop:
         noise = torch_generator(SEED, "noise", round_, client)
         optimizer = self.work.optimizer(net.parameters())
         optimizer.param_groups[0]["fused"] = True
-        parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
         for positions in self.work.order(round_, client):
-            self._settle(net, parameters, buffers, noise)
+            _settle(net, noise)
             penalty = net.penalty()
             assert penalty is not None
             loss = cross_entropy(net(images[positions]), labels[positions]) + penalty / self.work.samples
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        self._settle(net, parameters, buffers, noise)
+        _settle(net, noise)
 
-    @torch.no_grad()
-    def _settle(
-        self, net: ScalableNet, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], noise: torch.Generator
-    ) -> None:
-        for name, value in net.sample_noise(noise).items():
-            buffers[name].copy_(value)
-        for name, (low, high) in net.clamp_ranges().items():
-            parameters[name].clamp_(low, high)
+
+@torch.no_grad()
+def _settle(net: ScalableNet, noise: torch.Generator) -> None:
+    for name, value in net.sample_noise(noise).items():
+        net.get_buffer(name).copy_(value)
+    for name, (low, high) in net.clamp_ranges().items():
+        net.get_parameter(name).clamp_(low, high)

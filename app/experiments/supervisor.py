@@ -57,8 +57,14 @@ def _acquired(file: IO[str], parent: int) -> bool:
 def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
     """The command's processes inherit the lock, so that it is free only when all of them are gone."""
     child = subprocess.Popen(command, start_new_session=True, pass_fds=(file.fileno(),))  # noqa: S603  our own command
-    interrupt = _Interrupt(child.pid)
-    signal.signal(signal.SIGINT, lambda *_: interrupt.send())
+    interrupted = math.inf
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = time.monotonic()
+        _signal(child.pid, signal.SIGINT)
+
+    signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, lambda *_: _signal(child.pid, signal.SIGKILL))
     file.truncate(0)
     file.write(f"{child.pid}\n")
@@ -68,26 +74,12 @@ def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
             code = child.wait(PAUSE)
             break
         except subprocess.TimeoutExpired:
-            interrupt.repeat()
+            if time.monotonic() - interrupted > REPEAT:
+                interrupt()
             if os.getppid() != parent:
                 _signal(child.pid, signal.SIGKILL)
     _signal(child.pid, signal.SIGKILL)  # helpers that the command left behind
     return code if code >= 0 else 128 - code
-
-
-class _Interrupt:
-    """Interrupts a process group, and repeats that as long as the command goes on."""
-
-    def __init__(self, group: int) -> None:
-        self._group, self._sent = group, math.inf
-
-    def send(self) -> None:
-        self._sent = time.monotonic()
-        _signal(self._group, signal.SIGINT)
-
-    def repeat(self) -> None:
-        if time.monotonic() - self._sent > REPEAT:
-            self.send()
 
 
 def _signal(group: int, number: int) -> None:

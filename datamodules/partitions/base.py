@@ -30,7 +30,7 @@ class Partition(ABC):
 
     def problems(self) -> list[Problem]:
         """Problems of the settings that do not depend on the data."""
-        clients = minimum_problems({"partition.clients": self.clients}, 1, "there would be nobody to train")
+        clients = self.below_one("there would be nobody to train", "clients")
         return clients + seed_problems("partition.seed", self.seed)
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
@@ -44,6 +44,10 @@ class Partition(ABC):
                 "lower --data.partition.clients, or --data.holdout.shadow and --data.holdout.population",
             )
         ]
+
+    def below_one(self, consequence: str, *names: str) -> list[Problem]:
+        """Those of the named settings that are given and below 1."""
+        return minimum_problems({f"partition.{name}": getattr(self, name) for name in names}, 1, consequence)
 
     def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """Share of each client.

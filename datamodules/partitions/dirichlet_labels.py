@@ -6,7 +6,6 @@ import numpy as np
 
 from app.errors import Problem, UserError
 from app.seeding import numpy_generator
-from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 from datamodules.partitions.dirichlet_sizes import alpha_problems, deal_classes
 
@@ -25,12 +24,7 @@ class DirichletLabels(Partition):
     clients: int
 
     def __init__(
-        self,
-        clients: int = 10,
-        alpha: float = 0.5,
-        min_samples: int = 10,
-        attempts: int = 100,
-        seed: int | None = None,
+        self, clients: int = 10, alpha: float = 0.5, min_samples: int = 10, attempts: int = 100, seed: int | None = None
     ) -> None:
         super().__init__(clients, seed)
         self.alpha = alpha
@@ -38,8 +32,7 @@ class DirichletLabels(Partition):
         self.attempts = attempts
 
     def problems(self) -> list[Problem]:
-        options = {"partition.min_samples": self.min_samples, "partition.attempts": self.attempts}
-        draws = minimum_problems(options, 1, "no draw could be accepted")
+        draws = self.below_one("no draw could be accepted", "min_samples", "attempts")
         return super().problems() + alpha_problems(self.alpha) + draws
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:

@@ -6,7 +6,6 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
-from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -26,7 +25,7 @@ class Iid(Partition):
         self.samples = samples
 
     def problems(self) -> list[Problem]:
-        return super().problems() + minimum_problems({"partition.samples": self.samples}, 1, "clients would be empty")
+        return super().problems() + self.below_one("clients would be empty", "samples")
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         problems = super().misfits(labels, owners)

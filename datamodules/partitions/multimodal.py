@@ -6,7 +6,7 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
-from datamodules.checks import first_few, minimum_problems, seed_problems
+from datamodules.checks import first_few, seed_problems
 from datamodules.partitions.base import Partition
 from datamodules.partitions.shards import deal_shards, largest_shard, shard_misfits
 
@@ -42,10 +42,7 @@ class Multimodal(Partition):
 
     def problems(self) -> list[Problem]:
         names = ("majority_clients", "minority_clients", "classes_per_client")
-        sizes = minimum_problems(
-            {f"partition.{name}": getattr(self, name) for name in names}, 1, "a group would be empty"
-        )
-        return seed_problems("partition.seed", self.seed) + sizes
+        return seed_problems("partition.seed", self.seed) + self.below_one("a group would be empty", *names)
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         unknown = sorted(set(self.minority_classes or []) - set(np.unique(labels).tolist()))

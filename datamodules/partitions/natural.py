@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 
 from app.errors import Problem
-from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -103,8 +102,7 @@ class Staircase(Natural):
         return [*steps, max(1, owners - sum(steps))]
 
     def problems(self) -> list[Problem]:
-        step = minimum_problems({"partition.step": self.step}, 1, "clients would have no owner")
-        return Partition.problems(self) + step
+        return Partition.problems(self) + self.below_one("clients would have no owner", "step")
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         return super().deal(labels, owners, seed)[::-1]

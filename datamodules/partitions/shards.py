@@ -6,7 +6,6 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
-from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -26,22 +25,14 @@ class Shards(Partition):
     clients: int
 
     def __init__(
-        self,
-        clients: int = 100,
-        classes_per_client: int = 2,
-        shard_size: int | None = None,
-        seed: int | None = None,
+        self, clients: int = 100, classes_per_client: int = 2, shard_size: int | None = None, seed: int | None = None
     ) -> None:
         super().__init__(clients, seed)
         self.classes_per_client = classes_per_client
         self.shard_size = shard_size
 
     def problems(self) -> list[Problem]:
-        options = {
-            "partition.classes_per_client": self.classes_per_client,
-            "partition.shard_size": self.shard_size,
-        }
-        return super().problems() + minimum_problems(options, 1, "clients would be empty")
+        return super().problems() + self.below_one("clients would be empty", "classes_per_client", "shard_size")
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         return shard_misfits(labels, self.clients, self.classes_per_client, self.shard_size)

@@ -68,7 +68,7 @@ def test_private_steps_are_measured_beside_a_plain_one():
 
 def test_cost_of_encryption_is_put_together_from_its_parts():
     """Ratios, goals and the round follow from the measured parts as their labels say."""
-    goals = {"client_goals": ((2048, (0.05, 0.8, 0.2)),), "round_goals": ((2048, 1.7),)}
+    goals = {"client_goals": {2048: (0.05, 0.8, 0.2)}, "round_goals": {2048: 1.7}}
     net = BenchmarkNet("net", Work(1, 8, 8), 1, (2048,), paper=43, sampled=10, repeats=3, **goals)
     parts = Measured(2048, 512, alone=(0.3, 0.2, 0.4), encrypt=(0.1, 0.2, 9.0), add=1.0, decrypt=4.0, decrypt_cpu=8.0,
                      phe_encrypt=900.0, phe_decrypt=100.0)  # fmt: skip
