@@ -38,7 +38,6 @@ class RawData:
         mean: per channel, on the 0..1 scale.
         std: per channel, on the 0..1 scale.
         owners: (n,) int64 number of each sample's owner (writer, site), None where unknown.
-        test_owners: (m,) the same for the test set.
         owner_names: name of each owner, empty where they have none.
     """
 
@@ -50,20 +49,16 @@ class RawData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     owners: Tensor | None = None
-    test_owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
 
     @classmethod
     def divided(
         cls, images: Tensor, labels: Tensor, test: Tensor, owners: Tensor | None = None, **described: Any
     ) -> RawData:
-        """Pool and test set out of one set of samples.
+        """Pool and test set out of one set of n samples.
 
         Args:
-            images: (n, height, width, channels).
-            labels: (n,) int64.
             test: (n,) bool, True for samples of the common test set.
-            owners: (n,) int64 owners, None where unknown.
             described: attributes of both parts: class names, mean, std, owner names.
         """
         return cls(
@@ -72,7 +67,6 @@ class RawData:
             test_images=images[test],
             test_labels=labels[test],
             owners=None if owners is None else owners[~test],
-            test_owners=None if owners is None else owners[test],
             **described,
         )
 
@@ -88,9 +82,8 @@ class RawData:
         labels = torch.cat([self.labels, self.test_labels])
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.class_names):
             cause = f"labels run from {labels.min()} to {labels.max()}, the dataset has {len(self.class_names)} classes"
-            problems.append(
-                Problem(cause, "the network has no output for some labels", "correct the labels in the data")
-            )
+            remedy = "correct the labels in the data"
+            problems.append(Problem(cause, "the network has no output for some labels", remedy))
         for name, part in (("training", self.labels), ("test", self.test_labels)):
             if len(part) == 0:
                 cause = f"the {name} set is empty"

@@ -18,7 +18,6 @@ class Digits(FederatedDataModule):
 
     Args:
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
-        shared: settings of every data module.
     """
 
     def __init__(self, test_fraction: float = 0.2, **shared: Any) -> None:

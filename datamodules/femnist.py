@@ -30,7 +30,6 @@ class FEMNIST(FederatedDataModule):
             with train/*.json and test/*.json.
         drop_duplicates: keep one of identical images of a writer, the training one first. LEAF stores the first image
             of nearly every writer twice, which may put a training image into the test set.
-        shared: settings of every data module.
     """
 
     def __init__(self, source: str = "data/femnist.npz", drop_duplicates: bool = False, **shared: Any) -> None:

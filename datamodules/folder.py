@@ -39,7 +39,6 @@ class ImageFolder(FederatedDataModule):
         image_size: height and width in pixels that images are scaled to, at least 1.
         grayscale: one grey channel instead of three colours.
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
-        shared: settings of every data module.
     """
 
     def __init__(

@@ -78,11 +78,7 @@ class Membership:
         )
 
     def reference_problems(self, least: int = 1) -> list[Problem]:
-        """Why a defense that needs reference samples of every client cannot work.
-
-        Args:
-            least: samples that each client needs, at least 1.
-        """
+        """Why a defense that needs at least `least` reference samples of every client cannot work."""
         if not self.reference:
             consequence = "the defense has nothing to compare the clients' members with"
             remedy = "keep a part of every client's share: --data.holdout.reference 0.1"
@@ -109,15 +105,7 @@ def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Ge
     Systematic sampling along an order that is sorted by class and random otherwise. Each sample is drawn with
     probability exactly `fraction`, and a class of n samples gives floor or ceil of n * fraction. Rounding each class on
     its own would instead leave small classes always in or always out, which a membership attack could read from the
-    label alone.
-
-    Args:
-        labels: (n,) class of every sample.
-        fraction: share to draw, in [0, 1].
-        generator: source of the randomness.
-
-    Returns:
-        (n,) bool.
+    label alone. The mask is (n,) bool for (n,) labels; the fraction is in [0, 1].
     """
     class_order = generator.permutation(int(labels.max(initial=-1)) + 1)
     order = np.lexsort((generator.random(len(labels)), class_order[labels]))
@@ -128,14 +116,7 @@ def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Ge
 
 
 def wrong_labels(labels: Tensor, share: float, classes: int, seed: int) -> Tensor:
-    """Labels of which a random share is replaced by other classes, each as likely as the next.
-
-    Args:
-        labels: (n,) int64 classes.
-        share: of the samples, in [0, 1).
-        classes: number of classes, at least 2.
-        seed: seed of the draw.
-    """
+    """The (n,) int64 labels, a random share in [0, 1) of them replaced by one of the other classes, equally likely."""
     generator = numpy_generator(seed, "label noise")
     chosen = generator.permutation(len(labels))[: round(share * len(labels))]
     shifted = (labels[chosen].numpy() + generator.integers(1, classes, len(chosen))) % classes

@@ -21,7 +21,12 @@ UNREADABLE = (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.Unpi
 
 
 class TorchvisionData(FederatedDataModule):
-    """A dataset that torchvision can read and download; a subclass names it and says how to open it."""
+    """A dataset that torchvision can read and download; a subclass names it and says how to open it.
+
+    Args:
+        root: folder that holds, or will hold, the files in torchvision's layout.
+        download: fetch the files where they are missing.
+    """
 
     title: ClassVar[str]
     mean: ClassVar[tuple[float, ...]]
@@ -79,10 +84,7 @@ class MNIST(TorchvisionData):
     """MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey.
 
     Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
         pad: black pixels added on each side, at least 0; 2 gives 32x32.
-        shared: settings of every data module.
     """
 
     title = "MNIST"
@@ -119,33 +121,20 @@ def _files_exist(dataset: datasets.CIFAR10) -> bool:
     return all((folder / name).is_file() for name, _ in dataset.train_list + dataset.test_list)
 
 
-class _OwnCIFAR10(datasets.CIFAR10):
-    """CIFAR-10 files of the user's own making, whose checksums are not the published ones."""
-
-    def _check_integrity(self) -> bool:
-        return _files_exist(self)
-
-
-class _OwnCIFAR100(datasets.CIFAR100):
-    """CIFAR-100 files of the user's own making, whose checksums are not the published ones."""
-
-    def _check_integrity(self) -> bool:
-        return _files_exist(self)
+def _unverified(published: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
+    """A reader of files of the user's own making, whose checksums are not the published ones."""
+    return type(f"Own{published.__name__}", (published,), {"_check_integrity": _files_exist})
 
 
 class CIFAR10(TorchvisionData):
     """CIFAR-10: 50,000 + 10,000 photographs in ten classes, 32x32 colour.
 
     Args:
-        root: folder that holds, or will hold, the files in torchvision's layout.
-        download: fetch the files where they are missing.
         verify: compare the files with the published checksums. The files are pickles, which can run code when read:
             switch the check off only for files you made yourself, such as a subset.
-        shared: settings of every data module.
     """
 
     published: ClassVar[Any] = datasets.CIFAR10
-    own: ClassVar[Any] = _OwnCIFAR10
     title = "CIFAR-10"
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2434, 0.2615)
@@ -155,7 +144,7 @@ class CIFAR10(TorchvisionData):
         self.verify = verify
 
     def open(self, train: bool, download: bool = False) -> Any:
-        source = self.published if self.verify else self.own
+        source = self.published if self.verify else _unverified(self.published)
         return source(self.root, train=train, download=download)
 
     def _missing(self, error: Exception) -> UserError:
@@ -173,7 +162,6 @@ class CIFAR100(CIFAR10):
     """CIFAR-100: 50,000 + 10,000 photographs in a hundred classes, 32x32 colour."""
 
     published = datasets.CIFAR100
-    own = _OwnCIFAR100
     title = "CIFAR-100"
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2761)

@@ -17,6 +17,7 @@ from functools import partial
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -50,16 +51,6 @@ class LoadedData:
         return cls(tuple(pairs[:-1]), pairs[-1])
 
 
-class _RoundTimer(pl.Callback):
-    """Times rounds, Lightning's own work between them included."""
-
-    def __init__(self) -> None:
-        self.watch = Stopwatch()
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.watch.lap()
-
-
 def rampart(
     work: Work, rounds: int, executor: ExecutorKind = "auto", defenses: Callable[[], Sequence[pl.Callback]] = tuple
 ) -> Run:
@@ -71,7 +62,7 @@ def rampart(
         executor=executor,
         seed=SEED,
     )
-    timer = _RoundTimer()
+    watch = Stopwatch()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = pl.Trainer(
         max_epochs=rounds,
@@ -82,12 +73,12 @@ def rampart(
         enable_checkpointing=False,
         num_sanity_val_steps=0,
         limit_val_batches=1.0 if work.evaluate else 0,
-        callbacks=[*defenses(), timer],
+        callbacks=[*defenses(), LambdaCallback(on_train_epoch_end=lambda *_: watch.lap())],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about dataloader workers, which do not exist here
         trainer.fit(module, datamodule=work.data())
-    return timer.watch.run(flat(module.net), _correct(module, work) if work.evaluate else 0)
+    return watch.run(flat(module.net), _correct(module, work) if work.evaluate else 0)
 
 
 def _correct(module: FederatedModule, work: Work) -> int:

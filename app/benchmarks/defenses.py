@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -13,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from app.benchmarks.competitors import rampart
-from app.benchmarks.measurements import Effort, Table, compare, progress, seconds_row
+from app.benchmarks.measurements import Effort, Table, compare, progress, seconds_of, seconds_row
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
 from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
@@ -42,15 +41,13 @@ def private_steps(repeats: int) -> Table:
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     progress(f"a local step: {', '.join(steps)}")
     with one_thread():
-        for repeat in range(repeats + 1):
+        for _ in range(repeats + 1):
             for name, step in steps.items():
-                started = time.perf_counter()
-                step()
-                if repeat:  # the first one warms up
-                    seconds[name].append(time.perf_counter() - started)
-    base = statistics.median(seconds["plain step"])
+                seconds[name].append(seconds_of(step))
+    timed = {name: times[1:] for name, times in seconds.items()}  # the first step warms up
+    base = statistics.median(timed["plain step"])
     goals = {"DP-SGD, ghost": 2.1}
-    rows = tuple(seconds_row(name, spent, base, goals.get(name)) for name, spent in seconds.items())
+    rows = tuple(seconds_row(name, times, base, goals.get(name)) for name, times in timed.items())
     return Table(f"a local step, {BATCH} images of CIFAR's shape, CNN with group norm", "s", "plain step", rows)
 
 

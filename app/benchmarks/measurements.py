@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -112,15 +113,7 @@ def compare(
 def seconds_row(
     name: str, seconds: Sequence[float], reference: float, goal: float | None = None, cpu: Sequence[float] = ()
 ) -> BenchmarkRow:
-    """Row of repeated timings.
-
-    Args:
-        name: what was measured.
-        seconds: wall-clock seconds of the repeats.
-        reference: median seconds of the reference.
-        goal: largest ratio allowed.
-        cpu: seconds of all cores of the repeats, empty where unknown.
-    """
+    """Row of repeated timings; `seconds` are of the wall clock, `cpu` of all cores, `reference` is a median."""
     value = statistics.median(seconds)
     return BenchmarkRow(name, value, min(seconds), statistics.median(cpu) if cpu else math.nan, value / reference, goal)
 
@@ -130,6 +123,13 @@ def single_row(
 ) -> BenchmarkRow:
     """Row of something that is measured once."""
     return BenchmarkRow(name, value, value, cpu, value / reference, goal, remark)
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Wall-clock seconds of a call."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
 
 
 def verdict(met: bool) -> str:

@@ -7,7 +7,7 @@ with one value per ciphertext is measured on some values and scaled to the updat
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from app.benchmarks.competitors import flat, raw_sequence
-from app.benchmarks.measurements import Table, progress, seconds_row, single_row
+from app.benchmarks.measurements import Table, progress, seconds_of, seconds_row, single_row
 from app.benchmarks.work import Work
 from app.crypto.fixed_point import FixedPoint
 from app.crypto.paillier.encryption import Encrypted, EncryptionPool, decrypt
@@ -105,10 +105,7 @@ def paillier_tables(quick: bool) -> Iterator[Table]:
     """Measure one network after the other."""
     for net in QUICK if quick else FULL:
         training, update = train(net)
-        measured = []
-        for bits in net.lengths:
-            progress(f"{net.name}: {len(update)} values, {bits} bits")
-            measured.append(measure(bits, update, net))
+        measured = [measure(bits, update, net) for bits in net.lengths]
         yield encryption_table(net, len(update), measured)
         yield bytes_table(net, len(update), measured)
         yield client_table(net, training, measured)
@@ -124,13 +121,14 @@ def train(net: BenchmarkNet) -> tuple[float, np.ndarray]:
 
 
 def measure(bits: KeyLength, update: np.ndarray, net: BenchmarkNet) -> Measured:
-    """One update from real numbers to the decrypted sum of as many as there are clients."""
+    """Time one update, from real numbers to the decrypted sum of the updates of all clients."""
+    progress(f"{net.name}: {len(update)} values, {bits} bits")
     private = generate(bits)
     packing = Packing.fit(bits, CLIENTS * POINT.largest)
     alone, _ = _encryptions(private, packing, update, net.repeats, workers=1)
     spread, ciphertexts = _encryptions(private, packing, update, net.repeats, workers=WORKERS)
     total = EncryptedSum(private.public)
-    add = sum(_seconds(partial(total.add, range(len(ciphertexts)), ciphertexts)) for _ in range(CLIENTS))
+    add = sum(seconds_of(partial(total.add, range(len(ciphertexts)), ciphertexts)) for _ in range(CLIENTS))
     started = time.perf_counter()
     opened = decrypt(private, total.ciphertexts, WORKERS, progress=True)
     sums = packing.unpack(opened.plaintexts, len(update))
@@ -214,7 +212,7 @@ def _encryptions(
         def encrypt() -> None:
             updates.append(pool.encrypt(packing.pack(POINT.quantise(update, "clip"))))
 
-        seconds = [_seconds(encrypt) for _ in range(repeats)]
+        seconds = [seconds_of(encrypt) for _ in range(repeats)]
     return seconds, updates[-1].ciphertexts
 
 
@@ -232,12 +230,6 @@ def _phe(private: PrivateKey, values: Sequence[int], count: int) -> tuple[float,
     """Seconds of encrypting and of decrypting one by one, scaled to `count` values."""
     public, key = private.public.phe, private.phe
     encrypted: list = []
-    encrypt = _seconds(lambda: encrypted.extend(public.encrypt(value) for value in values))
-    decrypted = _seconds(lambda: [key.decrypt(number) for number in encrypted])
+    encrypt = seconds_of(lambda: encrypted.extend(public.encrypt(value) for value in values))
+    decrypted = seconds_of(lambda: [key.decrypt(number) for number in encrypted])
     return encrypt * count / len(values), decrypted * count / len(values)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

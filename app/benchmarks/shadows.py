@@ -15,7 +15,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.benchmarks.competitors import naive, raw_sequence, raw_threads
-from app.benchmarks.measurements import Effort, Table, compare, single_row
+from app.benchmarks.measurements import Effort, Table, compare, seconds_of, single_row
 from app.benchmarks.work import LEARNING_RATE, SEED, Competitor, Run, Work
 from app.federation.local_training import LocalTraining
 from app.models.cnn import CNN
@@ -56,15 +56,13 @@ def _stored(work: Work) -> Table:
     """Training shadows for the first attack, and loading them for the next attack or run."""
     knowledge = _knowledge(work, rounds=1)
     target = AttackedModel("target", 0, work.samples, (Snapshot(1, 1.0, torch.zeros(1)),))
-    seconds = []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):
-            started = time.perf_counter()
-            CentralShadows(knowledge, {}, SHADOWS, Path(folder)).shadows(target, "out")
-            seconds.append(time.perf_counter() - started)
-    rows = tuple(
-        single_row(name, value, seconds[0]) for name, value in zip(("trained", "loaded"), seconds, strict=True)
-    )
+
+        def shadows() -> object:
+            return CentralShadows(knowledge, {}, SHADOWS, Path(folder)).shadows(target, "out")
+
+        first, second = seconds_of(shadows), seconds_of(shadows)
+    rows = single_row("trained", first, first), single_row("loaded", second, first)
     return Table(f"{SHADOWS} shadows, first and second time", "s", "trained", rows)
 
 

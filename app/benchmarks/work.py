@@ -123,8 +123,7 @@ class SyntheticImages(FederatedDataModule):
         size = (self.pool + self.tests, shape.height, shape.width, shape.channels)
         images = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, shape.classes, (len(images),), generator=generator)
-        images, test_images = images.split([self.pool, self.tests])
-        labels, test_labels = labels.split([self.pool, self.tests])
+        test = torch.arange(len(images)) >= self.pool
         names = tuple(map(str, range(shape.classes)))
         mean, std = (MEAN,) * shape.channels, (STD,) * shape.channels
-        return RawData(images, labels, test_images, test_labels, names, mean, std)
+        return RawData.divided(images, labels, test, class_names=names, mean=mean, std=std)

@@ -38,13 +38,8 @@ def seconds_left(
     """Estimated seconds until all runs have ended, None where nothing is known yet.
 
     A run is assumed to take the mean time of the ended runs of its combination, otherwise of all ended runs; before the
-    first run has ended, the estimate extrapolates from the rounds done.
-
-    Args:
-        waiting: runs that have not started.
-        running: runs in progress.
-        ended: finished runs with the seconds each took.
-        workers: runs at a time, 1 or more.
+    first run has ended, the estimate extrapolates from the rounds done. `ended` holds the seconds of finished runs,
+    `workers` is the number of runs at a time.
     """
     durations = [seconds for _, seconds in ended]
     durations = durations or [one.elapsed / one.fraction for one in running if one.fraction]

@@ -99,14 +99,7 @@ class ComparisonFolder:
             yield
 
     def job(self, planned: PlannedRun, parsed: ParsedRun, group: str, program: Sequence[str] = FIT) -> Job:
-        """The job of a planned run.
-
-        Args:
-            planned: the run.
-            parsed: configuration of its combination.
-            group: name of the comparison, by which trackers group its runs.
-            program: command that takes the arguments of `rampart fit`.
-        """
+        """The job of a planned run; trackers group runs by `group`, the name of the comparison."""
         name, begun = planned.name, self.state(planned.name) is State.PARTLY
         bar = "--trainer.enable_progress_bar"
         quiet = () if bar in planned.arguments else (bar, "false")

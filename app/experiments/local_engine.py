@@ -63,12 +63,9 @@ class LocalEngine:
 
 
 def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] = ()) -> tuple[Resources, ...]:
-    """Equal shares of the machine, so that all workers together use every core once.
+    """Equal shares of the machine: all workers together use every available core, and GPUs are dealt in turn.
 
-    Args:
-        workers: parts, 1 or more.
-        available: numbers of the cores; with more workers than cores, some share one.
-        devices: GPUs, dealt in turn.
+    With more workers than cores, some share one.
     """
     count, bound = len(available), hasattr(os, "sched_setaffinity")
     shares = []

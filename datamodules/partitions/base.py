@@ -16,7 +16,7 @@ class Partition(ABC):
     A subclass overrides `deal`, and `problems` or `misfits` where it has settings of its own to check.
 
     Args:
-        clients: number of clients, None where the data decide.
+        clients: number of clients, at least 1; None where the data decide.
         seed: seed of this partition alone, at least 0; None takes the seed of the run.
     """
 

@@ -18,7 +18,6 @@ class DirichletLabels(Partition):
         alpha: concentration, above 0; 0.1 gives clients a few classes each, 100 is nearly iid.
         min_samples: smallest share accepted, at least 1; draws with a smaller one are thrown away.
         attempts: draws to try before giving up, at least 1.
-        seed: seed of this partition alone; None takes the seed of the run.
     """
 
     clients: int

@@ -14,7 +14,6 @@ class Iid(Partition):
 
     Args:
         clients: number of clients, at least 1.
-        seed: seed of this partition alone; None takes the seed of the run.
         samples: samples per client, the rest is used by nobody; None deals the whole pool.
     """
 

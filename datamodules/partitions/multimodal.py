@@ -23,7 +23,6 @@ class Multimodal(Partition):
         minority_clients: the clients after those.
         minority_classes: classes of the minority; None takes the even ones, as published for MNIST.
         classes_per_client: Z of the paper, 2, 3 or 4 there.
-        seed: seed of this partition alone; None takes the seed of the run.
     """
 
     def __init__(

@@ -20,7 +20,6 @@ class Natural(Partition):
         owners_per_client: owners of each client, the last client taking what remains; or a list with one number per
             client, owners beyond its sum being left out.
         min_samples: owners with fewer samples are left out.
-        seed: seed of this partition alone; None takes the seed of the run.
     """
 
     def __init__(self, owners_per_client: int | list[int] = 1, min_samples: int = 1, seed: int | None = None) -> None:
@@ -84,8 +83,6 @@ class Staircase(Natural):
     Args:
         clients: number of clients, at least 1.
         step: how many owners more each client has than the next, at least 1.
-        min_samples: owners with fewer samples are left out.
-        seed: seed of this partition alone; None takes the seed of the run.
     """
 
     clients: int

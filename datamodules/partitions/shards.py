@@ -19,7 +19,6 @@ class Shards(Partition):
         clients: number of clients, at least 1.
         classes_per_client: Z of the papers, at least 1 and at most the number of classes.
         shard_size: samples per shard; None takes the largest possible.
-        seed: seed of this partition alone; None takes the seed of the run.
     """
 
     clients: int
