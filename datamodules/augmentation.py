@@ -58,8 +58,11 @@ class CropFlip:
             Tensor of the same shape and memory layout.
         """
         pixels = images.flatten(0, -4).permute(0, 2, 3, 1)
-        padded = self._padded(pixels, fill)
-        positions = _positions(crops, pixels.shape[1], pixels.shape[2], self.padding).to(images.device)
+        count, height, width, _ = pixels.shape
+        edge = self.padding
+        padded = fill.to(pixels).repeat(count, height + 2 * edge, width + 2 * edge, 1)
+        padded[:, edge : edge + height, edge : edge + width] = pixels
+        positions = _positions(crops, height, width, edge).to(images.device)
         cropped = padded.view(-1, pixels.shape[3]).index_select(0, positions).view(pixels.shape).permute(0, 3, 1, 2)
         if not pixels.is_contiguous():
             cropped = cropped.contiguous()
@@ -67,13 +70,6 @@ class CropFlip:
 
     def __call__(self, images: Tensor, generator: torch.Generator, fill: Tensor) -> Tensor:
         return self.apply(images, self.draw(images[..., 0, 0, 0].numel(), generator), fill)
-
-    def _padded(self, pixels: Tensor, fill: Tensor) -> Tensor:
-        count, height, width, _ = pixels.shape
-        edge = self.padding
-        padded = fill.to(pixels).repeat(count, height + 2 * edge, width + 2 * edge, 1)
-        padded[:, edge : edge + height, edge : edge + width] = pixels
-        return padded
 
 
 def _positions(crops: Crops, height: int, width: int, padding: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ class RawData:
         labels: (n,) int64 classes.
         test_images: (m, height, width, channels); the common test set.
         test_labels: (m,) int64.
-        class_names: one per class.
         mean: per channel, on the 0..1 scale.
         std: per channel, on the 0..1 scale.
         owners: (n,) int64 number of each sample's owner (writer, site), None where unknown.
@@ -76,20 +76,17 @@ class RawData:
         labels = torch.cat([self.labels, self.test_labels])
         return ImageStore(images, labels, torch.tensor(self.mean), torch.tensor(self.std), len(self.class_names))
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> Iterator[Problem]:
         """Labels without a class name, and sets that are empty."""
-        problems = []
         labels = torch.cat([self.labels, self.test_labels])
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.class_names):
             cause = f"labels run from {labels.min()} to {labels.max()}, the dataset has {len(self.class_names)} classes"
             remedy = "correct the labels in the data"
-            problems.append(Problem(cause, "the network has no output for some labels", remedy))
+            yield Problem(cause, "the network has no output for some labels", remedy)
         for name, part in (("training", self.labels), ("test", self.test_labels)):
             if len(part) == 0:
-                cause = f"the {name} set is empty"
                 remedy = "check --data.root or --data.source, or the test fraction"
-                problems.append(Problem(cause, "nothing can be trained or evaluated", remedy))
-        return problems
+                yield Problem(f"the {name} set is empty", "nothing can be trained or evaluated", remedy)
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -148,8 +145,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         raw = self.load()
         raise_all(raw.problems())
         if self.label_noise:
-            labels = wrong_labels(raw.labels, self.label_noise, len(raw.class_names), self.seed)
-            raw = replace(raw, labels=labels)
+            raw = replace(raw, labels=wrong_labels(raw.labels, self.label_noise, len(raw.class_names), self.seed))
         owners = None if raw.owners is None else raw.owners.numpy()
         tests = len(raw.test_labels)
         membership = split_pool(raw.labels.numpy(), owners, tests, self.partition, self.holdout, self.seed)
@@ -239,11 +235,9 @@ class FederatedDataModule(LightningDataModule, ABC):
         write_figure(folder / "partition.png", table.draw())
 
     def train_dataloader(self) -> Any:
-        """The clients of this round, as the federation chooses them."""
         return self._federation.round_loader()
 
     def val_dataloader(self) -> Any:
-        """What the federation evaluates after a round."""
         return self._federation.evaluation_loader()
 
     @property

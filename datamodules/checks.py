@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from app.errors import Problem
 
+SHOWN = 5
+"""Names that a message lists; further ones are only counted."""
+
 
 def minimum_problems(options: Mapping[str, int | None], least: int, consequence: str) -> list[Problem]:
     """Options below the smallest value allowed; None is always allowed."""
@@ -38,7 +41,7 @@ def fraction_problems(fraction: float) -> list[Problem]:
     return [Problem(f"test_fraction is {fraction}", "training or test set would be empty", remedy)]
 
 
-def first_few(names: Sequence[str], shown: int = 5) -> str:
+def first_few(names: Sequence[str]) -> str:
     """The first names and how many more there are: "a, b, c, d, e and 7 more"."""
-    text = ", ".join(names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+    text = ", ".join(names[:SHOWN])
+    return text if len(names) <= SHOWN else f"{text} and {len(names) - SHOWN} more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,10 @@ class FEMNIST(FederatedDataModule):
         data = read_leaf(path) if path.is_dir() else read_npz(path)
         if self.drop_duplicates:
             data = without_duplicates(data)
-        return _raw(data)
+        images = torch.from_numpy(np.ascontiguousarray(data.images)).unsqueeze(-1)
+        labels, test, owners = (torch.from_numpy(array) for array in (data.labels, data.test, data.writers))
+        described = {"class_names": CLASSES, "mean": (0.9652,), "std": (0.1559,), "owner_names": data.writer_names}
+        return RawData.divided(images, labels, test, owners, **described)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,25 +96,24 @@ def read_npz(path: Path) -> Handwriting:
     return Handwriting(arrays["images"], labels, writers, arrays["split"] == 1, tuple(str(name) for name in names))
 
 
-def _npz_problems(path: Path, missing: Sequence[str], arrays: dict[str, np.ndarray]) -> list[Problem]:
+def _npz_problems(path: Path, missing: Sequence[str], arrays: dict[str, np.ndarray]) -> Iterator[Problem]:
     consequence = "the samples cannot be dealt to writers"
     if missing:
         remedy = "save these arrays with numpy.savez: images, labels, writers, split"
-        return [Problem(f"{path} has no {', '.join(missing)}", consequence, remedy)]
-    problems = []
+        yield Problem(f"{path} has no {', '.join(missing)}", consequence, remedy)
+        return
     images = arrays["images"]
     if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE):
         cause = f"images in {path} are {images.dtype} of shape {images.shape}"
-        problems.append(Problem(cause, "they are no FEMNIST images", f"save them as uint8 (n, {SIDE}, {SIDE})"))
+        yield Problem(cause, "they are no FEMNIST images", f"save them as uint8 (n, {SIDE}, {SIDE})")
     lengths = {key: len(arrays[key]) for key in ("images", "labels", "writers", "split")}
     if len(set(lengths.values())) > 1:
         cause = f"arrays in {path} differ in length: {lengths}"
-        problems.append(Problem(cause, consequence, "save one label, writer and split per image"))
+        yield Problem(cause, consequence, "save one label, writer and split per image")
     highest = int(arrays["writers"].max(initial=0))
     if "writer_names" in arrays and len(arrays["writer_names"]) <= highest:
         cause = f"writers in {path} go up to {highest}, writer_names has {len(arrays['writer_names'])}"
-        problems.append(Problem(cause, "some writers have no name", "save one name per writer, or no writer_names"))
-    return problems
+        yield Problem(cause, "some writers have no name", "save one name per writer, or no writer_names")
 
 
 def read_leaf(folder: Path) -> Handwriting:
@@ -138,22 +140,21 @@ def read_leaf(folder: Path) -> Handwriting:
     )
 
 
-def _read_file(file: Path, test: bool, writers: list[_LeafWriter]) -> list[Problem]:
-    """Append the writers of one file; return what is wrong with it."""
+def _read_file(file: Path, test: bool, writers: list[_LeafWriter]) -> Iterator[Problem]:
+    """Append the writers of one file; yields its problems."""
     remedy = "make the file again with LEAF's preprocess.sh, or take it out of the folder"
     try:
         users: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["user_data"]
         pairs = [(name, user["x"], user["y"]) for name, user in users.items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         cause = f"{file} is no LEAF file: {type(error).__name__} {error}"
-        return [Problem(cause, "its writers would be missing", remedy)]
-    problems = []
+        yield Problem(cause, "its writers would be missing", remedy)
+        return
     for name, pixels, labels in pairs:
         try:
             writers.append((name, test, _grey(pixels, len(labels)), np.array(labels, dtype=np.int64)))
         except (ValueError, TypeError) as error:
-            problems.append(Problem(f"writer {name} in {file}: {error}", "its samples cannot be used", remedy))
-    return problems
+            yield Problem(f"writer {name} in {file}: {error}", "its samples cannot be used", remedy)
 
 
 def _grey(pixels: list[list[float]], count: int) -> np.ndarray:
@@ -175,12 +176,3 @@ def without_duplicates(data: Handwriting) -> Handwriting:
     kept = np.sort(order[first])
     columns = {name: getattr(data, name)[kept] for name in ("images", "labels", "writers", "test")}
     return replace(data, **columns)
-
-
-def _raw(data: Handwriting) -> RawData:
-    images = torch.from_numpy(np.ascontiguousarray(data.images)).unsqueeze(-1)
-    labels, owners = torch.from_numpy(data.labels), torch.from_numpy(data.writers)
-    test = torch.from_numpy(data.test)
-    return RawData.divided(
-        images, labels, test, owners, class_names=CLASSES, mean=(0.9652,), std=(0.1559,), owner_names=data.writer_names
-    )

@@ -100,14 +100,11 @@ def list_folder(root: Path) -> tuple[list[ImageEntry], list[Problem]]:
             files = sorted(file for file in label.iterdir() if file.suffix.lower() in SUFFIXES)
             empty += [] if files else [str(label)]
             entries += [ImageEntry(file, label.name, client.name) for file in files]
-    problems = []
-    if bare:
-        cause = f"client folders without class folders: {first_few(bare)}"
-        problems.append(Problem(cause, "these clients would have no samples", layout))
-    if empty:
-        cause = f"folders without images: {first_few(empty)}"
-        problems.append(Problem(cause, "clients would lack classes without notice", "add images or remove the folders"))
-    return entries, problems
+    remedy = "add images or remove the folders"
+    return entries, [
+        *_problems("client folders without class folders: ", bare, "these clients would have no samples", layout),
+        *_problems("folders without images: ", empty, "clients would lack classes without notice", remedy),
+    ]
 
 
 def list_table(table: Path) -> tuple[list[ImageEntry], list[Problem]]:
@@ -132,14 +129,16 @@ def _entries(table: Path, rows: list[dict[str, str]]) -> tuple[list[ImageEntry],
     filled = [row for row in rows if all(row[name] for name in COLUMNS)]
     entries = [ImageEntry(table.parent / row["path"], row["label"].strip(), row["client"].strip()) for row in filled]
     absent = [str(entry.path) for entry in entries if not entry.path.is_file()]
-    problems = []
-    if blank:
-        cause = f"{table} has blank cells in row {first_few(blank)}"
-        problems.append(Problem(cause, "these images have no class or no client", "fill in path, label and client"))
-    if absent:
-        cause = f"{len(absent)} missing file{'s' * (len(absent) > 1)} in {table}: {first_few(absent)}"
-        problems.append(Problem(cause, "the clients would lack them", "correct the paths, which start at the table"))
-    return [entry for entry in entries if entry.path.is_file()], problems
+    without, fill = "these images have no class or no client", "fill in path, label and client"
+    missing = f"{len(absent)} missing file{'s' * (len(absent) > 1)} in {table}: "
+    return [entry for entry in entries if entry.path.is_file()], [
+        *_problems(f"{table} has blank cells in row ", blank, without, fill),
+        *_problems(missing, absent, "the clients would lack them", "correct the paths, which start at the table"),
+    ]
+
+
+def _problems(cause: str, names: Sequence[str], consequence: str, remedy: str) -> list[Problem]:
+    return [Problem(f"{cause}{first_few(names)}", consequence, remedy)] if names else []
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -158,10 +157,8 @@ def read_images(entries: Sequence[ImageEntry], size: int, grayscale: bool) -> tu
             broken.append(str(entry.path))
             continue
         images[place] = torch.from_numpy(np.array(scaled)).view(images.shape[1:])
-    if not broken:
-        return images, []
-    cause = f"{len(broken)} unreadable image{'s' * (len(broken) > 1)}: {first_few(broken)}"
-    return images, [Problem(cause, "the clients would lack them", "replace or remove these files")]
+    cause = f"{len(broken)} unreadable image{'s' * (len(broken) > 1)}: "
+    return images, _problems(cause, broken, "the clients would lack them", "replace or remove these files")
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -140,8 +140,6 @@ def split_pool(
         owners: (n,) owners of the pool, None where unknown.
         tests: size of the common test set, whose sample ids follow those of the pool.
         partition: deals what is left of the pool after shadow and population data are drawn.
-        holdout: fractions to keep out of training.
-        seed: seed of the run.
     """
     raise_all(holdout.problems() + partition.problems())
     rest = np.arange(len(labels))
@@ -149,14 +147,16 @@ def split_pool(
     share = holdout.population / (1 - holdout.shadow)
     population, rest = _draw(labels, rest, share, numpy_generator(seed, "population"))
     dealt = partition.assign(labels[rest], None if owners is None else owners[rest], seed)
-    pairs = [
-        _draw(labels, rest[positions], holdout.clients, numpy_generator(seed, "membership", client))
-        for client, positions in enumerate(dealt)
-    ]
-    nonmembers, members = zip(*pairs, strict=True)
+
+    def draw_each(sets: Sequence[np.ndarray], fraction: float, purpose: str) -> Iterator[tuple[np.ndarray, ...]]:
+        generators = [numpy_generator(seed, purpose, client) for client in range(len(sets))]
+        pairs = [_draw(labels, ids, fraction, own) for ids, own in zip(sets, generators, strict=True)]
+        return zip(*pairs, strict=True)
+
+    nonmembers, members = draw_each([rest[positions] for positions in dealt], holdout.clients, "membership")
     reference: tuple[np.ndarray, ...] = ()
-    if holdout.reference:
-        reference, members = _reference_sets(labels, members, holdout, seed)
+    if holdout.reference:  # a fraction of the whole share, drawn after the non-members
+        reference, members = draw_each(members, holdout.reference / (1 - holdout.clients), "reference")
     _refuse_memberless(members, nonmembers, reference)
     test = np.arange(len(labels), len(labels) + tests)
     membership = Membership(members, nonmembers, shadow, population, test, reference)
@@ -172,24 +172,10 @@ def _draw(
     return ids[mask], ids[~mask]
 
 
-def _reference_sets(
-    labels: np.ndarray, rest: Sequence[np.ndarray], holdout: Holdout, seed: int
-) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Every client's reference set, a fraction of its whole share, and its members; drawn after the non-members."""
-    fraction = holdout.reference / (1 - holdout.clients)
-    pairs = [
-        _draw(labels, own, fraction, numpy_generator(seed, "reference", client)) for client, own in enumerate(rest)
-    ]
-    reference, members = zip(*pairs, strict=True)
-    return reference, members
-
-
 def _refuse_memberless(
     members: Sequence[np.ndarray], nonmembers: Sequence[np.ndarray], reference: Sequence[np.ndarray]
 ) -> None:
-    kept = [len(held) for held in nonmembers]
-    for client, own in enumerate(reference):
-        kept[client] += len(own)
+    kept = [sum(len(sets[client]) for sets in (nonmembers, reference) if sets) for client in range(len(members))]
     lacking = [f"{client} (of its {kept[client]} samples)" for client, own in enumerate(members) if len(own) == 0]
     if lacking:
         also = " and --data.holdout.reference" if reference else ""

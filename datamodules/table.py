@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,7 +24,6 @@ class PartitionTable:
 
     Attributes:
         counts: (clients, classes) numbers of training samples.
-        classes: name of each class.
         clients: name of each client: its number, or its owner where it has a single named one.
         groups: subpopulation of each client.
     """
@@ -90,16 +90,12 @@ class PartitionTable:
         for start, end in zip([0, *starts], [*starts, len(self.groups)], strict=True):
             axes.axhline(end - 0.5, color="black", linewidth=1)
             middle = (start + end - 1) / 2
-            axes.annotate(
-                self.groups[start],
-                (1, middle),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                rotation=90,
-                va="center",
-                annotation_clip=False,
-            )
+            right: dict[str, Any] = {
+                "xycoords": ("axes fraction", "data"),
+                "xytext": (4, 0),
+                "textcoords": "offset points",
+            }
+            axes.annotate(self.groups[start], (1, middle), **right, rotation=90, va="center", annotation_clip=False)
 
     def _spell_counts(self, axes: Axes) -> None:
         dark = 0.36 * self.counts.max()

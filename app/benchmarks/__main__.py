@@ -31,7 +31,11 @@ SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure one subject and print its tables."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Speed and memory, side by side in one run.")
+    parser.add_argument("subject", choices=sorted(SUBJECTS), help="what to measure")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute: for a first impression")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
+    options = parser.parse_args(arguments)
     print(", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
     tables = []
     for table in SUBJECTS[options.subject](options.quick):
@@ -50,14 +54,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "processor": torch.backends.cpu.get_cpu_capability(),
     }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="Speed and memory, side by side in one run.")
-    parser.add_argument("subject", choices=sorted(SUBJECTS), help="what to measure")
-    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute: for a first impression")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to FILE")
-    return parser
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from app.benchmarks.work import Competitor, Work
+from app.files import finite
 from app.results.text_table import text_table
 
 
@@ -71,19 +72,13 @@ class Table:
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain values; NaN becomes None."""
-        rows = [{**asdict(row), "met": row.met} for row in self.rows]
-        plain = [{key: None if _is_nan(value) else value for key, value in row.items()} for row in rows]
-        return {**asdict(self), "rows": plain}
+        rows = [{**finite(asdict(row)), "met": row.met} for row in self.rows]
+        return {**asdict(self), "rows": rows}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
-
-    Attributes:
-        repeats: turns; in each, every competitor runs once.
-        rounds: timed rounds per turn, after one round that warms up.
-    """
+    """Turns, in each of which every competitor runs once, and timed rounds per turn, after one that warms up."""
 
     repeats: int
     rounds: int
@@ -140,7 +135,3 @@ def verdict(met: bool) -> str:
 def progress(line: str) -> None:
     """Print what is being measured to standard error."""
     print(f"  ... {line}", file=sys.stderr, flush=True)
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)

@@ -79,7 +79,6 @@ class Measured:
     """Cost of one update with one key, in wall-clock seconds; of all repeats where there are several.
 
     Attributes:
-        bits: length of the key.
         bytes: size of the ciphertexts.
         alone: encrypting in this process, from real numbers to ciphertexts.
         encrypt: the same with `WORKERS` processes.

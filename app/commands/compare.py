@@ -38,27 +38,17 @@ class Engine(Protocol):
 def compare_parser() -> ArgumentParser:
     """The options of the command."""
     parser = ArgumentParser("rampart compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "-c",
-        "--config",
-        required=True,
-        metavar="FILE_OR_NAME",
-        help="what to compare: a file, or one that comes with the program (`rampart list comparisons` shows them)",
-    )
+    what = "what to compare: a file, or one that comes with the program (`rampart list comparisons` shows them)"
+    parser.add_argument("-c", "--config", required=True, metavar="FILE_OR_NAME", help=what)
     parser.add_argument("--scale", metavar="NAME", help="size in which to make it, one of those that the file names")
     parser.add_argument("--seeds", type=_seeds, metavar="0,1", help="these seeds instead of those of the file")
     parser.add_argument("--root", type=Path, default=Path("runs"), help="folder of all comparisons (default: runs)")
     parser.add_argument("--name", help="name of the comparison's folder (default: what the file says, or its own name)")
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="runs at a time (default: one per GPU or two cores)")
-    parser.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="where runs are made: by processes of this machine, or by a Ray cluster (default: local)",
-    )
-    parser.add_argument(
-        "--address", help="an existing Ray cluster, such as auto or HOST:6379; else one is started here"
-    )
+    where = "where runs are made: by processes of this machine, or by a Ray cluster (default: local)"
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=where)
+    cluster = "an existing Ray cluster, such as auto or HOST:6379; else one is started here"
+    parser.add_argument("--address", help=cluster)
     parser.add_argument("--dry", action="store_true", help="list the runs and what would be done, and stop")
     return parser
 
@@ -161,9 +151,8 @@ def _show_plan(
 def _show_results(folder: ComparisonFolder) -> None:
     from app.commands.report import make_report  # draws; not needed to start runs
 
-    if not any((run / "summary.json").is_file() for run in folder.path.iterdir()):
-        return
-    make_report([folder.path])
+    if any(folder.path.glob("*/summary.json")):
+        make_report([folder.path])
 
 
 def _seeds(text: str) -> tuple[int, ...]:

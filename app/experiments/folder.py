@@ -98,7 +98,7 @@ class ComparisonFolder:
             file.flush()
             yield
 
-    def job(self, planned: PlannedRun, parsed: ParsedRun, group: str, program: Sequence[str] = FIT) -> Job:
+    def job(self, planned: PlannedRun, parsed: ParsedRun, group: str) -> Job:
         """The job of a planned run; trackers group runs by `group`, the name of the comparison."""
         name, begun = planned.name, self.state(planned.name) is State.PARTLY
         bar = "--trainer.enable_progress_bar"
@@ -107,7 +107,7 @@ class ComparisonFolder:
         return Job(
             name=name,
             combination=planned.combination,
-            command=(*program, *planned.arguments, *quiet, *place),
+            command=(*FIT, *planned.arguments, *quiet, *place),
             log=self.log(name),
             lock=self.run_lock(name),
             summary=self.run(name) / "summary.json",
@@ -146,12 +146,15 @@ class ComparisonFolder:
         kept = set(self.left_over(runs))
         earlier = [record for record in self._recorded_runs() if record["run"] in kept]
         method, defense = baseline_of(spec, runs)
+        records = [
+            {"run": planned.name, **asdict(planned.labels), "arguments": list(planned.arguments)} for planned in runs
+        ]
         record = {
             "name": spec.name,
             "purpose": spec.purpose,
             "scale": spec.scale,
             "baseline": {"method": method, "defense": defense},
-            "cells": [_record(planned) for planned in runs] + earlier,
+            "cells": records + earlier,
             "published": list(spec.published),
         }
         try:
@@ -181,10 +184,6 @@ class ComparisonFolder:
         except (OSError, ValueError):
             return []
         return record.get("cells", []) if isinstance(record, dict) else []
-
-
-def _record(planned: PlannedRun) -> dict[str, Any]:
-    return {"run": planned.name, **asdict(planned.labels), "arguments": list(planned.arguments)}
 
 
 def _workers(config: Mapping[str, Any]) -> int | None:

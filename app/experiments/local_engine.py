@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
@@ -15,8 +15,6 @@ from app.experiments.processes import Job, Resources, StopRequest, cores, start
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
-
-Starter = Callable[[Job, Resources], subprocess.Popen[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +25,10 @@ class _RunningJob:
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine.
+    """Runs jobs in processes of this machine, one at a time for each share."""
 
-    Args:
-        shares: one for each run at a time.
-        starter: starts a process.
-    """
-
-    def __init__(self, shares: Sequence[Resources], starter: Starter = start) -> None:
-        self._shares, self._start = tuple(shares), starter
+    def __init__(self, shares: Sequence[Resources]) -> None:
+        self._shares = tuple(shares)
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
         """Run all jobs in their order; returns when none is left, or when the running ones have ended after a stop."""
@@ -45,7 +38,7 @@ class LocalEngine:
             while running or (waiting and not stop.requested):
                 while waiting and free and not stop.requested:
                     job, share = waiting.popleft(), free.popleft()
-                    running.append(_RunningJob(job, share, self._start(job, share)))
+                    running.append(_RunningJob(job, share, start(job, share)))
                     board.started(job)
                 if stop.requested and (not interrupted or stop.urgent):
                     _signal(running, signal.SIGTERM if interrupted else signal.SIGINT)

@@ -5,6 +5,7 @@ Nothing heavy is imported here, since the workers of a cluster load this module 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -53,7 +54,6 @@ class Job:
         log: file that its output is appended to.
         lock: file that its process keeps locked.
         summary: file that exists when it has finished.
-        rounds: number of rounds, None where unknown.
         begun: whether an earlier process has begun it.
         workers: worker threads that it was begun with or asks for, None where that is left open.
         home: working folder, which relative paths start from.
@@ -139,10 +139,8 @@ def work(job: Job, share: Resources) -> int:
     process = start(job, share)
     try:
         while True:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(PAUSE)
-            except subprocess.TimeoutExpired:
-                continue
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
         return process.wait()

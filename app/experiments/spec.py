@@ -124,10 +124,8 @@ class ComparisonSpec:
 
     def with_seeds(self, seeds: tuple[int, ...]) -> ComparisonSpec:
         """The same comparison with these seeds only; an entry of `include` keeps those of its seeds among them."""
-        include = (
-            pattern
-            if pattern.seeds is None
-            else replace(pattern, seeds=tuple(seed for seed in pattern.seeds if seed in seeds))
+        include = [
+            pattern if pattern.seeds is None else replace(pattern, seeds=tuple(s for s in pattern.seeds if s in seeds))
             for pattern in self.include
-        )
+        ]
         return replace(self, seeds=seeds, include=tuple(include))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -65,7 +64,12 @@ class Natural(Partition):
             kept = np.random.default_rng(seed).permutation(kept)
         counts = self.owner_counts(len(kept))
         cuts = np.split(kept[: sum(counts)], np.cumsum(counts)[:-1])
-        return collect(owners, cuts)
+        client_of = np.full(int(owners.max(initial=0)) + 1, -1)
+        for client, group in enumerate(cuts):
+            client_of[group] = client
+        order = np.argsort(client_of[owners], kind="stable")
+        borders = np.searchsorted(client_of[owners][order], np.arange(len(cuts) + 1))
+        return [order[start:end] for start, end in pairwise(borders)]
 
     def _kept(self, owners: np.ndarray) -> np.ndarray:
         names, counts = np.unique(owners, return_counts=True)
@@ -106,13 +110,3 @@ class Staircase(Natural):
 
     def _remedy(self) -> str:
         return "lower --data.partition.clients, --data.partition.step or --data.partition.min_samples"
-
-
-def collect(owners: np.ndarray, groups: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Positions of the samples of each group of owners."""
-    client_of = np.full(int(owners.max(initial=0)) + 1, -1)
-    for client, group in enumerate(groups):
-        client_of[group] = client
-    order = np.argsort(client_of[owners], kind="stable")
-    borders = np.searchsorted(client_of[owners][order], np.arange(len(groups) + 1))
-    return [order[start:end] for start, end in pairwise(borders)]
