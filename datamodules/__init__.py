@@ -1,4 +1,4 @@
-"""Datasets dealt to clients: who owns which sample, who is a member, what shadow data an attacker has."""
+"""Datasets dealt to clients: the owner of each sample, members and non-members, shadow data of attackers."""
 
 from datamodules.augmentation import CropFlip, Crops
 from datamodules.base import FederatedDataModule, RawData

@@ -1,4 +1,4 @@
-"""The federated data module: loads a dataset once, deals it to clients once, and hands out index sets."""
+"""The federated data module: loads a dataset once, deals it to clients once, and provides index sets."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class FederatedDataModule(LightningDataModule, ABC):
         holdout: what is kept out of training, for tests and for attacks.
         augment: random crops and flips of training images; None for none.
         seed: seed of the partition and of membership, at least 0.
-        label_noise: share of the pool, in [0, 1), whose labels are replaced by wrong ones, drawn at random: they
-            can only be memorised, so that attacks are easier to tell apart; the common test set keeps its labels.
+        label_noise: share of the pool, in [0, 1), whose labels are replaced by random wrong ones. They can only be
+            memorised, which makes differences between attacks larger; the common test set keeps its labels.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         self._ready = _Ready(raw.store(), membership, raw.class_names, names)
 
     def redealt(self, other: FederatedDataModule, membership: Membership) -> None:
-        """Take over the samples of a module that is set up, with other sets: what a shadow federation trains on."""
+        """Take over the samples of a module that is set up, with other sets, for a shadow federation."""
         self._ready = replace(other._set_up, membership=membership)
 
     def to(self, device: torch.device | str) -> None:

@@ -23,7 +23,7 @@ SIDE = 28
 class FEMNIST(FederatedDataModule):
     """FEMNIST: digits and letters in 62 classes, 28x28 grey, each with its writer.
 
-    White paper is 1 and ink is 0, as LEAF has it. Unless told otherwise, clients are the groups of writers of MaPP-FL.
+    White paper is 1 and ink is 0, as LEAF has it. By default, clients are the groups of writers of MaPP-FL.
 
     Args:
         source: an .npz file with images, labels, writers and split (0 train, 1 test), or a folder as LEAF writes it,

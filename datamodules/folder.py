@@ -1,4 +1,4 @@
-"""A user's own images: a folder per client, or a table that says whose each image is."""
+"""A user's own images: a folder per client, or a table with the client of each image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = ("path", "label", "client")
 class ImageFolder(FederatedDataModule):
     """Your own images: root/<client>/<class>/<image>, or a csv table with the columns path, label and client.
 
-    Images are scaled to one square size and kept in memory as bytes. Unless told otherwise, each client of the folder
+    Images are scaled to one square size and kept in memory as bytes. By default, each client of the folder
     or table is a client of the federation.
 
     Args:

@@ -1,1 +1,1 @@
-"""Speed and memory of the federation, measured side by side with what else one could run. See `scripts/bench`."""
+"""Speed and memory of the federation, measured against raw PyTorch and other frameworks. See `scripts/bench`."""

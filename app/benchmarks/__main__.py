@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the measurements depend on."""
+    """Properties of the machine that the measurements depend on."""
     return {
         "cores": available_cores(),
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,

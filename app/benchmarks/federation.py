@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from app.benchmarks.competitors import naive, rampart, raw_sequence, raw_threads
-from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, progress, single_row, verdict
+from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, progress, single_row
 from app.benchmarks.work import Competitor, Work
 from app.models.base import DataShape
 from app.models.mlp import MLP
@@ -91,7 +91,7 @@ def many_clients(work: Work, effort: Effort) -> Table:
     table = compare(f"{work.size}, {work.kind}", work, competitors, {"rampart": 1.3}, effort)
     raw, own = (row.value for row in table.rows)
     overhead = 1000 * (own - raw) / work.clients
-    remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {verdict(overhead <= 3)}"
+    remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {'met' if overhead <= 3 else 'NOT MET'}"
     return replace(table, remarks=(remark,))
 
 
@@ -136,4 +136,4 @@ def _installed_peers() -> dict[str, Competitor]:
 
 def _peer_remark(peer: BenchmarkRow, own: BenchmarkRow) -> str:
     ratio, goal = own.value / peer.value, PEERS[peer.name][1]
-    return f"rampart takes {ratio:.2f} x {peer.name} (goal <= {goal}): {verdict(ratio <= goal)}"
+    return f"rampart takes {ratio:.2f} x {peer.name} (goal <= {goal}): {'met' if ratio <= goal else 'NOT MET'}"

@@ -127,11 +127,6 @@ def seconds_of(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def verdict(met: bool) -> str:
-    """Whether a goal is met, for remarks."""
-    return "met" if met else "NOT MET"
-
-
 def progress(line: str) -> None:
     """Print what is being measured to standard error."""
     print(f"  ... {line}", file=sys.stderr, flush=True)

@@ -141,7 +141,7 @@ def measure(bits: KeyLength, update: np.ndarray, net: BenchmarkNet) -> Measured:
 
 
 def encryption_table(net: BenchmarkNet, values: int, measured: Sequence[Measured]) -> Table:
-    """Encrypting one update, beside `phe` with one value per ciphertext."""
+    """Time of encrypting one update, against `phe` with one value per ciphertext."""
     rows = []
     for one in measured:
         base = one.phe_encrypt / FASTER

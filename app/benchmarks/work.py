@@ -1,4 +1,4 @@
-"""The task that every competitor of a benchmark is given, and the record of its run."""
+"""The work of a benchmark, the same for every competitor, and the record of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads single fields of a comparison file; problems are gathered, and reading goes on."""
+"""Reads single fields of a comparison file; problems are gathered, and reading continues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from app.results.run.labels import NO_DEFENSE
 
 RESERVED = ("config", "run", "group", "seed_everything")
 """Options that the comparison itself sets for every run."""
-
-NOT_STARTED = "no run starts"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -37,7 +35,7 @@ class FieldReader:
         self.folder = folder
         self.problems: list[Problem] = []
 
-    def add_problem(self, cause: str, remedy: str, consequence: str = NOT_STARTED) -> None:
+    def add_problem(self, cause: str, remedy: str, consequence: str = "no run starts") -> None:
         """Note a problem of the file."""
         self.problems.append(Problem(cause, consequence, remedy))
 

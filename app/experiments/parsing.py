@@ -1,4 +1,4 @@
-"""The configuration of every planned run, found by the parser of `rampart fit` before anything starts."""
+"""The configuration of every planned run, from the parser of `rampart fit`, before anything starts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from app.federation.capacities import Capacities
 
 PARTS = ("model", "data", "defenses", "attacks", "defense_order")
 """Parts of a configuration that a result depends on; the seed is part of a run's name."""
-
-TRAINER_OPTIONS = ("max_epochs", "precision")
-"""Options of the trainer that a result depends on."""
 
 NAMED = 3
 """Combinations that a message names; further ones are only counted."""
@@ -42,7 +39,9 @@ class ParsedRun:
         """Parts in which the saved configuration of a run differs from this one."""
         changed = [part for part in PARTS if _comparable(part, saved) != _comparable(part, self.config)]
         before, now = (config.get("trainer") or {} for config in (saved, self.config))
-        return changed + [f"trainer.{name}" for name in TRAINER_OPTIONS if before.get(name) != now.get(name)]
+        return changed + [
+            f"trainer.{name}" for name in ("max_epochs", "precision") if before.get(name) != now.get(name)
+        ]
 
 
 class _ParsedOnly(FitCommand):

@@ -35,7 +35,7 @@ class Resources:
 
     Attributes:
         threads: threads that it may keep busy, 1 or more.
-        cores: cores that it is bound to; empty for any, where it is told the number of threads instead.
+        cores: cores that it is bound to; empty for any, in which case it is passed the number of threads.
         device: value of CUDA_VISIBLE_DEVICES, None to leave it alone.
     """
 
@@ -164,7 +164,7 @@ def cores() -> tuple[int, ...]:
 
 
 def _worker_option(job: Job, share: Resources) -> tuple[str, ...]:
-    """A run goes on with the number of threads it was begun with; bound to cores, it counts them itself."""
+    """A resumed run keeps its number of threads; a run that is bound to cores counts them itself."""
     undecided = job.workers is None and not job.begun and not share.cores
     workers = share.threads if undecided else job.workers
     return () if workers is None else ("--model.workers", str(workers))

@@ -12,16 +12,13 @@ from typing import Any
 
 from app.errors import UserError
 from app.experiments.board import Board
-from app.experiments.processes import Job, Resources, StopRequest, cores, work
+from app.experiments.processes import PAUSE, Job, Resources, StopRequest, cores, work
 
 RETRIES = 3
 """Repetitions of a run whose worker dies."""
 
 ATTEMPTS = 3
 """Attempts to start a cluster of this machine: Ray gives up after half a minute where the machine is busy."""
-
-PAUSE = 0.2
-"""Seconds between two looks at the cluster."""
 
 
 class RayEngine:

@@ -25,7 +25,7 @@ PAUSE = 0.2
 """Seconds between two looks at the parent."""
 
 REPEAT = 5.0
-"""Seconds after which a command that goes on is interrupted again: Python loses an interrupt that hits a destructor."""
+"""Seconds after which a running command is interrupted again: Python loses an interrupt during a destructor."""
 
 BUSY = 75
 """Exit code where an earlier process of the same run is still alive."""

@@ -26,7 +26,7 @@ class Partition(ABC):
 
     @abstractmethod
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Positions in `labels` for each client, in any order; the settings are known to be possible."""
+        """Positions in `labels` for each client, in any order; called after `problems` and `misfits`."""
 
     def problems(self) -> list[Problem]:
         """Problems of the settings that do not depend on the data."""
@@ -46,7 +46,7 @@ class Partition(ABC):
         ]
 
     def below_one(self, consequence: str, *names: str) -> list[Problem]:
-        """Those of the named settings that are given and below 1."""
+        """Problems of the named settings that are below 1; None is allowed."""
         return minimum_problems({f"partition.{name}": getattr(self, name) for name in names}, 1, consequence)
 
     def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
