@@ -86,7 +86,7 @@ def test_defaults_are_ten_equal_clients_and_no_shared_objects(toy):
     assert one.holdout == Holdout(0.25, 0.2, 0.1)
 
 
-def test_every_wrong_setting_is_told_before_loading(toy):
+def test_every_wrong_setting_is_reported_before_loading(toy):
     data = toy(Iid(0), Holdout(2.0), CropFlip(-3), seed=-1)
     with pytest.raises(UserError) as error:
         data.setup()

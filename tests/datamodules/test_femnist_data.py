@@ -73,7 +73,7 @@ def test_class_names_run_through_digits_capitals_and_small_letters(tmp_path):
     assert [data.class_names[label] for label in (0, 9, 10, 35, 36, 61)] == list("09AZaz")
 
 
-def test_duplicates_stay_unless_told_and_the_training_copy_wins(tmp_path):
+def test_duplicates_stay_by_default_and_the_training_copy_wins(tmp_path):
     source = write_leaf(tmp_path, repeat=True)
     sizes = []
     for drop in (False, True):
@@ -83,7 +83,7 @@ def test_duplicates_stay_unless_told_and_the_training_copy_wins(tmp_path):
     assert sizes == [(50, 15), (50, 10)]
 
 
-def test_clients_are_groups_of_writers_unless_told(tmp_path):
+def test_clients_are_groups_of_writers_by_default(tmp_path):
     data = FEMNIST(write_npz(tmp_path / "f.npz"))
     assert isinstance(data.partition, Staircase)
     with pytest.raises(UserError, match="136 owners asked for, 5 have"):
@@ -112,7 +112,7 @@ def test_missing_arrays_are_named(tmp_path):
         FEMNIST(write_npz(tmp_path / "f.npz", writers=None, split=None)).setup()
 
 
-def test_wrong_arrays_are_told_at_once(tmp_path):
+def test_wrong_arrays_are_reported_at_once(tmp_path):
     images = np.zeros((59, 27, 28), dtype=np.float32)
     source = write_npz(tmp_path / "f.npz", images=images, writer_names=np.array(["a", "b"]))
     with pytest.raises(UserError) as error:
@@ -130,7 +130,7 @@ def test_labels_beyond_62_classes(tmp_path):
         FEMNIST(source, partition=Natural()).setup()
 
 
-def test_every_fault_of_a_leaf_folder_is_told(tmp_path):
+def test_every_fault_of_a_leaf_folder_is_reported(tmp_path):
     write_leaf(tmp_path)
     (tmp_path / "train" / "broken.json").write_text("{")
     faulty = {

@@ -96,7 +96,7 @@ def test_many_images_show_progress(folder, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_every_fault_of_a_folder_is_told(folder):
+def test_every_fault_of_a_folder_is_reported(folder):
     for number in range(7):
         (folder / "bob" / "dog" / f"broken{number}.png").write_bytes(b"not an image")
     (folder / "bob" / "emu").mkdir()
@@ -125,7 +125,7 @@ def test_missing_and_empty_roots(tmp_path):
         ImageFolder(str(tmp_path)).setup()
 
 
-def test_every_fault_of_a_table_is_told(folder):
+def test_every_fault_of_a_table_is_reported(folder):
     (folder / "broken.png").write_bytes(b"not an image")
     missing = [f"lost{number}.png,cat,9" for number in range(6)]
     rows = ["alice/cat/1.png,cat,9", "alice/cat/2.png,,9", "broken.png,cat,9", *missing]
@@ -156,7 +156,7 @@ def test_a_missing_table(tmp_path):
         ImageFolder(table=str(tmp_path / "list.csv")).setup()
 
 
-def test_bad_settings_are_told_before_reading(tmp_path):
+def test_bad_settings_are_reported_before_reading(tmp_path):
     with pytest.raises(UserError, match=r"test_fraction is 2(.|\n)*image_size is 0"):
         ImageFolder(str(tmp_path), image_size=0, test_fraction=2).setup()
 

@@ -71,7 +71,7 @@ def test_a_client_without_members_is_refused_by_name():
         split_pool(np.zeros(21, dtype=np.int64), owners, 0, Natural(), Holdout(0.9, 0, 0), seed=0)
 
 
-def test_bad_fractions_and_partitions_are_told_at_once():
+def test_bad_fractions_and_partitions_are_reported_at_once():
     with pytest.raises(UserError) as error:
         split_pool(LABELS, None, 0, Iid(0), Holdout(1.0, -0.1, float("nan")), seed=0)
     text = str(error.value)

@@ -94,7 +94,7 @@ def test_a_client_without_members_counts_what_it_keeps():
         split_pool(np.zeros(43, dtype=np.int64), owners, 0, Natural(), Holdout(0.5, 0, 0, reference=0.49), seed=0)
 
 
-def test_who_lacks_reference_samples_is_told():
+def test_who_lacks_reference_samples_is_reported():
     """None at all, or too few of some clients."""
     ids, none = np.arange(10), np.arange(0)
     plain = Membership((ids, ids), (none, none), none, none, none)

@@ -1,4 +1,4 @@
-"""What a comparison's author may get wrong, and what they are told."""
+"""What a comparison's author may get wrong, and what they are reported."""
 
 import pytest
 from comparison_kit import SMALL, problems_of, spec_of, write
@@ -99,7 +99,7 @@ def test_files_that_hold_no_comparison(text, tmp_path):
 
 
 def test_options_are_tried_before_anything_starts(tmp_path):
-    """Two wrong options in different runs are two problems, each told once with the runs that have it."""
+    """Two wrong options in different runs are two problems, each reported once with the runs that have it."""
     changes = {
         "defenses": {"none": None, "memdefense": {"set": {"defenses.memdefense.gama": 0.5}}},
         "methods": {"fedavg": None, "heterofl": {"set": {"model.capacities.lage": 2}}},
@@ -125,7 +125,7 @@ def test_option_of_a_defense_that_a_run_does_not_have(tmp_path):
 
 
 def test_recipes_of_a_run_that_contradict_each_other(tmp_path):
-    """Two recipes that both say how wide clients are: told before anything starts, with the runs."""
+    """Two recipes that both say how wide clients are: reported before anything starts, with the runs."""
     with pytest.raises(UserError) as error:
         parse_all(planned_runs(spec_of(tmp_path, base=["overfitted"], set={"data.partition.clients": 4})))
     [problem] = error.value.problems

@@ -57,14 +57,14 @@ class StopWhen(StopRequest):
 
 
 def test_failures_do_not_stop_the_others(folder):
-    """One run fails, one crashes, two finish; the reasons are told."""
+    """One run fails, one crashes, two finish; the reasons are reported."""
     jobs = [
         fake_job(folder, name, how) for name, how in zip("abcd", ("fail", "finish", "crash", "finish"), strict=True)
     ]
-    board, told = run(folder, jobs)
+    board, output = run(folder, jobs)
     assert [(failure.job.name, failure.code) for failure in board.failures] == [("a", 1), ("c", 128 + signal.SIGKILL)]
     assert all(folder.run(name).joinpath("summary.json").is_file() for name in "bd")
-    assert "    first line\n    the reason\n" in told
+    assert "    first line\n    the reason\n" in output
     assert board.status() == "2 of 4 done; 2 failed"
 
 

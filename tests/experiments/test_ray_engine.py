@@ -114,7 +114,7 @@ def test_stopping_cancels_tasks(folder, cluster):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "asked", "workers", "threads", "gpus"),
+    ("nodes", "requested", "workers", "threads", "gpus"),
     [
         ([{"CPU": 8.0}], None, 4, 2, 0),
         ([{"CPU": 8.0}], 2, 2, 4, 0),
@@ -123,10 +123,10 @@ def test_stopping_cancels_tasks(folder, cluster):
         ([{"CPU": 1.0}], None, 1, 1, 0),
     ],
 )
-def test_shares_of_a_cluster(nodes, asked, workers, threads, gpus, folder, cluster):
+def test_shares_of_a_cluster(nodes, requested, workers, threads, gpus, folder, cluster):
     """Every task gets its part of the cores, no more than a node has, and a GPU where there are some."""
     fake = cluster(nodes=nodes)
-    engine = RayEngine(None, asked)
+    engine = RayEngine(None, requested)
     board, _ = board_of(folder, [])
     with StopRequest() as stop:
         engine.run([], board, stop)
@@ -164,8 +164,8 @@ def test_without_ray(monkeypatch):
         RayEngine(None, 1)
 
 
-def test_worker_threads_are_told(folder, cluster):
-    """A worker is not bound to cores, so a new run is told how many threads it may use."""
+def test_worker_threads_are_reported(folder, cluster):
+    """A worker is not bound to cores, so a new run is passed how many threads it may use."""
     cluster()
     job = fake_job(folder, "a")
     board, _ = board_of(folder, [job])
