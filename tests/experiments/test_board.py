@@ -9,10 +9,9 @@ from app.experiments.board import Board
 
 
 class Terminal(io.StringIO):
-    """A text that takes itself for a terminal."""
+    """A text that claims to be a terminal."""
 
     def isatty(self):
-        """Yes."""
         return True
 
 

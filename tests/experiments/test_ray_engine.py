@@ -12,7 +12,7 @@ from app.experiments.ray_engine import ATTEMPTS, RETRIES, RayEngine
 
 
 class FakeRay:
-    """Runs tasks on the spot, and keeps what it was asked for."""
+    """Runs tasks at once in this process and records the calls."""
 
     class exceptions:
         """Those that the engine knows."""
@@ -24,18 +24,16 @@ class FakeRay:
             """After a cancellation."""
 
     def __init__(self, nodes=({"CPU": 8.0},), refusals=0):
-        self.given, self.options, self.cancelled, self.refusals = [], {}, [], refusals
+        self.connections, self.options, self.cancelled, self.refusals = [], {}, [], refusals
         self.resources, self.closed, self.dead = nodes, 0, set()
 
     def init(self, **options):
-        """Connect."""
-        self.given.append(options)
+        self.connections.append(options)
         if self.refusals:
             self.refusals -= 1
             raise Exception("timed out")
 
     def nodes(self):
-        """All alive."""
         return [{"Alive": True, "Resources": dict(node)} for node in self.resources]
 
     def remote(self, **options):
@@ -52,11 +50,9 @@ class FakeRay:
         return decorate
 
     def wait(self, tasks, num_returns, timeout):
-        """The first is ready."""
         return tasks[:num_returns], tasks[num_returns:]
 
     def get(self, task):
-        """Run it now."""
         function, job, share = task
         if job.name in self.dead:
             raise self.exceptions.RayError
@@ -65,11 +61,9 @@ class FakeRay:
         return function(job, share)
 
     def cancel(self, task, force):
-        """Note it."""
         self.cancelled.append(task)
 
     def shutdown(self):
-        """Note it."""
         self.closed += 1
 
 
@@ -137,10 +131,10 @@ def test_own_cluster_listens_on_loopback_only(cluster):
     """Without an address, whatever the environment says about other clusters."""
     fake = cluster()
     RayEngine(None, 1)
-    [given] = fake.given
-    assert given["address"] == "local"
-    assert given["_node_ip_address"] == "127.0.0.1"
-    assert given["include_dashboard"] is False
+    [options] = fake.connections
+    assert options["address"] == "local"
+    assert options["_node_ip_address"] == "127.0.0.1"
+    assert options["include_dashboard"] is False
 
 
 def test_busy_machine(cluster):
@@ -150,11 +144,11 @@ def test_busy_machine(cluster):
     fake = cluster(refusals=ATTEMPTS)
     with pytest.raises(UserError, match=r"no Ray cluster could be started here: timed out(.|\n)*leave out --engine"):
         RayEngine(None, 1)
-    assert len(fake.given) == ATTEMPTS
+    assert len(fake.connections) == ATTEMPTS
     fake = cluster(refusals=1)
     with pytest.raises(UserError, match="there is no Ray cluster at nowhere:1"):
         RayEngine("nowhere:1", 1)
-    assert len(fake.given) == 1
+    assert len(fake.connections) == 1
 
 
 def test_without_ray(monkeypatch):
