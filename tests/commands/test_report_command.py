@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from report_kit import parsed, picture
+from report_kit import figure, parsed
 from run_kit import exit_code
 from store_kit import labels, make_run, make_store
 
@@ -15,9 +15,9 @@ FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md",
 
 
 @pytest.fixture(autouse=True)
-def one_picture(monkeypatch):
-    """Pictures have their own tests, and take long."""
-    monkeypatch.setattr("app.commands.report.figures_of", lambda store, table: iter([picture()]))
+def one_figure(monkeypatch):
+    """Figures have their own tests, and take long."""
+    monkeypatch.setattr("app.commands.report.figures_of", lambda store, table: iter([figure()]))
 
 
 @pytest.fixture

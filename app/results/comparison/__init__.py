@@ -1,1 +1,1 @@
-"""A collection of runs as a table: means over seeds, what is best beyond chance, and why a number is missing."""
+"""A collection of runs as a table: means over seeds, rows that are significantly best, and why a number is missing."""

@@ -65,10 +65,12 @@ def _sentences(measure: Measure, rows: Sequence[Row], entries: Sequence[Entry]) 
     others = len(entries) - 1
     if best:
         which = "all other rows" if len(worse) == others else f"{_count(len(worse))} of {others} other rows"
-        yield f"{_named(measure, best)} is best: {which} are significantly worse."
+        row, value = best[0]
+        yield f"{row.name} is best ({_number(measure, value)}): {which} are significantly worse."
     elif level:
         number = f"; {_count(len(worse))} {'row is' if len(worse) == 1 else 'rows are'} significantly worse"
-        yield f"no row is best. {_named(measure, level)} do not differ significantly{number if worse else ''}."
+        names = _enumerated([f"{row.name} ({_number(measure, value)})" for row, value in level])
+        yield f"no row is best. {names} do not differ significantly{number if worse else ''}."
     if unknown:
         yield _untested(measure, [value.mean for _, value in unknown], len(entries))
     if missing := [row.name for row in rows if isinstance(row.values.get(measure.key), NotAvailable)]:
@@ -84,14 +86,11 @@ def _untested(measure: Measure, means: Sequence[float], rows: int) -> str:
     return f"{_count(len(means)).capitalize()} of {rows} rows {have} too few seeds for a test (means: {spread})."
 
 
-def _named(measure: Measure, entries: Sequence[Entry]) -> str:
-    """Rows with their numbers, as in `fedavg / none (91.2 ± 0.4 %)`; numbers are not broken over lines."""
-    texts = []
-    for row, value in entries:
-        cell, space = TableCell.of(measure, value), "\N{NO-BREAK SPACE}"
-        half = f"{space}±{space}{cell.half_width}" if cell.half_width else ""
-        texts.append(f"{row.name} ({f'{cell.mean}{half} {measure.unit}'.rstrip()})")
-    return _enumerated(texts)
+def _number(measure: Measure, value: Value) -> str:
+    """A mean with half of its interval, as in `91.2 ± 0.4 %`; it is not broken over lines."""
+    cell = TableCell.of(measure, value)
+    half = f" ± {cell.half_width}" if cell.half_width else ""
+    return f"{cell.mean}{half} {measure.unit}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _enumerated(names: list[str]) -> str:

@@ -27,7 +27,7 @@ def changed(standings, key=ACCURACY.key):
 def test_a_best_row():
     """It is named with its number, and so is how many others are worse."""
     sentence = sentences(table())[ACCURACY.key]
-    assert sentence == "fedavg / none (91.0 ± 0.4 %) is best: all other rows are significantly worse."
+    assert sentence == "fedavg / none is best (91.0 ± 0.4 %): all other rows are significantly worse."
 
 
 def test_rows_that_cannot_be_told_apart():
@@ -37,7 +37,7 @@ def test_rows_that_cannot_be_told_apart():
     assert sentence.startswith(f"no row is best. {both} do not differ significantly; ")
     assert "one row is significantly worse" in sentence
     assert sentence.endswith("Not available for fedavg / secure-aggregation.")
-    assert "is best:" not in sentence
+    assert "is best (" not in sentence
 
 
 def test_too_few_seeds():
