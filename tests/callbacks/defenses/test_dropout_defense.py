@@ -92,7 +92,7 @@ class Watch(FederatedCallback):
 
     def on_client_update(self, trainer, federation, update):
         """The client's training is over."""
-        client = federation._executor._workshop.module(1.0)
+        client = federation._executor._client_trainer.module(1.0)
         self.count(client)
 
 
