@@ -177,8 +177,8 @@ def _client_weights(scores: MembershipScores, draws: int, generator: np.random.G
     """Weights from drawing with replacement as many clients as there are."""
     ids = scores.client_ids
     times = _row_weights([np.ones(ids.size, dtype=np.bool_)], draws, generator)
-    nobody = scores.clients == NO_CLIENT
-    weights = times[:, np.searchsorted(ids, np.where(nobody, ids[0], scores.clients))]
-    if nobody.any():
-        weights[:, nobody] = _row_weights([nobody], draws, generator)[:, nobody]
+    unowned = scores.clients == NO_CLIENT
+    weights = times[:, np.searchsorted(ids, np.where(unowned, ids[0], scores.clients))]
+    if unowned.any():
+        weights[:, unowned] = _row_weights([unowned], draws, generator)[:, unowned]
     return weights

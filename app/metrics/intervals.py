@@ -53,7 +53,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     """Wilson score interval of a proportion: narrower than Clopper-Pearson, right coverage on average only."""
     raise_all(_share_problems(successes, trials, confidence))
-    share, squared = successes / trials, normal_quantile(confidence) ** 2
+    share, squared = successes / trials, float(special.ndtri((1 + confidence) / 2)) ** 2
     centre = (share + squared / (2 * trials)) / (1 + squared / trials)
     spread = math.sqrt(squared * (share * (1 - share) / trials + squared / (4 * trials**2))) / (1 + squared / trials)
     low = centre - spread if successes else 0.0
@@ -62,10 +62,10 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
 
 def advantage_interval(decision: Decision, confidence: float = 0.95) -> Interval:
     """Newcombe's interval (1998, method 10) of TPR - FPR, -1 to 1; the threshold must not depend on these samples."""
-    hit = wilson(decision.true_positives, decision.members, confidence)
-    alarm = wilson(decision.false_positives, decision.nonmembers, confidence)
-    below = math.hypot(decision.tpr - hit.low, alarm.high - decision.fpr)
-    above = math.hypot(hit.high - decision.tpr, decision.fpr - alarm.low)
+    tpr = wilson(decision.true_positives, decision.members, confidence)
+    fpr = wilson(decision.false_positives, decision.nonmembers, confidence)
+    below = math.hypot(decision.tpr - tpr.low, fpr.high - decision.fpr)
+    above = math.hypot(tpr.high - decision.tpr, decision.fpr - fpr.low)
     return Interval(max(-1.0, decision.advantage - below), min(1.0, decision.advantage + above), confidence)
 
 
@@ -128,11 +128,6 @@ def bounded_interval(
 def student_quantile(units: int, confidence: float) -> float:
     """Two-sided quantile of Student's t distribution with units - 1 degrees of freedom."""
     return float(stats.t.ppf((1 + confidence) / 2, units - 1))
-
-
-def normal_quantile(confidence: float) -> float:
-    """Two-sided quantile of the normal distribution: 1.96 for 0.95."""
-    return float(special.ndtri((1 + confidence) / 2))
 
 
 def unseen_share(units: int, confidence: float) -> float:

@@ -88,7 +88,7 @@ def measure_leakage(
 
     Args:
         scores: evaluated samples.
-        knowledge: samples whose membership the attacker knows, for its threshold.
+        knowledge: samples whose membership the attacker knows.
         rule: how the threshold follows from them.
         allow_overlap: accept known samples among the evaluated ones.
         targets: false positive rates, above 0 and below 1.

@@ -95,16 +95,9 @@ def aligned(first: MembershipScores, second: MembershipScores) -> tuple[Membersh
 def compare_over_seeds(
     first: Mapping[int, float], second: Mapping[int, float], lower_is_better: bool = True, confidence: float = 0.95
 ) -> PairedDifference | NotAvailable:
-    """Paired t-test of the mean difference over 3 or more seeds.
+    """Paired t-test of the mean difference of two runs, whose results are given by seed.
 
-    Args:
-        first: result of one run by seed, in any unit.
-        second: result of the other run by seed.
-        lower_is_better: True for leakage, False for accuracy.
-        confidence: between 0 and 1.
-
-    Returns:
-        The comparison; unavailable with fewer than 3 seeds, or where all seeds differ by the same amount other than 0.
+    Not available with fewer than 3 seeds, or where all seeds differ by the same amount other than 0.
     """
     raise_all(_seed_problems(first, second, confidence))
     changes = np.round([first[seed] - second[seed] for seed in sorted(first)], DIGITS).astype(np.float64)

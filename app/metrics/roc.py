@@ -29,7 +29,7 @@ class Decision:
     """Confusion counts of the rule that calls every score >= threshold a member.
 
     Attributes:
-        threshold: in units of the score; infinite where nobody is called a member.
+        threshold: in units of the score; infinite where no sample is called a member.
         true_positives: members called members.
         members: all members, 1 or more.
         false_positives: non-members called members.

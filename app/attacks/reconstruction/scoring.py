@@ -100,15 +100,15 @@ def _of_client(
     images, labels = knowledge.store.batch(ids, torch.float64)
     order = torch_generator(knowledge.seed, "batches", round_, client)
     crops = torch_generator(knowledge.seed, "augmentation", round_, client)
-    seen = torch.zeros(len(ids), dtype=torch.bool)
+    used = torch.zeros(len(ids), dtype=torch.bool)
     for positions in knowledge.local.batches(len(ids), order, 2 if uses_batch_statistics(knowledge.prototype) else 1):
         if knowledge.augment is not None:
             views = knowledge.augment(images[positions].to(knowledge.dtype), crops).to(images.dtype)
-            new = ~seen[positions]
+            new = ~used[positions]
             images[positions[new]] = views[new]
-        seen[positions] = True
-    pixels, trained = to_pixels(knowledge.store, images).cpu(), ids[seen]
-    return pixels[seen], labels.cpu()[seen], torch.full_like(trained, client), trained
+        used[positions] = True
+    pixels, trained = to_pixels(knowledge.store, images).cpu(), ids[used]
+    return pixels[used], labels.cpu()[used], torch.full_like(trained, client), trained
 
 
 def assess(candidates: Candidates, truth: Truth, knowledge: PublicKnowledge) -> tuple[Reconstruction, ImagePairs]:
@@ -127,8 +127,6 @@ class ReconstructionScorer:
     """Extracts images from updates and scores them against the training images.
 
     Attributes:
-        extraction: how the attacker extracts images.
-        knowledge: what the attacker knows.
         membership: training samples of every client; for the evaluation only.
         legacy: whether to add the scores of the published evaluation.
     """
@@ -141,13 +139,7 @@ class ReconstructionScorer:
     def findings(
         self, conditions: ReconstructionConditions, update: IsolatedUpdate, details: Mapping[str, float]
     ) -> Iterator[ReconstructionFinding]:
-        """The result, and a second one of an adapted attacker where a defense prunes uploads.
-
-        Args:
-            conditions: who attacked what.
-            update: the isolated update, or that of an upload.
-            details: numbers that are known already.
-        """
+        """The result, with further numbers in `details`, and that of an adapted attacker where uploads are pruned."""
         conditions = replace(conditions, clients=update.clients)  # some of the attacked clients may have dropped out
         yield attempted(conditions, lambda: self._finding(conditions, update, details))
         if "pruned-uploads" in self.knowledge.traits:
@@ -171,8 +163,7 @@ class ReconstructionScorer:
 
         That code overwrites the true images with those of every client in turn, in random order.
         """
-        assert self.knowledge.plan_of is not None
-        participants = self.knowledge.plan_of(round_).participants
+        participants = self.knowledge.plan(round_).participants
         draw = torch_generator(self.knowledge.seed, "legacy order", round_)
         last = participants[int(torch.randperm(len(participants), generator=draw)[-1])]
         truth = trained_on(self.membership, self.knowledge, [last], round_)

@@ -176,11 +176,11 @@ def test_statistics_move_the_images():
     batch = 0.5 + torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     net = seeded(lambda: CNN(TWO, u=4, statistics="running"))
     fit_statistics(net, batch)
-    judge = DeepInversion()
+    inversion = DeepInversion()
     labels = (0, 1) * 4
     plain = invert(MIFace(steps=60, prior="noise", lr=0.02), net, labels).images
     fitted = invert(DeepInversion(steps=60, lr=0.02), net, labels).images
-    assert judge.penalty(net, fitted) < judge.penalty(net, plain) / 2
+    assert inversion.penalty(net, fitted) < inversion.penalty(net, plain) / 2
 
 
 def test_one_restart_wins_for_all_images_that_share_statistics():
@@ -220,7 +220,7 @@ def test_no_obstacle_after_training(build):
     assert DeepInversion().obstacle(net) is None
 
 
-def world(norm, statistics="batch"):
+def attackers_knowledge(norm, statistics="batch"):
     """Three classes with centres far apart, 300 samples, of which the attacker owns 100."""
     draw = torch.Generator().manual_seed(0)
     labels = torch.arange(300) % 3
@@ -235,11 +235,11 @@ def world(norm, statistics="batch"):
 @pytest.mark.parametrize(("norm", "statistics"), [("group", "batch"), ("batch", "batch"), ("batch", "running")])
 def test_the_evaluator_knows_the_classes(norm, statistics):
     """Trained on the attacker's data alone; it says the same of an image, whatever is asked beside it."""
-    public, centres = world(norm, statistics)
-    trained = train_evaluator(public, epochs=10)
+    knowledge, centres = attackers_knowledge(norm, statistics)
+    trained = train_evaluator(knowledge, epochs=10)
     images = ((centres - 0.5) / 0.3).movedim(-1, 1)
     assert trained.accuracy >= 0.9
-    assert np.isin(trained.samples, public.auxiliary).all()
+    assert np.isin(trained.samples, knowledge.auxiliary).all()
     assert len(trained.samples) == 80
     assert trained.predict(images).tolist() == [0, 1, 2]
     assert [int(trained.predict(image[None])) for image in images] == [0, 1, 2]
@@ -247,13 +247,13 @@ def test_the_evaluator_knows_the_classes(norm, statistics):
 
 def test_the_evaluator_is_reproducible_and_bounded():
     """The seed decides, not the values of the attacked network; `most` bounds the samples; no data, no evaluator."""
-    public, _ = world("group")
-    first = train_evaluator(public, epochs=1)
-    other = replace(public, prototype=seeded(lambda: CNN(public.store.shape, u=4, norm="group"), seed=7))
+    knowledge, _ = attackers_knowledge("group")
+    first = train_evaluator(knowledge, epochs=1)
+    other = replace(knowledge, prototype=seeded(lambda: CNN(knowledge.store.shape, u=4, norm="group"), seed=7))
     assert torch.equal(first.snapshot.vector, train_evaluator(other, epochs=1).snapshot.vector)
-    again = train_evaluator(replace(public, seed=1), epochs=1)
+    again = train_evaluator(replace(knowledge, seed=1), epochs=1)
     assert not torch.equal(first.snapshot.vector, again.snapshot.vector)
-    assert len(train_evaluator(public, epochs=1, most=50).samples) == 40
-    poor = train_evaluator(replace(public, auxiliary=np.arange(5)))
+    assert len(train_evaluator(knowledge, epochs=1, most=50).samples) == 40
+    poor = train_evaluator(replace(knowledge, auxiliary=np.arange(5)))
     assert isinstance(poor, NotAvailable)
     assert "--data.holdout.shadow" in poor.reason

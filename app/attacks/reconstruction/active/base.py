@@ -57,8 +57,7 @@ class ServerKnowledge:
 
     def plan(self, stage: int) -> Plan:
         """The plan of a stage of the attack, 0 for its first round."""
-        assert self.public.plan_of is not None
-        return self.public.plan_of(self.first + stage)
+        return self.public.plan(self.first + stage)
 
     @cached_property
     def calibration(self) -> Calibration | None:

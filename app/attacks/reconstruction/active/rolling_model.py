@@ -165,7 +165,7 @@ class RollingModel(ActiveAttack):
         return torch.full_like(sent, self.fill) if forgets else sent
 
     def isolate(self, knowledge: ServerKnowledge, observations: Sequence[Observation]) -> IsolatedUpdate | NotAvailable:
-        """Difference of the sums on the coordinates that only the attacked clients enter, and that nobody leaves."""
+        """Difference of the sums on the coordinates that only the attacked clients enter, and no client leaves."""
         before, after = observations
         attacked, present = self.targets(after.plan), self.present(after)
         coordinates = (before.holders(attacked) == 0) & (after.holders(present) == len(present))

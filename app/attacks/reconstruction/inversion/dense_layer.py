@@ -78,7 +78,7 @@ class LinearTraining:
     Attributes:
         lr: learning rate of the round.
         steps: local steps of the round.
-        pull: share of a weight that weight decay removes in the round, for weights that hardly move.
+        shrinkage: share of a weight that weight decay removes in the round, for weights that hardly move.
     """
 
     lr: float

@@ -29,8 +29,6 @@ class Evaluator:
     """A trained classifier, independent of the federation and of the attack.
 
     Attributes:
-        knowledge: network, data and recipe.
-        snapshot: its parameters.
         samples: ids of its training samples, ascending.
         accuracy: accuracy, 0 to 1, on held-out samples.
     """
@@ -59,11 +57,7 @@ def train_evaluator(knowledge: PublicKnowledge, epochs: int = 30, most: int = 50
     """Train a network of the federation's architecture, from another initialisation, on the attacker's own data.
 
     Training is that of a client, with the learning rate of the first round, without defenses and label masks.
-
-    Args:
-        knowledge: network, recipe and the attacker's data.
-        epochs: number of epochs, at least 1.
-        most: largest number of samples, drawn at random.
+    At most `most` samples, drawn at random, are used.
     """
     if len(knowledge.auxiliary) < FEWEST:
         return NotAvailable(

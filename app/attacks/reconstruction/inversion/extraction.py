@@ -40,14 +40,7 @@ class ImageExtraction(ABC):
     def candidates(
         self, update: IsolatedUpdate, knowledge: PublicKnowledge, space: ParameterSpace, labels: Tensor
     ) -> Candidates:
-        """Candidates for the training images of an update.
-
-        Args:
-            update: update of the attacked clients.
-            knowledge: the network, the training recipe and the plan.
-            space: layout of the server's vector.
-            labels: classes of the images, in no particular order; only for attackers that know them.
-        """
+        """Candidates for the training images of an update; labels, unordered, are for attackers that know them."""
 
 
 class DenseRatio(ImageExtraction):
@@ -110,8 +103,7 @@ class Matching(ImageExtraction):
     def candidates(
         self, update: IsolatedUpdate, knowledge: PublicKnowledge, space: ParameterSpace, labels: Tensor
     ) -> Candidates:
-        assert knowledge.plan_of is not None
-        plan = knowledge.plan_of(update.round)
+        plan = knowledge.plan(update.round)
         count = _count(update, knowledge)
         rate = max(plan.rate(client) for client in update.clients)
         net = ModelQuery(knowledge).network(Snapshot(update.round, rate, update.model))
@@ -125,16 +117,14 @@ class Matching(ImageExtraction):
 
 def _count(update: IsolatedUpdate, knowledge: PublicKnowledge) -> int:
     """Number of images that the attacked clients train on in the round; sizes and recipe are public."""
-    assert knowledge.plan_of is not None
-    sizes, local = knowledge.plan_of(update.round).client_pool.sizes, knowledge.local
+    sizes, local = knowledge.plan(update.round).client_pool.sizes, knowledge.local
     most = local.batch_size * local.steps if local.steps is not None else max(sizes)
     return sum(min(sizes[client], most) for client in update.clients)
 
 
 def _training(update: IsolatedUpdate, knowledge: PublicKnowledge) -> LinearTraining:
     """Local training of the attacked clients; assumed to be plain SGD where the optimiser is another one."""
-    assert knowledge.plan_of is not None
-    sizes, lr = knowledge.plan_of(update.round).client_pool.sizes, knowledge.learning_rates[update.round]
+    sizes, lr = knowledge.plan(update.round).client_pool.sizes, knowledge.learning_rates[update.round]
     training = LinearTraining.of(knowledge.local, lr, max(sizes[client] for client in update.clients))
     return LinearTraining(lr, 1) if isinstance(training, str) else training
 

@@ -148,17 +148,17 @@ class GradientMatching:
         """Optimise the images in place; returns their distance."""
         box.project_(images)
         images.requires_grad_()
-        moves = _Moves(images, self.scales)
-        optimizer = Adam(moves.parts, lr=self.lr)
+        pyramid = _Pyramid(images, self.scales)
+        optimizer = Adam(pyramid.parts, lr=self.lr)
         schedule = MultiStepLR(optimizer, [max(1, int(share * self.steps)) for share in DECAY])
         for _ in range(self.steps):
             tv = self.tv * schedule.get_last_lr()[0] / self.lr
             objective = target.distance(images) + tv * total_variation(images).mean()
             (slope,) = torch.autograd.grad(objective, images)
-            moves.point(slope, self.signed)
+            pyramid.set_gradients(slope, self.signed)
             optimizer.step()
             schedule.step()
-            moves.apply()
+            pyramid.apply()
             box.project_(images)
             bar.update()
         distance = float(target.distance(images).detach())
@@ -166,7 +166,7 @@ class GradientMatching:
         return distance
 
 
-class _Moves:
+class _Pyramid:
     """Images and coarser grids over them, whose values are interpolated and added to the images after every step."""
 
     def __init__(self, images: Tensor, scales: int) -> None:
@@ -175,11 +175,11 @@ class _Moves:
         self._grids = [images.new_zeros((*images.shape[:2], *side), requires_grad=True) for side in sides if all(side)]
         self.parts = [images, *self._grids]
 
-    def point(self, slope: Tensor, signed: bool) -> None:
+    def set_gradients(self, slope: Tensor, signed: bool) -> None:
         """Set the gradients of the images and of the grids, from that of the images."""
         slopes = [slope]
         for grid in self._grids:
-            slopes += torch.autograd.grad(self._spread(grid), grid, slope)
+            slopes += torch.autograd.grad(self._upsampled(grid), grid, slope)
         for part, value in zip(self.parts, slopes, strict=True):
             part.grad = value.sign() if signed else value
 
@@ -187,10 +187,10 @@ class _Moves:
     def apply(self) -> None:
         """Add the grids to the images, and reset them."""
         for grid in self._grids:
-            self._images += self._spread(grid)
+            self._images += self._upsampled(grid)
             grid.zero_()
 
-    def _spread(self, grid: Tensor) -> Tensor:
+    def _upsampled(self, grid: Tensor) -> Tensor:
         return interpolate(grid, self._images.shape[2:], mode="bilinear", align_corners=False)
 
 
@@ -279,7 +279,7 @@ def search_problems(steps: int, restarts: int, lr: float, **weights: float) -> I
     """Invalid settings of an optimisation."""
     for name, value in (("steps", steps), ("restarts", restarts)):
         if value < 1:
-            yield Problem(f"{name} is {value}", "nothing would be sought", f"set {name} to 1 or more")
+            yield Problem(f"{name} is {value}", "nothing would be optimised", f"set {name} to 1 or more")
     if lr <= 0:
         yield Problem(f"lr is {lr:g}", "no step would lead anywhere", "set lr above 0, for example 0.1")
     for name, weight in weights.items():

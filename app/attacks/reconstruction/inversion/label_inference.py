@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -11,14 +9,6 @@ from app.attacks.model_query import last_linear
 
 TIED = 1e-4
 """Relative difference up to which the norms of two rows count as equal."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadGradient:
-    """Gradient of the last linear layer: weight (classes, features) and bias (classes,), None without a bias."""
-
-    weight: Tensor
-    bias: Tensor | None
 
 
 def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) -> Tensor:
@@ -44,35 +34,33 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
     layer = last_linear(net)
     assert layer.out_features == classes
     assert count >= 1
-    head = head_gradient(net, layer, gradient)
-    if head.bias is not None and not head.bias.any():  # unknown
-        head = HeadGradient(head.weight, None)
+    weight, bias = _layer_gradient(net, layer, gradient)
+    if bias is not None and not bias.any():  # unknown
+        bias = None
     if count == 1:
-        return _single(head).reshape(1)
-    per_logit = _scaled_sums(head.weight) if head.bias is None else head.bias
-    return _greedy(per_logit, count)
+        return _single(weight, bias).reshape(1)
+    return _greedy(_scaled_sums(weight) if bias is None else bias, count)
 
 
-def head_gradient(net: nn.Module, layer: nn.Linear, gradient: Tensor) -> HeadGradient:
-    """The part of a flat gradient over `net.parameters()` that belongs to one linear layer."""
+def _layer_gradient(net: nn.Module, layer: nn.Linear, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Gradient by the weights and the biases of one layer, from a flat gradient over `net.parameters()`."""
     parts: dict[int, Tensor] = {}
     start = 0
     for parameter in net.parameters():
         parts[id(parameter)] = gradient[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
     assert start == len(gradient), f"the network has {start} parameters, the gradient {len(gradient)} weights"
-    bias = None if layer.bias is None else parts[id(layer.bias)]
-    return HeadGradient(parts[id(layer.weight)], bias)
+    return parts[id(layer.weight)], None if layer.bias is None else parts[id(layer.bias)]
 
 
-def _single(head: HeadGradient) -> Tensor:
+def _single(weight: Tensor, bias: Tensor | None) -> Tensor:
     """The label of a batch of one."""
-    if head.bias is not None:
-        return head.bias.argmin()
-    lengths = head.weight.norm(dim=1)
-    longest = lengths * (1 + TIED) >= lengths.max()
+    if bias is not None:
+        return bias.argmin()
+    norms = weight.norm(dim=1)
+    longest = norms * (1 + TIED) >= norms.max()
     # Two rows of the same norm: the features are assumed to be positive, as after a ReLU.
-    return torch.where(longest, head.weight.sum(dim=1), torch.inf).argmin()
+    return torch.where(longest, weight.sum(dim=1), torch.inf).argmin()
 
 
 def _scaled_sums(weight: Tensor) -> Tensor:

@@ -46,13 +46,7 @@ TRUTH = (
 
 @dataclass(frozen=True, eq=False)
 class InvertedModel:
-    """A model to invert.
-
-    Attributes:
-        conditions: who attacks what.
-        model: the model, or why there is none.
-        members: ids of its training samples, for the evaluation only.
-    """
+    """A model to invert, or why there is none; `members` are its training samples, for the evaluation only."""
 
     conditions: ReconstructionConditions
     model: Snapshot | NotAvailable
@@ -62,13 +56,9 @@ class InvertedModel:
 def inverted_models(
     audit: AuditContext, attack: str, target: TargetKind, client: int | None
 ) -> Iterator[InvertedModel]:
-    """The models that an attack inverts; an upload with a hidden choice of factors twice, as sent and recovered.
+    """The released model or a client's upload; with a hidden choice of factors twice, as sent and recovered.
 
-    Args:
-        audit: the run under attack.
-        attack: name of the attack.
-        target: the released model, or the upload of a client.
-        client: the client; None for the one with the most samples among those with the latest upload.
+    A client of None stands for the one with the most samples among those with the latest upload.
     """
     if target == "global":
         yield _released(audit, attack)

@@ -39,8 +39,7 @@ class UploadInversion(PassiveAttack):
 
     def _usual(self, audit: AuditContext, round_: int) -> list[int]:
         """The client with the fewest samples of each width, whose update reveals most."""
-        assert audit.knowledge.plan_of is not None
-        plan = audit.knowledge.plan_of(round_ - 1)
+        plan = audit.knowledge.plan(round_ - 1)
         by_size = sorted(plan.participants, key=lambda client: (plan.client_pool.sizes[client], client))
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
@@ -74,8 +73,7 @@ class UploadInversion(PassiveAttack):
 
     def _update(self, audit: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
         assert upload.payload is not None
-        assert audit.knowledge.plan_of is not None
-        own = audit.knowledge.plan_of(round_ - 1).index(upload.client).cpu()
+        own = audit.knowledge.plan(round_ - 1).index(upload.client).cpu()
         sent = audit.transcript.server_view().broadcast(round_)
         index = torch.arange(space.size) if upload.index is None else upload.index
         base = sent[index].double()

@@ -92,16 +92,16 @@ def test_the_client_with_the_most_samples_is_attacked_first(memorised):
 
 def test_a_hidden_choice_is_read_twice(tmp_path):
     """As sent, and with the factors that the server takes for used."""
-    world = audit_with(tmp_path, net=factorised(speed=100.0), epochs=2)
-    plain, guessed = ModelInversion(steps=2, target="uploads").findings(world)
+    audit = audit_with(tmp_path, net=factorised(speed=100.0), epochs=2)
+    plain, guessed = ModelInversion(steps=2, target="uploads").findings(audit)
     assert [one.conditions.label for one in (plain, guessed)] == ["mi-face-client-1", "mi-face-client-1-recovered"]
     assert FactorChoice.what in guessed.conditions.notes
     assert FactorChoice.what not in plain.conditions.notes
     nets = [
-        ModelQuery(world.knowledge).network(one.model) for one in inverted_models(world, "mi-face", "uploads", None)
+        ModelQuery(audit.knowledge).network(one.model) for one in inverted_models(audit, "mi-face", "uploads", None)
     ]
     assert not torch.equal(*(next(iter(net.factor_layers().values())).gates() for net in nets))
-    assert len(list(ModelInversion(steps=1).findings(world))) == 1
+    assert len(list(ModelInversion(steps=1).findings(audit))) == 1
 
 
 def test_uploads_that_nobody_can_read(tmp_path, memorised):
@@ -121,8 +121,8 @@ def test_deep_inversion_reads_uploads_too(memorised, tmp_path):
     """Where the network keeps statistics; else it says why not."""
     (refused,) = DeepInversionAttack(steps=1, target="uploads").findings(memorised)
     assert "no batch normalisation" in refused.result.reason
-    world = audit_with(tmp_path, net=partial(CNN, u=4, statistics="running"), epochs=1)
-    (found,) = DeepInversionAttack(steps=2, target="uploads", client=0).findings(world)
+    audit = audit_with(tmp_path, net=partial(CNN, u=4, statistics="running"), epochs=1)
+    (found,) = DeepInversionAttack(steps=2, target="uploads", client=0).findings(audit)
     assert found.conditions.label == "deep-inversion-client-0"
     assert not isinstance(found.result, NotAvailable)
 

@@ -16,10 +16,10 @@ def images(count, shape=(1, 8, 8), seed=0):
     return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
 
 
-def truth_of(pictures, labels):
+def truth_of(originals, labels):
     """All of client 0."""
-    rows = torch.arange(len(pictures))
-    return Truth(pictures, torch.tensor(labels), torch.zeros_like(rows), rows)
+    rows = torch.arange(len(originals))
+    return Truth(originals, torch.tensor(labels), torch.zeros_like(rows), rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -42,8 +42,8 @@ def test_what_is_shown_already_is_passed_over():
 
 def test_copies_are_compared_with_all_that_were_chosen():
     """Not only with the last one."""
-    pictures = images(3)
-    candidates = Candidates(torch.cat([pictures, pictures[:2]]), torch.arange(5, 0, -1).float())
+    originals = images(3)
+    candidates = Candidates(torch.cat([originals, originals[:2]]), torch.arange(5, 0, -1).float())
     assert attackers_choice(candidates, 5).tolist() == [0, 1, 2]
 
 
@@ -58,22 +58,22 @@ def test_empty_and_flat_candidates(shape):
 
 def test_equally_sure_ones_are_chosen_in_any_order():
     """The same images whatever their order, those with the strongest contrast first."""
-    pictures = images(CHUNK + 8) * torch.linspace(0.1, 1, CHUNK + 8).view(-1, 1, 1, 1)
-    expected = pictures[attackers_choice(Candidates(pictures, torch.zeros(len(pictures))), 5)]
-    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
-    mixed = Candidates(pictures[order], torch.zeros(len(pictures)))
+    originals = images(CHUNK + 8) * torch.linspace(0.1, 1, CHUNK + 8).view(-1, 1, 1, 1)
+    expected = originals[attackers_choice(Candidates(originals, torch.zeros(len(originals))), 5)]
+    order = torch.randperm(len(originals), generator=torch.Generator().manual_seed(0))
+    mixed = Candidates(originals[order], torch.zeros(len(originals)))
     assert torch.equal(mixed.images[attackers_choice(mixed, 5)], expected)
     contrast = expected.flatten(1).double().std(dim=1)
     assert contrast.tolist() == sorted(contrast.tolist(), reverse=True)
 
 
 def test_the_choice_does_not_know_the_truth():
-    """The oracle finds the true images among the candidates, the choice goes by confidence alone."""
-    pictures = images(3)
-    candidates = Candidates(torch.cat([images(3, seed=1), pictures]), torch.arange(6, 0, -1).float())
+    """The best match finds the true images among the candidates; the attacker chooses by confidence alone."""
+    originals = images(3)
+    candidates = Candidates(torch.cat([images(3, seed=1), originals]), torch.arange(6, 0, -1).float())
     chosen = attackers_choice(candidates, 3)
     keys = [(0, row, 0) for row in range(3)]
-    found = score_reconstruction(pictures, keys, candidates.images, chosen, {})
+    found = score_reconstruction(originals, keys, candidates.images, chosen, {})
     assert chosen.tolist() == [0, 1, 2]
     assert (found.oracle.recovered, found.blind.recovered) == (3, 0)
 
