@@ -62,7 +62,7 @@ class Played:
         self.theta[number] = theta
         self.transcript.record_broadcast(number, theta)
         self.transcript.record_aggregate(number, theta + 1)
-        plan = self.knowledge.plan_of(number - 1)
+        plan = self.knowledge.plan(number - 1)
         for client in (0, 1):
             index = self.index[client, number] = plan.index(client)
             local = self.local[client, number] = theta[index] + 0.1 * noise(len(index), seed=100 * number + client)

@@ -139,7 +139,7 @@ def test_waffles_protocol_gives_both_readings(audit):
         assert READ_ALIKE in finding.notes
         assert (FactorChoice.what in finding.notes) == finding.conditions.label.endswith("recovered")
     assert not np.array_equal(results[0].scores.scores, results[1].scores.scores)
-    _, alone = WafflePaper(adaptive=False)._choices(audit)
+    _, alone = WafflePaper(adaptive=False)._selections(audit)
     assert alone.adaptations == ()
     assert not MembershipInference(protocol="waffle", adaptive=False).protocol._adaptive
 
