@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         ("channel-client-dp", "warning", "channel", "client-dp"),
-        "the noise is added to the sum once it can be read, so whoever reads sums (the server under masks, all "
+        "the noise is added to the sum once it can be read, so any reader of sums (the server under masks, all "
         "clients under encryption) sees it without noise, and epsilon holds against everybody else only",
         "trust them, or let clients add noise themselves with DPSGD",
         cause="{second} over {first}",

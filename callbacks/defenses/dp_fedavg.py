@@ -131,7 +131,7 @@ class DPFedAvg(FederatedCallback):
         return self._multiplier * self.clip if self._multiplier > 0 else 0.0
 
     def _expected_weights(self, federation: FederatedModule) -> Tensor:
-        """Sum of the weights at every coordinate, averaged over who takes part: public, the same whoever does."""
+        """Sum of the weights at every coordinate, averaged over the draw of participants: public."""
         plan, client_pool = federation.plan, federation.client_pool
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for client in client_pool.present:

@@ -12,7 +12,7 @@ from app.results.run.store import RunRecord, Store
 
 
 @dataclass(frozen=True)
-class Adversary:
+class AdversaryRole:
     """An adversary: its title, what it observes of the federation, and how far it follows the protocol."""
 
     title: str
@@ -21,20 +21,20 @@ class Adversary:
 
 
 ROLES = {
-    "external": Adversary(
+    "external": AdversaryRole(
         "External adversary", "the model released after the last round", "queries the model, or reads its weights"
     ),
-    "client": Adversary(
+    "client": AdversaryRole(
         "Curious client",
         "the global model of every round in which it takes part, and its own data",
         "follows the protocol",
     ),
-    "server": Adversary(
+    "server": AdversaryRole(
         "Honest-but-curious server",
         "which weights each client trains, and its uploads; where the channel hides uploads, only their sum",
         "follows the protocol and stores what it receives",
     ),
-    "malicious": Adversary(
+    "malicious": AdversaryRole(
         "Malicious server",
         "the same as an honest-but-curious server",
         "sends manipulated models, or selects clients, to learn more",
@@ -77,7 +77,7 @@ class Requirement:
 class ThreatModels:
     """Adversaries with the attacks that they ran, and requirements of attacks with their adversaries and targets."""
 
-    adversaries: list[tuple[Adversary, list[str]]]
+    adversaries: list[tuple[AdversaryRole, list[str]]]
     requirements: list[tuple[Requirement, list[str]]]
 
 

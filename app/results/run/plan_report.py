@@ -46,8 +46,8 @@ class PlanColumn:
 
 COLUMNS = (
     PlanColumn(CELLS, "weights", ",", "weights, biases and buffers that clients send"),
-    PlanColumn("trained", "trained", ".2%", "share of the weights that somebody trains in an average round"),
-    PlanColumn("trained_once", "ever", ".2%", "share of the weights that somebody trains in at least one round"),
+    PlanColumn("trained", "trained", ".2%", "share of the weights that are trained in an average round"),
+    PlanColumn("trained_once", "ever", ".2%", "share of the weights that are trained in at least one round"),
     PlanColumn("fewest", "min", "d", "fewest clients that train a weight in a round"),
     PlanColumn("median", "med", "g", "median of the clients that train a weight in a round"),
     PlanColumn("most", "max", "d", "most clients that train a weight in a round"),
@@ -116,14 +116,14 @@ def _changes(audit: PlanAudit) -> str:
         return f"changes between rounds: {changed}, by {total.smallest_change} clients or more"
     return (
         f"changes by a single client: {_share(total.changed_by_one, _moves(total))}, in "
-        f"{_where(audit, 'changed_by_one')}; whoever knows the sums of both rounds can narrow down the update of the "
-        f"one who joins or leaves: {_clients(total.exposed)}"
+        f"{_where(audit, 'changed_by_one')}; an adversary with the sums of both rounds can narrow down the update of "
+        f"the one who joins or leaves: {_clients(total.exposed)}"
     )
 
 
 def _uncovered(total: LayerAudit, uncovered: str) -> str:
     if not total.nobody:
-        return "uncovered weights: none; somebody trains every weight in every round"
+        return "uncovered weights: none; every weight is trained in every round"
     becomes = {"keep": "keep their value", "zero": "become zero"}[uncovered]
     return (
         f"uncovered weights: {1 - total.trained:.2%} of the weights are trained by nobody in an average round, "
