@@ -90,7 +90,7 @@ def test_run_tells_what_was_hidden_and_what_it_took(tmp_path, capsys):
     assert 0 < cost["channel_share"] < 1
     out = capsys.readouterr().out
     assert "Paillier, 1024 bits: the server sees neither updates nor sums" in out
-    assert re.search(r"privacy\.json tells", out)
+    assert re.search(r"privacy\.json states", out)
 
 
 def test_simulated_costs_are_called_simulated(tmp_path, capsys):
