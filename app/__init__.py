@@ -6,13 +6,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from app.auditing import Audit, audit
+    from app.comparing import compare
     from app.federation.capacities import Capacities
+    from app.federation.hooks import FederatedCallback
     from app.federation.module import FederatedModule
+    from app.finished import FinishedRun, load_run
+    from app.reporting import Report, report
+    from app.result import Measurement, Result
+    from app.run import Run, build_run, fit
 
-__version__ = "0.2.0"
-__all__ = ["Capacities", "FederatedModule"]
+__version__ = "0.3.0"
+__all__ = [
+    "Audit",
+    "Capacities",
+    "FederatedCallback",
+    "FederatedModule",
+    "FinishedRun",
+    "Measurement",
+    "Report",
+    "Result",
+    "Run",
+    "audit",
+    "build_run",
+    "compare",
+    "fit",
+    "load_run",
+    "report",
+]
 
-_MODULES = {"Capacities": "app.federation.capacities", "FederatedModule": "app.federation.module"}
+_PLACES = {
+    "auditing": ("Audit", "audit"),
+    "comparing": ("compare",),
+    "federation.capacities": ("Capacities",),
+    "federation.hooks": ("FederatedCallback",),
+    "federation.module": ("FederatedModule",),
+    "finished": ("FinishedRun", "load_run"),
+    "reporting": ("Report", "report"),
+    "result": ("Measurement", "Result"),
+    "run": ("Run", "build_run", "fit"),
+}
+_MODULES = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

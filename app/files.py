@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from app.errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -93,3 +95,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """The error of a run whose files cannot be written."""
+    return UserError.of(
+        f"cannot write {path}: {error.strerror or error}",
+        "the run stops here; what was written before is kept, and the run resumes from its last checkpoint",
+        "free some space or choose another --run.root, then repeat the command",
+    )

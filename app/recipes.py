@@ -92,13 +92,17 @@ def _similar(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def layered(names: Iterable[str]) -> dict[str, Any]:
-    """The defaults with the named recipes on top, first to last."""
+Layer = str | Path | Mapping[str, Any]
+"""A recipe's name, a configuration file, or a configuration as nested data."""
+
+
+def layered(layers: Iterable[Layer]) -> dict[str, Any]:
+    """The defaults with the layers on top, first to last."""
     config = read_layer(DEFAULTS)
     problems: list[Problem] = []
-    for name in names:
+    for layer in layers:
         try:
-            config = merge(config, read_layer(find_recipe(name)))
+            config = merge(config, layer if isinstance(layer, Mapping) else read_layer(find_recipe(str(layer))))
         except UserError as error:
             problems.extend(error.problems)
     raise_all(problems)

@@ -1,5 +1,6 @@
 """Callbacks of a federated run: defenses, attacks and recorders, one file each."""
 
+from app.federation.transcript_recorder import TranscriptRecorder
 from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
@@ -22,7 +23,6 @@ from callbacks.recorders.newcomers import NewcomerRecorder
 from callbacks.recorders.progress import FederationProgress
 from callbacks.recorders.representations import Representations
 from callbacks.recorders.run_recorder import RunRecorder
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
 
 __all__ = [
     "AdversarialRegularisation",

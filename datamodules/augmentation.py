@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from app.described import Described
 from app.errors import Problem
 from datamodules.checks import minimum_problems
 
@@ -20,7 +21,7 @@ class Crops:
     flips: Tensor
 
 
-class CropFlip:
+class CropFlip(Described):
     """Random crop of the image padded with black, then a horizontal flip for every second image on average.
 
     The augmentation of MaPP-FL and its follow-up on CIFAR: padding 4 and flip. Switch the flip off for digits and

@@ -13,6 +13,7 @@ import torch
 from lightning import LightningDataModule
 from torch import Tensor
 
+from app.described import Described
 from app.errors import Problem, raise_all
 from app.files import write_figure
 from app.models.base import DataShape
@@ -89,7 +90,7 @@ class RawData:
                 yield Problem(f"the {name} set is empty", "nothing can be trained or evaluated", remedy)
 
 
-class FederatedDataModule(LightningDataModule, ABC):
+class FederatedDataModule(Described, LightningDataModule, ABC):
     """A dataset dealt to clients.
 
     A subclass overrides `load`, and `prepare_data` if there is something to download.

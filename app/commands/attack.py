@@ -1,89 +1,57 @@
 """`rampart attack RUN`: attack a finished run from its transcript, without training it again.
 
-These are the options of membership inference; `rampart attack RUN --attacks rolling-model --help` shows those of
-attacks that reconstruct training images, and `--attacks factor-recovery` recovers which factors clients of WAFFLe use.
+Membership inference and passive reconstructions read the transcript. Attacks of a malicious server need clients that
+respond: the last rounds of the run are repeated, with all its defenses, by a server that deviates from the protocol.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import torch
-from jsonargparse import ArgumentParser, Namespace
-
-from app.commands.finished import AttackCommand, attack_names, exit_code, finished_run, run_parser
+from app.auditing import AttackSuite, attack_run
 from app.commands.fit import quieten
-from app.commands.reconstruct import reconstruct, wants_reconstruction
-from app.errors import UserError
-from app.federation.transcript import Transcript
-from app.results.attacks.factor_recovery import FactorResults
-from app.results.run.checkpoints import newest_usable
-from callbacks.attacks.factor_recovery import FactorRecovery
-from callbacks.attacks.membership_inference import MembershipInference
+from app.configuration import Parser
+from app.finished import load_run
+from app.results.run.tracking import make_tracker
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""
-
-FACTOR_RECOVERY = "factor-recovery"
-"""Name of the attack on the clients' choice of factors."""
 
 
 def attack(arguments: Sequence[str]) -> int:
     """Attack a finished run; returns the exit code: 1 where an attack failed."""
     quieten()
-    listed = list(with_lists(arguments))
-    if FACTOR_RECOVERY in attack_names(listed):
-        return recover_factors(listed)
-    return reconstruct(listed) if wants_reconstruction(listed) else infer_membership(listed)
-
-
-def infer_membership(arguments: Sequence[str]) -> int:
-    """Infer who was a member of a finished run; returns the exit code."""
     parser = attack_parser()
-    options = parser.parse_args(list(arguments))
-    folder = finished_run(Path(options.run))
-    callback = _callback(parser, options)
-    command = AttackCommand(folder)
-    command.give_home(callback)
-    federation = command.prepared()
-    rounds = len(folder.read_lines("metrics.jsonl"))
-    print(f"attacking {folder.path}, trained for {rounds} rounds", flush=True)
-    findings = callback.run(federation, Transcript(folder.path / "transcript"), rounds, final=True)
-    if command.tracker is not None:
-        command.tracker.finalize("success")
-    print(f"results are in {folder.path / 'attacks'}: leakage.png, roc.png, clients.csv, vulnerable.csv, *.npz")
-    return exit_code([finding.conditions.label for finding in findings if finding.failed])
+    options = parser.parse_args(list(with_lists(arguments)))
+    run = load_run(options.run)
+    values = {key: value for key, value in vars(parser.instantiate_classes(options)).items() if key != "run"}
+    suite = AttackSuite(**values)
+    print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
+    config, folder = run.config, run.folder
+    tracker = make_tracker(
+        config.get("tracking", "disabled"),
+        folder.path,
+        folder.name,
+        config.get("group"),
+        config.get("project", "rampart"),
+    )
+    audit = attack_run(run, suite, tracker)
+    if tracker is not None:
+        tracker.finalize("success")
+    print(f"\n{audit.table()}\n\nresults are in {folder.path / 'attacks'}: numbers, scores, images, tables and figures")
+    if audit.failed:
+        print(f"error: {len(audit.failed)} attacks failed: {', '.join(audit.failed)}", file=sys.stderr)
+    return 1 if audit.failed else 0
 
 
-def recover_factors(arguments: Sequence[str]) -> int:
-    """Recover which factors the clients of a finished run use; returns the exit code.
-
-    Uploads are those of the transcript; the true choices come from the last checkpoint.
-
-    Raises:
-        UserError: where other attacks are named beside it, or the run has no checkpoint.
-    """
-    if others := [name for name in attack_names(arguments) if name != FACTOR_RECOVERY]:
-        raise UserError.of(
-            f"{FACTOR_RECOVERY} is named together with {', '.join(others)}",
-            "the kinds of attacks have options of their own",
-            "run `rampart attack` once for each",
-        )
-    folder = finished_run(Path(factor_parser().parse_args(list(arguments)).run))
-    checkpoint = newest_usable(folder.checkpoints)
-    if checkpoint is None:
-        raise UserError.of(
-            f"the run {folder.path} has no checkpoint",
-            "which factors its clients truly use is known from there alone",
-            "train it again with --trainer.enable_checkpointing true, or with --config factor-recovery",
-        )
-    federation, callback = AttackCommand(folder).prepared(), FactorRecovery()
-    callback.results = FactorResults(folder)
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    federation.personal.load_state_dict(state["personal"])
-    callback.run(federation, Transcript(folder.path / "transcript"), len(folder.read_lines("metrics.jsonl")))
-    return 0
+def attack_parser() -> Parser:
+    """The options of the command: those of the attacks of any kind."""
+    usage = "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]"
+    parser = Parser(prog="rampart attack", description=str(__doc__), usage=usage, allow_abbrev=False)
+    parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    parser.add_class_arguments(AttackSuite, None)
+    return parser
 
 
 def with_lists(arguments: Sequence[str]) -> Iterator[str]:
@@ -100,23 +68,3 @@ def with_lists(arguments: Sequence[str]) -> Iterator[str]:
 
 def _as_list(value: str) -> str:
     return value if value.startswith(("[", "{", "-")) else f"[{value}]"
-
-
-def attack_parser() -> ArgumentParser:
-    """Options of membership inference: those of its callback, but for attacks during training."""
-    parser = run_parser(str(__doc__), "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]")
-    parser.add_class_arguments(MembershipInference, None, skip={"every"})
-    return parser
-
-
-def factor_parser() -> ArgumentParser:
-    """Options of `rampart attack RUN --attacks factor-recovery`."""
-    description = "Recover which factors the clients of a finished run use (WAFFLe)."
-    parser = run_parser(description, f"rampart attack RUN --attacks {FACTOR_RECOVERY}")
-    parser.add_argument("--attacks", type=list[str], help=FACTOR_RECOVERY)
-    return parser
-
-
-def _callback(parser: ArgumentParser, options: Namespace) -> MembershipInference:
-    values = {key: value for key, value in vars(parser.instantiate_classes(options)).items() if key != "run"}
-    return MembershipInference(**values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar, get_args
+from typing import TypeVar, get_args
 
-from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
-from app.commands.fit import DryCommand, quieten
+from app.commands.fit import quieten
+from app.configuration import expand, run_parser
 from app.crypto.cost import measure_masking, measure_paillier
 from app.crypto.paillier.keys import KeyLength, generate
 from app.crypto.secure_aggregation.streams import word_for
@@ -21,6 +21,7 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
 from app.results.text_table import bullet, text_table
+from app.run import run_of
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -42,27 +43,15 @@ class CostSettings:
     json: str | None = None
 
 
-class CostCommand(DryCommand):
-    """Takes the options of a run, and those of the estimate."""
-
-    program: ClassVar[str] = "rampart cost"
-    purpose: ClassVar[str | None] = __doc__
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        super().add_arguments_to_parser(parser)
-        parser.add_class_arguments(CostSettings, "cost")
-
-    @property
-    def settings(self) -> CostSettings:
-        return CostSettings(**vars(self.config.cost))
-
-
 def cost(arguments: Sequence[str]) -> int:
     """Estimate the costs of the channels; returns the exit code."""
     quieten()
-    command = CostCommand(arguments)
-    federation = command.prepared()
-    number = command.settings.round
+    parser = run_parser("rampart cost", str(__doc__))
+    parser.add_class_arguments(CostSettings, "cost")
+    config = parser.parse_args(expand(arguments))
+    settings = CostSettings(**vars(config.cost))
+    federation = run_of(parser, config, "dry").prepared()
+    number = settings.round
     if not 1 <= number <= federation.rounds:
         raise UserError.of(
             f"--cost.round is {number}, and the run has {federation.rounds} rounds",
@@ -73,8 +62,8 @@ def cost(arguments: Sequence[str]) -> int:
     clients = costs[0].clients
     print(f"{federation.method.title}: {federation.space.size:,} weights, {clients} clients in round {number}\n")
     print(_table(costs), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
-    if command.settings.json is not None:
-        _write(Path(command.settings.json), costs)
+    if settings.json is not None:
+        _write(Path(settings.json), costs)
     return 0
 
 

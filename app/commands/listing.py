@@ -2,77 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 
-import app.federation
-import app.models
-import callbacks
-import datamodules
-from app.attacks.membership.catalogue import ATTACKS
-from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
-from app.federation.aggregation import ServerOptimizer
-from app.federation.hooks import FederatedCallback
-from app.federation.submodels import SubmodelMethod
-from app.models.base import ScalableNet
-from app.recipes import shipped_comparisons, shipped_recipes
+from app.catalogue import CATALOGUE
 from app.results.text_table import text_table
-from callbacks.attacks.factor_recovery import FactorRecovery
-from datamodules.base import FederatedDataModule
-from datamodules.partitions import Partition
-
-Entry = tuple[str, str]
-
-OTHERS: dict[str, type] = {"factor-recovery": FactorRecovery}
-"""Attacks that neither infer membership nor reconstruct images, by name."""
-
-
-def classes(base: type, package: ModuleType) -> list[Entry]:
-    """Name and first docstring line of every concrete subclass of `base` defined in a package."""
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-    kinds = {kind for kind in _subclasses(base) if kind.__module__.startswith(package.__name__)}
-    concrete = [kind for kind in kinds if not inspect.isabstract(kind) and not kind.__name__.startswith("_")]
-    return sorted((kind.__name__, _first_line(kind)) for kind in concrete)
-
-
-def _defenses() -> list[Entry]:
-    entries = classes(FederatedCallback, callbacks)
-    observers = {kind.__name__ for kind in _subclasses(FederatedCallback) if getattr(kind, "kind", "") == "observer"}
-    return [entry for entry in entries if entry[0] not in observers]
-
-
-def _attacks() -> list[Entry]:
-    return [(name, _first_line(kind)) for name, kind in {**ATTACKS, **ACTIVE, **PASSIVE, **OTHERS}.items()]
-
-
-def _recipes(kind: str | None = None) -> list[Entry]:
-    return [(recipe.name, recipe.purpose) for recipe in shipped_recipes() if kind in (None, recipe.kind)]
-
-
-CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
-    "methods": ("--config NAME", lambda: _recipes("method")),
-    "submodels": ("--model.method NAME", lambda: classes(SubmodelMethod, app.federation)),
-    "servers": (
-        "--model.server NAME",
-        lambda: [entry for entry in classes(ServerOptimizer, app.federation) if entry[0] != "ServerOptimizer"],
-    ),
-    "defenses": ("--defenses.ANY_NAME NAME", _defenses),
-    "attacks": ("--attacks NAME,NAME of rampart attack", _attacks),
-    "suites": ("--config NAME", lambda: _recipes("attack")),
-    "datasets": ("--data NAME", lambda: classes(FederatedDataModule, datamodules)),
-    "partitions": ("--data.partition NAME", lambda: classes(Partition, datamodules)),
-    "models": ("--model.net NAME", lambda: classes(ScalableNet, app.models)),
-    "recipes": ("--config NAME", _recipes),
-    "comparisons": (
-        "--config NAME of rampart compare",
-        lambda: [(comparison.name, comparison.purpose) for comparison in shipped_comparisons()],
-    ),
-}
 
 
 def list_choices(arguments: Sequence[str]) -> int:
@@ -87,12 +21,3 @@ def list_choices(arguments: Sequence[str]) -> int:
         print(f"{what}  ({usage})")
         print(text_table((), entries() or [("none", "")], left=(0, 1), indent="  "), end="\n\n")
     return 0
-
-
-def _subclasses(base: type) -> set[type]:
-    children: list[type] = base.__subclasses__()
-    return {base}.union(*(_subclasses(kind) for kind in children))
-
-
-def _first_line(kind: type) -> str:
-    return (inspect.getdoc(kind) or "").split("\n", 1)[0]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from lightning.pytorch.cli import LightningArgumentParser
 from tqdm import tqdm
 
-from app.commands.fit import DryCommand, quieten
-from app.errors import UserError
+from app.commands.fit import quieten
+from app.configuration import expand, run_parser
+from app.errors import Problem, UserError, raise_all
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
@@ -20,6 +19,7 @@ from app.files import write_figure, write_json, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 from app.results.text_table import bullet
+from app.run import run_of
 
 
 @dataclass(frozen=True)
@@ -35,54 +35,38 @@ class PlanSettings:
     folder: str | None = None
 
 
-class PlanCommand(DryCommand):
-    """Takes the options of a run, and those of the plan."""
-
-    program: ClassVar[str] = "rampart plan"
-    purpose: ClassVar[str | None] = __doc__
-    settings: PlanSettings
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        super().add_arguments_to_parser(parser)
-        parser.add_class_arguments(PlanSettings, "plan")
-
-    def before_instantiate_classes(self) -> None:
-        """Claim no run folder; refuse what cannot be planned before data are read."""
-        self.settings = PlanSettings(**vars(self.config.plan))
-        if self.settings.rounds is not None and self.settings.rounds < 1:
-            raise UserError.of(
-                f"{self.settings.rounds} rounds are to be planned",
-                "there would be nothing to show",
-                "set --plan.rounds to 1 or more, or leave it out for all rounds of the run",
-            )
-        if (self.folder_of_plan / "config.yaml").exists():
-            raise UserError.of(
-                f"{self.folder_of_plan} holds a run",
-                "its plan.json would be overwritten",
-                "choose another --plan.folder",
-            )
-
-    @property
-    def folder_of_plan(self) -> Path:
-        folder = self.settings.folder
-        return Path(folder) if folder is not None else Path(self.config.run.root) / "plan"
-
-
 def plan(arguments: Sequence[str]) -> int:
     """Show the plan of a federation; returns the exit code."""
     quieten()
-    command = PlanCommand(arguments)
-    federation = command.prepared()
-    rounds = command.settings.rounds or federation.rounds
+    parser = run_parser("rampart plan", str(__doc__))
+    parser.add_class_arguments(PlanSettings, "plan")
+    config = parser.parse_args(expand(arguments))
+    settings = PlanSettings(**vars(config.plan))
+    folder = Path(settings.folder) if settings.folder is not None else Path(config.run.root) / "plan"
+    raise_all(_problems(settings, folder))
+    federation = run_of(parser, config, "dry").prepared()
+    rounds = settings.rounds or federation.rounds
     maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
     uploads = uploaded_rounds(federation, range(rounds))
     bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
     plan_audit = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
     print(header(federation, plan_audit), table(plan_audit), sep="\n\n")
     print("", *map(bullet, findings(plan_audit, federation.uncovered_cells)), sep="\n")
-    figures = _keep(command.folder_of_plan, federation, plan_audit, maps.layers)
-    print(f"\nin {command.folder_of_plan}: plan.json, plan.csv" + (f", {figures}" if figures else ""))
+    figures = _keep(folder, federation, plan_audit, maps.layers)
+    print(f"\nin {folder}: plan.json, plan.csv" + (f", {figures}" if figures else ""))
     return 0
+
+
+def _problems(settings: PlanSettings, folder: Path) -> Iterator[Problem]:
+    """What cannot be planned, before data are read."""
+    if settings.rounds is not None and settings.rounds < 1:
+        yield Problem(
+            f"{settings.rounds} rounds are to be planned",
+            "there would be nothing to show",
+            "set --plan.rounds to 1 or more, or leave it out for all rounds of the run",
+        )
+    if (folder / "config.yaml").exists():
+        yield Problem(f"{folder} holds a run", "its plan.json would be overwritten", "choose another --plan.folder")
 
 
 def _keep(folder: Path, federation: FederatedModule, plan_audit: PlanAudit, layers: list[LayerMap]) -> str:

@@ -20,9 +20,8 @@ from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
 from app.experiments.processes import Job
 from app.experiments.spec import ComparisonSpec
-from app.files import finite, write_text
+from app.files import cannot_write, finite, write_text
 from app.renamed import current
-from app.results.run.folder import cannot_write
 from app.results.run.store import COMPARISON
 
 FIT = (sys.executable, "-P", "-m", "app.cli", "fit")

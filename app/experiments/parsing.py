@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.commands.fit import FitCommand, complete_config, quieten
+from app.configuration import complete_config, expand, run_parser
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
 from app.federation.capacities import Capacities
@@ -44,23 +41,12 @@ class ParsedRun:
         ]
 
 
-class _ParsedOnly(FitCommand):
-    """Parses the command line and stops there: claims no folder, builds nothing."""
-
-    def before_instantiate_classes(self) -> None:
-        pass
-
-    def instantiate_classes(self) -> None:
-        pass
-
-
 def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
     """The configuration of every combination of dataset, method and defense; nothing is loaded or trained.
 
     Raises:
         UserError: with the problems of all combinations, each once.
     """
-    quieten()
     parsed: dict[Combination, ParsedRun] = {}
     problems: dict[Problem, list[str]] = defaultdict(list)
     for planned in {planned.combination: planned for planned in runs}.values():
@@ -74,21 +60,10 @@ def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
 
 
 def _parse(arguments: tuple[str, ...]) -> ParsedRun:
-    message = io.StringIO()
-    seed_logger = logging.getLogger("lightning.fabric.utilities.seed")
-    level = seed_logger.level
-    seed_logger.setLevel(logging.WARNING)
-    try:
-        with contextlib.redirect_stderr(message):
-            command = _ParsedOnly(arguments)
-        config = complete_config(command.parser, command.config)
-        raise_all(_capacity_problems(config))
-        return ParsedRun(config)
-    except SystemExit as end:
-        cause, _, remedy = message.getvalue().strip().removeprefix("error: ").partition("\n  remedy: ")
-        raise UserError.of(cause, "no run starts", remedy) from end
-    finally:
-        seed_logger.setLevel(level)
+    parser = run_parser()
+    config = complete_config(parser, parser.parse_args(expand(arguments)))
+    raise_all(_capacity_problems(config))
+    return ParsedRun(config)
 
 
 def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:

@@ -20,15 +20,15 @@ KEYS = (
 PATTERN_KEYS = (*AXES, "seed")
 
 
-def read_spec(name: str) -> ComparisonSpec:
-    """The comparison in a file, or the shipped one of that name.
+def read_spec(source: str | Path | Mapping[str, Any]) -> ComparisonSpec:
+    """The comparison in a file, the shipped one of that name, or one that is given as the content of such a file.
 
     Raises:
-        UserError: with everything that is wrong with the file.
+        UserError: with everything that is wrong with it.
     """
-    path = find_comparison(name)
+    path = Path("comparison") if isinstance(source, Mapping) else find_comparison(str(source))
     reader = _SpecReader(path)
-    spec = reader.spec(read_layer(path))
+    spec = reader.spec(source if isinstance(source, Mapping) else read_layer(path))
     raise_all([*reader.problems, *problems_of(spec)])
     return spec
 
@@ -61,7 +61,7 @@ class _SpecReader(FieldReader):
         include = self._patterns(content.get("include"), "include")
         return ComparisonSpec(
             name=str(content.get("name") or self.path.stem),
-            purpose=Recipe(self.path.stem, "comparison", self.path).purpose,
+            purpose=Recipe(self.path.stem, "comparison", self.path).purpose if self.path.is_file() else "",
             path=self.path,
             datasets=self.axes["datasets"],
             methods=self.axes["methods"],

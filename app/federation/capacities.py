@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -44,8 +44,10 @@ class Capacities:
     redraw: bool = False
 
     @staticmethod
-    def of(settings: Capacities | Sequence[float] | None) -> Capacities:
-        """The settings themselves, or those that a plain list of rates stands for."""
+    def of(settings: Capacities | Mapping[str, Any] | Sequence[float] | None) -> Capacities:
+        """The settings themselves, or those that a mapping or a plain list of rates stands for."""
+        if isinstance(settings, Mapping):
+            return Capacities(**settings)
         return settings if isinstance(settings, Capacities) else Capacities(rates=list(settings) if settings else None)
 
     def problems(self, clients: int) -> Iterator[Problem]:

@@ -1,39 +1,46 @@
-"""The hooks of a federation's round: what a defense, an observer or an active attack may do, and when."""
+"""The hooks of a federation: what a defense, an attack or a recorder may do, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
+from tqdm import tqdm
 
+from app.described import Described
 from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
+from app.result import Result
 
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
     from app.federation.module import FederatedModule
 
 
-class FederatedCallback(Callback):
-    """A Lightning callback with hooks inside a round: for defenses, recorders and attacks.
+KINDS = ("defense", "attack", "recorder")
+"""Kinds of callbacks, in the order in which their hooks are called."""
 
-    Override the hooks you need, report wrong settings in `problems`, and keep state in `state_dict`. Callbacks run in
-    the order in which they are given.
+
+class FederatedCallback(Described, Callback):
+    """A Lightning callback with hooks inside a round: for defenses, attacks and recorders.
+
+    Override the hooks you need, report wrong settings in `problems`, and keep state in `state_dict`. Hooks are called
+    for defenses first, then attacks, then recorders, each in the order in which they are given.
 
     `on_client_start`, `client_loss`, `client_penalty` and `on_client_end` run where the client is trained, which may be
     a worker thread: they may change nothing but the client they get. All other hooks run one at a time in the main
     thread, updates in the order of the plan. With several processes, every process calls them for its own clients.
     """
 
-    kind: ClassVar[Literal["defense", "observer"]] = "defense"
-    """Defenses change what is learnt or sent; observers only watch."""
+    kind: ClassVar[Literal["defense", "attack", "recorder"]] = "defense"
+    """Defenses change what is learnt or sent, attacks play an adversary, recorders only watch."""
 
     vectorisable: bool = False
     """Whether `client_loss` and `client_penalty` may be called for many clients at once under `torch.func.vmap`.
@@ -113,9 +120,22 @@ class FederatedCallback(Callback):
         """Numbers of the round that has just ended, by name, equal on all processes; added to its metrics."""
         return {}
 
+    def unplanned(self, federation: FederatedModule, round_: int, metric: str) -> bool:
+        """Whether a metric of an earlier round (from 1) was measured only because the run was to end there."""
+        return False
+
     def costs(self) -> Mapping[str, float]:
         """Costs of the round that has just ended, by name, equal on all processes; they add up over rounds."""
         return {}
+
+    def on_round_end(
+        self,
+        trainer: Trainer,
+        federation: FederatedModule,
+        metrics: Mapping[str, float],
+        costs: Mapping[str, float],
+    ) -> None:
+        """After a round, with everything that was measured in it; on all processes."""
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement | None:
         """The privacy budget spent so far, where the defense guarantees differential privacy."""
@@ -125,17 +145,35 @@ class FederatedCallback(Callback):
         """What the server cannot see, where the defense replaces the channel."""
         return None
 
-    # ---- the transcript --------------------------------------------------------------------------------------------
+    # ---- the transcript, and the end of the run --------------------------------------------------------------------
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
         """Rounds (counted from 1, of `rounds`) whose transcript the callback needs."""
         return set()
 
-    def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
-        """After a round (counted from 1) whose transcript is kept; on the first process only."""
+    def on_round_kept(
+        self, federation: FederatedModule, transcript: Transcript, round_: int
+    ) -> Iterable[Result] | None:
+        """After a round (counted from 1) whose transcript is kept, on the first process only; may yield results."""
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        """After the run, on the first process only; an attack takes its adversary's view of the transcript."""
+    def results(self, federation: FederatedModule) -> Iterable[Result]:
+        """After the last round, on all processes: what it has measured."""
+        return ()
+
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterable[Result] | None:
+        """After the last round, on the first process only: attack the transcript, in an adversary's view of it.
+
+        May yield results, each as soon as there is one.
+        """
+
+    def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
+        """After any callback has yielded a result; on the processes that have it."""
+
+    def on_results(self, trainer: Trainer, federation: FederatedModule, results: Sequence[Result], when: str) -> None:
+        """After a callback has yielded all its results; `when` says after which round, and is empty for the last."""
+
+    def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
+        """After the last round, when all results are there."""
 
 
 class RoundHooks:
@@ -144,7 +182,7 @@ class RoundHooks:
     def __init__(self, trainer: Trainer, federation: FederatedModule) -> None:
         self._trainer = trainer
         self._federation = federation
-        self.callbacks = federated_callbacks(trainer)
+        self.callbacks = sorted(federated_callbacks(trainer), key=lambda callback: KINDS.index(callback.kind))
 
     def call(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
@@ -178,6 +216,31 @@ class RoundHooks:
     def channel_statements(self) -> list[ChannelStatement]:
         made = (callback.channel_statement(self._federation) for callback in self.callbacks)
         return [statement for statement in made if statement is not None]
+
+    def deliver(self, results: Iterable[Result] | None, when: str = "") -> None:
+        """Pass results on, one by one and all together, and print them; a callback that yields none is passed over."""
+        delivered: list[Result] = []
+        for result in results or ():
+            self.call("on_result", result)
+            delivered.append(result)
+        self._federation.results += delivered
+        for kind in dict.fromkeys(type(result) for result in delivered):
+            own = [result for result in delivered if type(result) is kind]
+            if self._trainer.is_global_zero and (text := kind.text(own)):
+                tqdm.write(f"\n{kind.kind}{', ' + when if when else ''}\n{text}\n")
+            self.call("on_results", own, when)
+
+    def conclude(self) -> None:
+        """Collect the results of the run: recorders first, with all processes, then attacks on the first one."""
+        federation = self._federation
+        for callback in self.callbacks:
+            self.deliver(callback.results(federation))
+        transcript = federation.transcript
+        if self._trainer.is_global_zero and transcript is not None:
+            transcript.record_released(federation.space.read(federation.net))
+            for callback in self.callbacks:
+                self.deliver(callback.on_transcript(federation, transcript))
+        self.call("on_run_end")
 
     def vectorisation_obstacles(self) -> list[str]:
         """Callbacks because of which clients cannot be trained in one vectorised call."""

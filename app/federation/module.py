@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
 import torch
+from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 
-from app.errors import raise_all
+from app.described import Described, described
+from app.errors import UserError, raise_all
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
 from app.federation.all_clients import Newcomers
 from app.federation.capacities import Capacities
@@ -26,16 +30,19 @@ from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
-from app.federation.hooks import RoundHooks
+from app.federation.hooks import RoundHooks, federated_callbacks, overriding
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, BlockLoader, ClientPool, ClientSampling, Plan
 from app.federation.private_coordinates import LabelRows, PersonalCoordinates
-from app.federation.reports import PhaseClock, RoundReport
+from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
+from app.renamed import current
+from app.result import Result
 from app.seeding import derive_key
 from datamodules.base import FederatedDataModule
 
@@ -44,7 +51,7 @@ DEFAULT_EVALUATION = Evaluation()
 NO_NEWCOMERS = Newcomers()
 
 
-class FederatedModule(LightningModule):
+class FederatedModule(Described, LightningModule):
     """A federation of clients that train submodels of different widths, and of the server that aggregates them.
 
     A Lightning epoch is a round, and a batch is a block of clients: the training step trains the clients of a block and
@@ -55,6 +62,9 @@ class FederatedModule(LightningModule):
         space: layout of its flat vector.
         client_pool: the clients, as the server knows them.
         channel: how updates reach the server; a defense may replace it in its `setup`.
+        results: what attacks and recorders have found, in order.
+        transcript: what adversaries have seen; None where nothing was recorded.
+        cache: folder for what attacks can use again in other runs; None to keep nothing.
     """
 
     net: ScalableNet
@@ -119,7 +129,13 @@ class FederatedModule(LightningModule):
         self.executor_kind, self.workers, self.block_size = executor, workers, block_size
         self.seed = seed
         self.channel: Channel = PlainChannel()
+        self.results: list[Result] = []
+        self.transcript: Transcript | None = None
+        self.cache: Path | None = None
+        self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
+        self._initial_state: dict[str, Tensor] | None = None
+        self._concluded = False
         self._prepared = False
         self._executor: Executor | None = None
 
@@ -130,30 +146,48 @@ class FederatedModule(LightningModule):
         if self._prepared:
             return
         raise_all(federation_problems(self))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_key(self.seed, "initialisation"))
-            net = self.make_net(self.data.shape)
-        # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
-        self.net = cast(ScalableNet, self.trainer.precision_plugin.convert_module(net))
-        if self.local.channels_last:
-            self.net = self.net.to(memory_format=torch.channels_last)
-        self.space = ParameterSpace(self.net)
+        self._build(self.data.shape)
         self.client_pool = self._client_pool()
-        private = [*self.personal_patterns, *self.net.private_names()]
-        self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
-        self.net.mask_private()
         raise_all(network_problems(self), defense_problems(self))
         self._server = ServerEvaluation(self.net, self.data, self.evaluation.batch_size)
         self._prepared = True
+
+    def _build(self, shape: DataShape) -> None:
+        """Build the server's network, with its initial values or those that were loaded."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_key(self.seed, "initialisation"))
+            net = self.make_net(shape)
+        # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
+        if self._trainer is not None:
+            net = cast(ScalableNet, self.trainer.precision_plugin.convert_module(net))
+        self.net = net.to(memory_format=torch.channels_last) if self.local.channels_last else net
+        self.space = ParameterSpace(self.net)
+        private = [*self.personal_patterns, *self.net.private_names()]
+        self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
+        self.net.mask_private()
+        if self._initial_state is not None:
+            self.net.load_state_dict(self._initial_state)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, classes) of the server's network for normalised images (batch, channels, height, width)."""
+        return cast(Tensor, self.net(images))
 
     @property
     def data(self) -> FederatedDataModule:
         return cast(FederatedDataModule, self.trainer.datamodule)  # type: ignore[attr-defined]
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add no callback, but check the trainer's options before Lightning refuses some without naming a remedy."""
+        """Check the trainer's options before Lightning refuses some without naming a remedy, and serve attacks.
+
+        Where a callback wants a transcript and none is recorded, it is recorded to a temporary folder.
+        """
+        from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
+
         raise_all(trainer_problems(self))
-        return []
+        callbacks = federated_callbacks(self.trainer)
+        wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
+        recorded = any(isinstance(callback, TranscriptRecorder) for callback in callbacks)
+        return [TranscriptRecorder()] if wanted and not recorded else []
 
     def setup(self, stage: str) -> None:
         self.prepare()
@@ -164,6 +198,7 @@ class FederatedModule(LightningModule):
     def on_fit_start(self) -> None:
         self.data.to(self.device)
         self.hooks = RoundHooks(self.trainer, self)
+        self.results, self._concluded = [], False
         warn_of_defenses(self)
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
@@ -254,19 +289,75 @@ class FederatedModule(LightningModule):
         """Add up the processes' scores, and log them so that early stopping can monitor `server/accuracy`."""
         score = self._server.finish()
         if score.total:
-            self.log("server/accuracy", score.accuracy, logger=False, batch_size=1)
-            self.log("server/loss", score.mean_loss, logger=False, batch_size=1)
+            scores = {"server/accuracy": score.accuracy, "server/loss": score.mean_loss}
+            self.log_dict(scores, logger=self.trainer.validating, batch_size=1)  # a round logs them with the rest
 
     def on_train_epoch_end(self) -> None:
-        self.log("round", float(self.plan.round + 1), logger=False, batch_size=1)
+        """Pass the metrics of the round to callbacks and loggers; callbacks may monitor them."""
+        report = self.report
+        metrics = round_metrics(report, self.data.groups, self.widths) | self.hooks.measurements()
+        costs = round_cost(report) | self.hooks.costs()
+        self.hooks.call("on_round_end", metrics, costs)
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics | {f"cost/{name}": cost for name, cost in costs.items()}, step=report.round)
+        monitored = {name: float(value) for name, value in metrics.items() if not name.startswith("server/")}
+        self.log_dict(monitored, logger=False, batch_size=1)
+
+    def on_train_end(self) -> None:
+        self._conclude()
+
+    def on_fit_end(self) -> None:
+        """Conclude a run that had no round left to train: Lightning does not start such a training."""
+        if not self._concluded:
+            self.to(self.data.store.device)  # Lightning has moved the module away already
+            self._conclude()
+
+    def _conclude(self) -> None:
+        if not self.trainer.interrupted:
+            self._concluded = True
+            self.hooks.conclude()
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["personal"] = self.personal.state_dict()
+        settings = self.configuration or described(self)["init_args"]
+        checkpoint["federation"] = {"model": settings, "shape": asdict(self.data.shape)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.personal.load_state_dict(checkpoint["personal"])
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, map_location: Any = "cpu", **settings: Any
+    ) -> Self:
+        """The federation of a checkpoint with its trained network: to predict with, to validate, or to train further.
+
+        Nothing but tensors and plain data is read from the file.
+
+        Args:
+            checkpoint_path: a file in the `checkpoints` of a run, or one that `ModelCheckpoint` has written.
+            map_location: device of the network.
+            settings: arguments of the constructor that replace those of the checkpoint, such as `net` where the
+                checkpoint names a function that cannot be imported.
+        """
+        checkpoint = torch.load(checkpoint_path, map_location=map_location, weights_only=True)
+        stored = checkpoint.get("federation")
+        if stored is None:
+            raise UserError.of(
+                f"{checkpoint_path} says nothing about its federation",
+                "the network cannot be built: the checkpoint is of another program, or of version 0.2 or earlier",
+                "build the federation, and pass the file to Trainer.fit or Trainer.validate as ckpt_path",
+            )
+        federation = cls(**_constructed(cls, stored["model"], settings))
+        prefix = "net."
+        state = checkpoint["state_dict"].items()
+        federation._initial_state = {
+            name.removeprefix(prefix): value for name, value in state if name.startswith(prefix)
+        }
+        federation._build(DataShape(**stored["shape"]))
+        federation.on_load_checkpoint(checkpoint)
+        return federation.to(map_location if isinstance(map_location, (str, torch.device)) else "cpu").eval()
 
     # ---- helpers ---------------------------------------------------------------------------------------------------
 
@@ -346,3 +437,12 @@ class FederatedModule(LightningModule):
             widths=self.method.local_widths,
             precision=autocast_of(self.trainer),
         )
+
+
+def _constructed(kind: type, plain: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the federation's constructor from plain data; those given take their place."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "model", fail_untyped=False, sub_configs=True)
+    config = {name: value for name, value in current(plain).items() if name not in given}
+    objects = parser.instantiate_classes(parser.parse_object({"model": config}), instantiate_groups=False)
+    return {**vars(objects.model), **given}

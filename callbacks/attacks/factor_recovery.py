@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from app.attacks.adaptive.factor_choice import FactorLayout
 from app.attacks.audit_context import AuditContext
-from app.attacks.factor_recovery import Choices, FactorFinding, recover_factors
+from app.attacks.factor_recovery import Choices, recover_factors
 from app.errors import Problem, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.metrics.membership import NotAvailable
-from app.results.attacks.factor_recovery import FactorResults
+from app.results.attacks.factor_recovery import FactorRecord
 from callbacks.attacks.membership_inference import public_knowledge
 
 
@@ -28,12 +27,8 @@ class FactorRecovery(FederatedCallback):
         rampart attack RUN --attacks factor-recovery
     """
 
-    kind = "observer"
+    kind = "attack"
     vectorisable = True
-
-    def __init__(self) -> None:
-        self.results: FactorResults | None = None
-        self.finding: FactorFinding | NotAvailable | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if not FactorLayout.of(federation.net).layers:
@@ -43,17 +38,11 @@ class FactorRecovery(FederatedCallback):
                 "leave the attack out, or set --model.net app.models.Factorised",
             )
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        self.run(federation, transcript, federation.trainer.current_epoch)
-
-    def run(self, federation: FederatedModule, transcript: Transcript, rounds: int) -> FactorFinding | NotAvailable:
-        """Attack the transcript after so many rounds of training; the result is written at once."""
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterator[FactorRecord]:
         raise_all(self.problems(federation))
+        rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.finding = recover_factors(audit, true_choices(federation))
-        if self.results is not None:
-            self.results.keep(self.finding)
-        return self.finding
+        yield FactorRecord.of(recover_factors(audit, true_choices(federation)))
 
 
 def true_choices(federation: FederatedModule) -> Choices:

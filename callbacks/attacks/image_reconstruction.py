@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 from app.attacks.audit_context import AuditContext
-from app.attacks.reconstruction.base import ReconstructionFinding
 from app.attacks.reconstruction.catalogue import make_passive
 from app.attacks.reconstruction.inversion.released_model import ModelInversion
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack, UploadInversion
@@ -15,7 +14,7 @@ from app.errors import Problem, raise_all
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.results.attacks.reconstruction_results import ReconstructionResults
+from app.results.attacks.reconstruction import ReconstructionRecord
 from callbacks.attacks.membership_inference import public_knowledge
 
 
@@ -35,12 +34,11 @@ class ImageReconstruction(FederatedCallback):
             without any, gradient inversion and MI-Face.
     """
 
-    kind = "observer"
+    kind = "attack"
     vectorisable = True
 
     def __init__(self, attacks: list[str | PassiveAttack] | None = None) -> None:
         self.attacks = [make_passive(attack) for attack in (attacks or ("gradient-inversion", "mi-face"))]
-        self.results: ReconstructionResults | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         for attack in self.attacks:
@@ -57,24 +55,15 @@ class ImageReconstruction(FederatedCallback):
                 "attack uploads in a run whose server keeps to the protocol",
             )
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        self.run(federation, transcript, federation.trainer.current_epoch)
-
-    def run(self, federation: FederatedModule, transcript: Transcript, rounds: int) -> list[ReconstructionFinding]:
-        """Attack the transcript after so many rounds of training; each result is written at once."""
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterator[ReconstructionRecord]:
         raise_all(self._deceived(federation))
+        rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        findings = []
         with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
             for attack in self.attacks:
                 for finding in attack.findings(audit):
-                    findings.append(finding)
                     bar.update()
-                    if self.results is not None:
-                        self.results.add(finding)
-        if self.results is not None:
-            self.results.conclude(findings)
-        return findings
+                    yield ReconstructionRecord.of(finding)
 
 
 def _reads_uploads(attack: PassiveAttack) -> bool:

@@ -26,8 +26,8 @@ from app.federation.plan import Plan
 from app.federation.private_coordinates import uploaded_indices
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
-from app.results.attacks.reconstruction_results import ReconstructionResults
-from app.results.run.files import fits_file
+from app.result import fits_file
+from app.results.attacks.reconstruction import ReconstructionRecord
 from callbacks.attacks.membership_inference import public_knowledge
 
 Score = Literal["matched", "legacy"]
@@ -63,7 +63,7 @@ class MaliciousServer(FederatedCallback):
         label: name of the result; without one, the attack's name.
     """
 
-    kind = "observer"
+    kind = "attack"
     vectorisable = True
 
     def __init__(
@@ -78,8 +78,6 @@ class MaliciousServer(FederatedCallback):
         self.attack, self.round = make_active(attack), round
         self.reading, self.score, self.insist = reading, score, insist
         self.label = label or self.attack.name
-        self.results: ReconstructionResults | None = None
-        self.findings: list[ReconstructionFinding] = []
         self.remarks: tuple[str, ...] = ()
         self._first_round: int | None = None
         self._obstacle: str | None = None
@@ -273,7 +271,7 @@ class MaliciousServer(FederatedCallback):
         aggregate.mean.copy_(federation.theta)  # the manipulated rounds leave the model as it was
         if stage == self.attack.rounds - 1:
             if trainer.is_global_zero:
-                self.run(federation)
+                federation.hooks.deliver(self.run(federation))
             self._done = True
             self._observations, self._true_changes = [], {}
 
@@ -289,18 +287,14 @@ class MaliciousServer(FederatedCallback):
 
     # ---- the result ------------------------------------------------------------------------------------------------
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        if not self._done:
-            self.run(federation)
+    def on_transcript(
+        self, federation: FederatedModule, transcript: Transcript
+    ) -> Iterator[ReconstructionRecord] | None:
+        return None if self._done else self.run(federation)
 
-    def run(self, federation: FederatedModule) -> list[ReconstructionFinding]:
+    def run(self, federation: FederatedModule) -> Iterator[ReconstructionRecord]:
         """Extract images from the isolated update, and score them against the truth."""
-        self.findings = list(self._findings(federation))
-        if self.results is not None:
-            for finding in self.findings:
-                self.results.add(finding)
-            self.results.conclude(self.findings)
-        return self.findings
+        return map(ReconstructionRecord.of, self._findings(federation))
 
     def unavailable(self, federation: FederatedModule, reason: str) -> ReconstructionFinding:
         """The result of an attack that could not be carried out."""

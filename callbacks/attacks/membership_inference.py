@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from tqdm import tqdm
 
 from app.attacks.audit_context import AuditContext
-from app.attacks.findings import Finding
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
 from app.attacks.models import TargetKind
@@ -19,7 +16,6 @@ from app.attacks.protocols.catalogue import PAPERS, ProtocolName
 from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.public_knowledge import PublicKnowledge
-from app.attacks.shadows.federated import Federations
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
 from app.errors import Problem, raise_all
 from app.federation.execution.distributed import autocast_of
@@ -27,19 +23,11 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.privacy.traits import Component
-from app.results.attacks.membership_results import AttackResults
+from app.results.attacks.membership import AttackRecord
+from callbacks.attacks.shadow_federations import ShadowFederations
 
 USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
 """Attacks where none are named: cheap ones that differ, sharing their shadows."""
-
-
-@dataclass(frozen=True)
-class AttackHome:
-    """The run's attack results, the folder of shadow models shared by all runs beside it, and repeated federations."""
-
-    results: AttackResults
-    cache: Path
-    federations: Federations
 
 
 class MembershipInference(FederatedCallback):
@@ -69,7 +57,7 @@ class MembershipInference(FederatedCallback):
             `shadows.mode`.
     """
 
-    kind = "observer"
+    kind = "attack"
     vectorisable = True
 
     def __init__(
@@ -84,7 +72,6 @@ class MembershipInference(FederatedCallback):
         controls: ControlPolicy = "withhold",
         adaptive: bool = True,
     ) -> None:
-        self.home: AttackHome | None = None
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
         raise_all(_problems(self.every, self.rounds, shadows))
         settings = AuditSettings(
@@ -101,40 +88,31 @@ class MembershipInference(FederatedCallback):
         regular = range(self.every, rounds + 1, self.every) if self.every else ()
         return {*self.rounds, *regular, *self.protocol.rounds_to_keep}
 
-    def on_round_kept(self, federation: FederatedModule, transcript: Transcript, round_: int) -> None:
-        if self.every and round_ % self.every == 0 and round_ < federation.rounds:
-            self.run(federation, transcript, round_, final=False)
+    def on_round_kept(
+        self, federation: FederatedModule, transcript: Transcript, round_: int
+    ) -> Iterator[AttackRecord] | None:
+        due = self.every and round_ % self.every == 0 and round_ < federation.rounds
+        return self.run(federation, transcript, round_, final=False) if due else None
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
-        self.run(federation, transcript, federation.trainer.current_epoch, final=True)
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterator[AttackRecord]:
+        return self.run(federation, transcript, federation.trainer.current_epoch)
 
-    def run(self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool) -> list[Finding]:
-        """Attack the transcript after so many rounds, written result by result; `final`: the model is released."""
-        audit = self.audit_context(federation, transcript, rounds, final)
-        findings = []
+    def run(
+        self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool = True
+    ) -> Iterator[AttackRecord]:
+        """Attack the transcript after so many rounds; `final`: the model is released."""
+        audit = AuditContext(
+            public_knowledge(federation, rounds),
+            transcript,
+            federation.data.membership,
+            final,
+            ShadowFederations(federation),
+            None if federation.cache is None else federation.cache / "shadows",
+        )
         with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
             for finding in self.protocol.findings(audit):
-                findings.append(finding)
                 bar.update()
-                if self.home is not None:
-                    self.home.results.add(finding)
-        if self.home is not None:
-            self.home.results.conclude(findings, audit.rates, "" if final else f"after round {rounds}")
-        return findings
-
-    def audit_context(
-        self, federation: FederatedModule, transcript: Transcript, rounds: int, final: bool
-    ) -> AuditContext:
-        """Everything the evaluation has in hand."""
-        home = self.home
-        return AuditContext(
-            knowledge=public_knowledge(federation, rounds),
-            transcript=transcript,
-            sets=federation.data.membership,
-            final=final,
-            federations=None if home is None else home.federations,
-            cache=None if home is None else home.cache,
-        )
+                yield AttackRecord.of(finding, audit.rates)
 
 
 def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledge:

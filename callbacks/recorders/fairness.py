@@ -3,58 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_only
 
 from app.federation.all_clients import AllClients, Choice, LocalScore
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.files import write_figure
-from app.results.run.fairness import FINE_TUNED, OWN, ClientAccuracies, forget_unplanned, write_fairness
-from app.results.run.figures import draw_fairness
-from app.results.run.files import restored
-from app.results.run.folder import RunFolder, cannot_write
+from app.result import restored
+from app.results.run.fairness import FINE_TUNED, OWN, ClientAccuracies, FairnessResult, unplanned
 
 
 class FairnessRecorder(FederatedCallback):
     """Evaluates the model that every client would use now on the client's own test set, also of those not taking part.
 
-    It belongs before the run recorder, which collects its measurements, and before the transcript recorder, whose
-    attacks keep the first process busy while the others would wait.
-
     Example::
 
-        Trainer(callbacks=[FairnessRecorder(), RunRecorder(folder)])
-
-    Args:
-        folder: the run's folder, which exists; None to measure only.
+        Trainer(callbacks=[FairnessRecorder()])
     """
 
-    kind = "observer"
+    kind = "recorder"
     vectorisable = True
 
-    def __init__(self, folder: RunFolder | None = None) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._last: ClientAccuracies | None = None
+        self._history: list[dict[str, float]] = []
         self._complete = False
-        self._fresh, self._tidy = False, False
+        self._fresh = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """In a resumed run that goes on, its former end becomes a round like others."""
+        assert isinstance(pl_module, FederatedModule)
+        kept = [
+            {name: value for name, value in record.items() if not self.unplanned(pl_module, int(record["round"]), name)}
+            for record in self._history
+        ]
+        self._history = [record for record in kept if len(record) > 1]
+
+    def unplanned(self, federation: FederatedModule, round_: int, metric: str) -> bool:
+        return unplanned(metric, federation.evaluation.all_clients_due(round_ - 1, federation.rounds))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
         self._fresh = False
-        # in the first round of a resumed run, its former end becomes a round like others
-        if self._folder is not None and trainer.current_epoch and not self._tidy:
-            rounds, due = pl_module.rounds, pl_module.evaluation.all_clients_due
-            planned = [round_ + 1 for round_ in range(trainer.current_epoch) if due(round_, rounds)]
-            try:
-                rank_zero_only(forget_unplanned)(self._folder, planned)
-            except OSError as error:
-                raise cannot_write(self._folder.path, error) from error
-        self._tidy = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -68,24 +60,12 @@ class FairnessRecorder(FederatedCallback):
     def measurements(self) -> Mapping[str, float]:
         return self._last.metrics() if self._fresh and self._last is not None else {}
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        done = trainer.current_epoch
-        if trainer.interrupted or not done:
-            return
-        if self._last is None or self._last.round != done or not self._complete:
-            self._measure(pl_module, done, last=True)
-        if self._folder is not None and self._last is not None:
-            self._write(self._folder, self._last)
-
-    @rank_zero_only
-    def _write(self, folder: RunFolder, accuracies: ClientAccuracies) -> None:
-        records = folder.read_lines("metrics.jsonl")
-        try:
-            write_fairness(folder, accuracies, records)
-            write_figure(folder.path / "fairness.png", draw_fairness(accuracies, records, folder.name))
-        except OSError as error:
-            raise cannot_write(folder.path, error) from error
+    def results(self, federation: FederatedModule) -> Iterator[FairnessResult]:
+        done = federation.trainer.current_epoch
+        if done and (self._last is None or self._last.round != done or not self._complete):
+            self._measure(federation, done, last=True)
+        if done and self._last is not None:
+            yield FairnessResult.of(self._last, self._history)
 
     def _measure(self, federation: FederatedModule, round_: int, last: bool) -> None:
         """Evaluate all clients, on all processes; nothing is kept where no client has a test set."""
@@ -96,14 +76,19 @@ class FairnessRecorder(FederatedCallback):
             if last and federation.evaluation.fine_tune:
                 scores[FINE_TUNED] = all_clients.fine_tuned()
         self._last, self._complete = _accuracies(scores, federation.data.groups, round_), last
+        if self._last is not None:
+            earlier = [record for record in self._history if record["round"] < round_]
+            self._history = [*earlier, {"round": float(round_), **self._last.metrics()}]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"last": None if self._last is None else _plain(self._last), "complete": self._complete}
+        last = None if self._last is None else _plain(self._last)
+        return {"last": last, "complete": self._complete, "history": self._history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         last = state_dict["last"]
         self._last = None if last is None else restored(ClientAccuracies, last)
         self._complete = state_dict["complete"]
+        self._history = state_dict.get("history", [])  # version 0.2.0 kept none
 
 
 def _accuracies(

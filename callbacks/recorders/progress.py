@@ -24,7 +24,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
         Trainer(callbacks=[FederationProgress()])
     """
 
-    kind = "observer"
+    kind = "recorder"
     vectorisable = True
 
     def __init__(self) -> None:

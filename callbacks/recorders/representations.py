@@ -14,8 +14,7 @@ from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.results.attacks.representation_files import RepresentedSamples, write_representations
-from app.results.run.folder import RunFolder
+from app.results.attacks.representation_files import RepresentedSamples
 from app.seeding import numpy_generator
 from callbacks.attacks.membership_inference import public_knowledge
 
@@ -33,7 +32,7 @@ class Representations(FederatedCallback):
         samples: most members, and most non-members, 10 or more.
     """
 
-    kind = "observer"
+    kind = "recorder"
     vectorisable = True
 
     def __init__(self, samples: int = 300) -> None:
@@ -41,8 +40,6 @@ class Representations(FederatedCallback):
             cause = f"representations of {samples} members are to be kept"
             raise UserError.of(cause, "so few points show no clusters", "set samples to 10 or more")
         self.samples = samples
-        self.folder: RunFolder | None = None
-        self.represented: RepresentedSamples | None = None
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         try:
@@ -57,12 +54,10 @@ class Representations(FederatedCallback):
                 "set --data.holdout.clients 0.5, say",
             )
 
-    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> None:
+    def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterator[RepresentedSamples]:
         rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        self.represented = represent(audit, self.samples)
-        if self.folder is not None:
-            write_representations(self.folder.path, self.represented)
+        yield represent(audit, self.samples)
 
 
 def represent(audit: AuditContext, samples: int) -> RepresentedSamples:

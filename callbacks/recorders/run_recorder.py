@@ -1,10 +1,11 @@
-"""Writes the metrics of every round to the run folder and to the trackers."""
+"""Writes the metrics of every round, and all results, to the run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -13,44 +14,43 @@ from lightning.pytorch.utilities import rank_zero_only
 from app.federation.checks import composition_notes
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.reports import ClientReport
-from app.results.attacks.factor_recovery import factor_summary
-from app.results.attacks.membership_results import attack_summary
-from app.results.attacks.reconstruction_results import reconstruction_summary
-from app.results.run.fairness import fairness_summary, newcomer_summary
+from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
+from app.files import cannot_write
+from app.result import Result
+from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
-from app.results.run.folder import RunFolder, cannot_write
-from app.results.run.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
-from app.results.run.tracking import RoundLogger
-
-SUMMARIES: Mapping[str, Callable[[RunFolder], Any]] = {
-    "fairness": fairness_summary,
-    "newcomers": newcomer_summary,
-    "attacks": attack_summary,
-    "reconstruction": reconstruction_summary,
-    "factors": factor_summary,
-}
-"""Parts of the summary that other callbacks have written to the run folder."""
+from app.results.run.folder import RunFolder
+from app.results.run.results import conclude, summaries
+from app.results.run.tracking import tracker_of
 
 
 class RunRecorder(FederatedCallback):
-    """Records metrics, clients and costs of every round, and the summary at the end.
+    """Keeps a run in a folder: metrics, clients and costs of every round, results, and the summary at the end.
 
     The clients of a round are gathered from all processes; the first one writes.
 
     Example::
 
-        Trainer(callbacks=[RunRecorder(folder)])
+        Trainer(callbacks=[MemDefense(), MembershipInference(), RunRecorder("runs/mine")])
 
     Args:
-        folder: the run's folder, which exists.
+        folder: the run's folder, which is made; or one that was claimed for the run before.
     """
 
-    kind = "observer"
+    kind = "recorder"
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path | RunFolder) -> None:
+        self._claimed = isinstance(folder, RunFolder)
+        self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        pl_module.cache = self._folder.path.parent / ".cache"
+        if stage == "fit" and not self._claimed:
+            self._claimed = True
+            config = described_run(pl_module, pl_module.data, trainer)
+            rank_zero_only(self._folder.claim)(config, overwrite=False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -61,6 +61,12 @@ class RunRecorder(FederatedCallback):
     def _describe(self, federation: FederatedModule, done: int) -> None:
         client_pool = federation.client_pool
         self._folder.forget_after(done)
+        if done:
+            self._folder.forget_metrics(
+                lambda round_, metric: any(
+                    one.unplanned(federation, round_, metric) for one in federation.hooks.callbacks
+                )
+            )
         federation.data.write_table(self._folder.path)
         self._folder.write_json(
             "plan.json",
@@ -81,31 +87,38 @@ class RunRecorder(FederatedCallback):
             },
         )
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        report = pl_module.report
+    def on_round_end(
+        self,
+        trainer: Trainer,
+        federation: FederatedModule,
+        metrics: Mapping[str, float],
+        costs: Mapping[str, float],
+    ) -> None:
+        report = federation.report
         self._last |= {client.client: client for client in report.clients}
-        metrics = round_metrics(report, pl_module.data.groups, pl_module.widths) | pl_module.hooks.measurements()
-        cost = round_cost(report) | pl_module.hooks.costs()
         with self._writing():
-            self._write(report.round, metrics, cost, report.clients)
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics | {f"cost/{k}": v for k, v in cost.items()}, step=report.round)
+            self._write(report.round, metrics, costs, report.clients)
 
     @rank_zero_only
     def _write(
-        self, round_: int, metrics: dict[str, float], cost: dict[str, float], clients: tuple[ClientReport, ...]
+        self, round_: int, metrics: Mapping[str, float], cost: Mapping[str, float], clients: tuple[ClientReport, ...]
     ) -> None:
         self._folder.append_json("metrics.jsonl", metrics)
         self._folder.append_json("cost.jsonl", cost)
         rows = [[round_, *client_row(client)] for client in clients]
         self._folder.append_rows("clients.csv", ["round", *CLIENT_COLUMNS], rows)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        if not trainer.interrupted:
-            with self._writing():
-                self._finish(trainer, pl_module)
+    @rank_zero_only
+    def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
+        result.save(self._folder.path)
+
+    @rank_zero_only
+    def on_results(self, trainer: Trainer, federation: FederatedModule, results: Sequence[Result], when: str) -> None:
+        conclude(self._folder, results, when, tracker_of(trainer))
+
+    def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
+        with self._writing():
+            self._finish(trainer, federation)
 
     @rank_zero_only
     def _finish(self, trainer: Trainer, federation: FederatedModule) -> None:
@@ -125,12 +138,11 @@ class RunRecorder(FederatedCallback):
             privacy = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
             summary["privacy"], summary["channels"] = budgets, channels
             self._folder.write_json("privacy.json", privacy)
-        summary |= {name: part for name, summarise in SUMMARIES.items() if (part := summarise(self._folder))}
+        summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
-        for logger in trainer.loggers:
-            if isinstance(logger, RoundLogger):
-                rows = [client_row(self._last[client]) for client in sorted(self._last)]
-                logger.finish(final | {f"cost/{k}": v for k, v in cost.items()}, list(CLIENT_COLUMNS), rows)
+        if (tracker := tracker_of(trainer)) is not None:
+            rows = [client_row(self._last[client]) for client in sorted(self._last)]
+            tracker.finish(final | {f"cost/{k}": v for k, v in cost.items()}, list(CLIENT_COLUMNS), rows)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

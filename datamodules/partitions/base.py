@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from app.described import Described
 from app.errors import Problem, UserError, raise_all
 from datamodules.checks import first_few, minimum_problems, seed_problems
 
 
-class Partition(ABC):
+class Partition(Described, ABC):
     """Deals the samples of a pool to clients.
 
     A subclass overrides `deal`, and `problems` or `misfits` where it has settings of its own to check.

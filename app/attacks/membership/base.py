@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.models import AttackedModel, Ids
+from app.described import Described
 from app.metrics.membership import Array
 
 Adversary = Literal["external", "client", "server"]
@@ -23,7 +24,7 @@ class Threat:
     trains: str
 
 
-class MembershipAttack(ABC):
+class MembershipAttack(Described, ABC):
     """Distinguishes members from non-members. One file per attack; a subclass overrides `scores`.
 
     The attack never sees the true members: it returns scores, which the evaluation compares with the truth.

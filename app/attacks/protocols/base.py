@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, explained, unavailable
+from app.described import Described
 from app.errors import UserError
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
 from app.metrics.leakage import measure_leakage
@@ -18,7 +19,7 @@ from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 
 
-class Protocol(ABC):
+class Protocol(Described, ABC):
     """A way to evaluate attacks: samples, the attacker's knowledge, and reported numbers."""
 
     name: ClassVar[str]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from app.attacks.findings import explained
+from app.described import Described
 from app.errors import Problem, UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
@@ -153,7 +154,7 @@ def attempted(
     return replace(finding, seconds=time.perf_counter() - started)
 
 
-class ReconstructionAttack(ABC):
+class ReconstructionAttack(Described, ABC):
     """An attack that reconstructs training images: active (malicious server) or passive."""
 
     name: ClassVar[str]

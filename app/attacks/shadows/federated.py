@@ -27,8 +27,9 @@ from app.seeding import derive_key, numpy_generator
 class Federations(Protocol):
     """Repeats the attacked federation on other training sets."""
 
-    fingerprint: str
-    """Equal for federations with equal settings."""
+    @property
+    def fingerprint(self) -> str:
+        """Equal for federations with equal settings."""
 
     def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
         """Train shadow federation `number` on each client's members; write the transcript of rounds to a folder."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from app.described import Described
 from app.errors import Problem
 from app.federation.parameters import Axis, ParameterSpace
 from app.models.base import scaled_width
@@ -38,7 +39,7 @@ class LocalWidths:
         return tuple(sorted({level for level in self.levels if level < capacity} | {capacity}, reverse=True))
 
 
-class SubmodelMethod(ABC):
+class SubmodelMethod(Described, ABC):
     """How a client's channels are chosen; a subclass says which channels of an axis are kept."""
 
     @abstractmethod

@@ -1,22 +1,21 @@
-"""Results of factor recovery (WAFFLe): numbers, a table of clients, a figure."""
+"""Result of factor recovery (WAFFLe): numbers, a table of clients, a figure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from app.attacks.factor_recovery import COSTS, ClientRecovery, FactorFinding
-from app.files import csv_text, finite, json_text, png_bytes, replace_all
+from app.files import csv_text, finite
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import Array, NotAvailable
-from app.results.run.folder import RunFolder, cannot_write
+from app.result import IN_MEMORY, Cell, PlainTable, Result
 from app.results.text_table import table_lines
 
 USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
@@ -137,9 +136,6 @@ def _bounds(estimate: Estimate) -> tuple[float, float]:
     return (interval.low, interval.high) if isinstance(interval, Interval) else (estimate.value, estimate.value)
 
 
-STEM = "attacks/factors"
-"""Files within the run's folder, without their endings."""
-
 MEANINGS = {
     "support": "AUC: the server's ranking (movement times prior odds) tells the factors that a client uses (above 1/2)",
     "moved": "the same by how far factors moved alone",
@@ -157,61 +153,87 @@ MEANINGS = {
 """What is measured, in words."""
 
 
-class FactorResults:
-    """Files of one run: `attacks/factors.json`, `.csv` and `.png`."""
+@dataclass(frozen=True, eq=False, repr=False)
+class FactorRecord(Result):
+    """How well a server recovers which factors the clients use.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    Attributes:
+        means: value, low and high by name in `MEANINGS`; or the reason of a missing one.
+        reason: why there are no numbers; empty where there are some.
+        finding: of a result that was not loaded.
+    """
 
-    def keep(self, finding: FactorFinding | NotAvailable) -> None:
-        """Write the files and print the result; one without numbers gives the reason.
+    kind = "private choice of factors"
+    folder = "attacks"
+    part = "factors"
+    label = "factors"
 
-        Raises:
-            UserError: where the files cannot be written.
-        """
-        text, table, figure = (self._folder.path / f"{STEM}.{kind}" for kind in ("json", "csv", "png"))
-        contents = {text: json_text(_record(finding)).encode()}
-        if isinstance(finding, FactorFinding):
-            contents[table] = _table(finding).encode()
-            contents[figure] = png_bytes(draw_factors(finding, f"private choice of factors: {self._folder.name}"))
-        try:
-            text.parent.mkdir(parents=True, exist_ok=True)
-            replace_all(contents)
-            for path in {table, figure} - set(contents):  # of an earlier result
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise cannot_write(text, error) from error
-        self._folder.update_summary("factors", factor_summary(self._folder))
-        tqdm.write("\n".join([f"\nprivate choice of factors: {self._folder.name}", *factor_lines(finding), ""]))
+    means: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    finding: FactorFinding | None = field(default=None, metadata=IN_MEMORY)
 
+    @classmethod
+    def of(cls, finding: FactorFinding | NotAvailable) -> FactorRecord:
+        if isinstance(finding, NotAvailable):
+            return cls(reason=finding.reason)
+        means = {name: dict(_numbers(estimate)) for name, estimate in finding.means.items()}
+        return cls(means, finding.notes, finding=finding)
 
-def factor_summary(folder: RunFolder) -> dict[str, float]:
-    """All numbers that are available under `attacks/factors/<name>`; empty where factors were not attacked."""
-    path = folder.path / f"{STEM}.json"
-    if not path.is_file():
-        return {}
-    means = json.loads(path.read_text()).get("means", {})
-    return {f"{STEM}/{name}": part["value"] for name, part in means.items() if "value" in part}
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        return {name: mean["value"] for name, mean in self.means.items() if mean.get("value") is not None}
 
+    def record(self) -> dict[str, Any]:
+        if self.reason:
+            return {"reason": self.reason}
+        clients = len(self.finding.clients) if self.finding is not None else None
+        return {"clients": clients, "means": self.means, "meaning": MEANINGS, "notes": list(self.notes)}
 
-def factor_lines(finding: FactorFinding | NotAvailable) -> list[str]:
-    """The result, for the terminal."""
-    if isinstance(finding, NotAvailable):
-        return [f"  N/A: {finding.reason}"]
-    text = {name: _estimate_text(estimate, _form(name)) for name, estimate in finding.means.items()}
-    rows = [
-        ("factors in use", f"AUC {text['support']}; movement alone {text['moved']}"),
-        ("without the upload", f"AUC {text['prior']} by the public prior, {text['population']} by the clients' mean"),
-        ("more than others do", f"AUC {text['specific']}"),
-        ("rebuilt models", f"{text['own']} true choice, {text['recovered']} recovered"),
-        ("", f"{text['concealed']} as uploaded, {text['another']} another client's choice"),
-        ("cost of not knowing", f"{text['concealed_cost']} points of accuracy; recovered {text['recovered_cost']}"),
-    ]
-    return [
-        *table_lines((), rows, left=(0, 1), indent="  "),
-        *(f"  {note}" for note in finding.notes),
-        f"  {STEM}.png shows it, {STEM}.json and .csv hold the numbers",
-    ]
+    @classmethod
+    def paths(cls, run: Path) -> list[Path]:
+        return [path for path in super().paths(run) if path.stem == cls.label]
+
+    def draw(self, title: str) -> Iterator[tuple[str, Figure]]:
+        if self.finding is not None:
+            yield f"{self.label}.png", draw_factors(self.finding, title)
+
+    @classmethod
+    def text(cls, results: Sequence[Self]) -> str:
+        return "\n".join(line for one in results for line in one.lines())
+
+    def lines(self) -> list[str]:
+        """The result, for the terminal."""
+        if self.reason:
+            return [f"  N/A: {self.reason}"]
+        text = {name: _estimate_text(mean, _form(name)) for name, mean in self.means.items()}
+        rows = [
+            ("factors in use", f"AUC {text['support']}; movement alone {text['moved']}"),
+            (
+                "without the upload",
+                f"AUC {text['prior']} by the public prior, {text['population']} by the clients' mean",
+            ),
+            ("more than others do", f"AUC {text['specific']}"),
+            ("rebuilt models", f"{text['own']} true choice, {text['recovered']} recovered"),
+            ("", f"{text['concealed']} as uploaded, {text['another']} another client's choice"),
+            ("cost of not knowing", f"{text['concealed_cost']} points of accuracy; recovered {text['recovered_cost']}"),
+        ]
+        return [*table_lines((), rows, left=(0, 1), indent="  "), *(f"  {note}" for note in self.notes)]
+
+    @classmethod
+    def table(cls, results: Sequence[Self]) -> PlainTable:
+        rows: list[list[Cell]] = [
+            [name, mean.get("value"), mean.get("low"), mean.get("high"), mean.get("reason"), MEANINGS[name]]
+            for one in results
+            for name, mean in one.means.items()
+        ]
+        return PlainTable(("number", "value", "low", "high", "reason", "meaning"), rows)
+
+    @classmethod
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+        for finding in (one.finding for one in results if one.finding is not None):
+            rows = [list(finite(asdict(client)).values()) for client in finding.clients]
+            yield "attacks/factors.csv", csv_text([[each.name for each in fields(ClientRecovery)], *rows])
 
 
 def _form(name: str) -> Callable[[float], str]:
@@ -221,18 +243,11 @@ def _form(name: str) -> Callable[[float], str]:
     return "{:.3f}".format if name in AREAS else "{:.2%}".format
 
 
-def _estimate_text(estimate: Estimate | NotAvailable, form: Callable[[float], str]) -> str:
-    if isinstance(estimate, NotAvailable):
+def _estimate_text(mean: Mapping[str, Any], form: Callable[[float], str]) -> str:
+    if "value" not in mean:
         return "N/A"
-    value, interval = form(estimate.value), estimate.interval
-    return f"{value} ({form(interval.low)} to {form(interval.high)})" if isinstance(interval, Interval) else value
-
-
-def _record(finding: FactorFinding | NotAvailable) -> dict[str, Any]:
-    if isinstance(finding, NotAvailable):
-        return {"reason": finding.reason}
-    means = {name: dict(_numbers(estimate)) for name, estimate in finding.means.items()}
-    return {"clients": len(finding.clients), "means": means, "meaning": MEANINGS, "notes": list(finding.notes)}
+    value = form(mean["value"])
+    return f"{value} ({form(mean['low'])} to {form(mean['high'])})" if "low" in mean else value
 
 
 def _numbers(estimate: Estimate | NotAvailable) -> Iterator[tuple[str, float | str]]:
@@ -242,8 +257,3 @@ def _numbers(estimate: Estimate | NotAvailable) -> Iterator[tuple[str, float | s
     yield "value", estimate.value
     if isinstance(estimate.interval, Interval):
         yield from (("low", estimate.interval.low), ("high", estimate.interval.high))
-
-
-def _table(finding: FactorFinding) -> str:
-    rows = [list(finite(asdict(client)).values()) for client in finding.clients]
-    return csv_text([[field.name for field in fields(ClientRecovery)], *rows])

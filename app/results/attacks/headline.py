@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.metrics.leakage import Leakage
 from app.metrics.roc import FPR_TARGETS
-from app.results.attacks.membership_files import AttackRecord, rate_name
+from app.results.attacks.wording import rate_name
+
+if TYPE_CHECKING:
+    from app.results.attacks.membership import AttackRecord
 
 NUMBERS = ("auc", "auc_low", "auc_high", *map(rate_name, FPR_TARGETS))
 """Numbers of a result that its headline repeats."""
@@ -53,16 +57,6 @@ def headlines(records: Iterable[AttackRecord]) -> list[Headline]:
 def headline_summary(records: Iterable[AttackRecord]) -> dict[str, Mapping[str, str | float]]:
     """Headlines by kind of target, for a JSON file."""
     return {headline.kind: headline.summary for headline in headlines(records)}
-
-
-def headline_numbers(records: Iterable[AttackRecord]) -> dict[str, float]:
-    """Numbers of the headlines under `attacks/headline/<kind>/<name>`, beside those of the results."""
-    return {
-        f"attacks/headline/{kind}/{name}": value
-        for kind, headline in headline_summary(records).items()
-        for name, value in headline.items()
-        if isinstance(value, float)
-    }
 
 
 def _headline(kind: str, results: list[tuple[AttackRecord, Leakage]]) -> Headline:

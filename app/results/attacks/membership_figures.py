@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -19,9 +19,11 @@ from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
-from app.results.attacks.membership_files import AttackRecord, tpr_at
-from app.results.attacks.membership_report import Result, decimals, records_of
-from app.results.attacks.wording import short_label, write_in_row
+from app.results.attacks.membership_report import decimals
+from app.results.attacks.wording import short_label, tpr_at, write_in_row
+
+if TYPE_CHECKING:
+    from app.results.attacks.membership import AttackRecord
 
 CHANCE: dict[str, Any] = {"color": "0.45", "linewidth": 1.0, "linestyle": (0, (4, 3)), "zorder": 1}
 
@@ -61,9 +63,9 @@ def draw_roc(scores_by_label: Mapping[str, MembershipScores], title: str) -> Fig
     return figure
 
 
-def draw_leakage(results: Sequence[Result], title: str) -> Figure:
+def draw_leakage(results: Sequence[AttackRecord], title: str) -> Figure:
     """AUC and TPR at 1 % FPR with intervals, the largest AUC on top; below, what is not available and why."""
-    records = sorted(records_of(results), key=lambda record: (-_auc(record), record.label))
+    records = sorted(results, key=lambda record: (-_auc(record), record.label))
     names = [short_label(record.label.removesuffix(f".{record.conditions.read_target}")) for record in records]
     width = 9.2 + 0.085 * max(map(len, names), default=0)
     figure = Figure(figsize=(width, 1.6 + 0.27 * max(3, len(records))), layout="constrained")
@@ -86,12 +88,11 @@ def draw_leakage(results: Sequence[Result], title: str) -> Figure:
     return figure
 
 
-def draw_clients(result: Result, rates: Mapping[int, float] | None = None) -> Figure:
+def draw_clients(record: AttackRecord, rates: Mapping[int, float] | None = None) -> Figure:
     """AUC of every client with its interval against its number of training samples, on a logarithmic axis.
 
     Clients of equal size are drawn side by side; colours are widths, where `rates` gives them by client id.
     """
-    [record] = records_of([result])
     points = [
         _Point(row.client, row.size, row.leakage.auc)
         for row in record.clients

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from app.attacks.findings import Finding, ReportedNumber
+from app.attacks.findings import ReportedNumber
 from app.files import csv_text
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import KnownThreshold, Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import FPR_TARGETS
 from app.metrics.vulnerability import ClientRow, sample_table
+from app.result import Cell, PlainTable
 from app.results.attacks.headline import Headline, headlines
-from app.results.attacks.membership_files import AttackRecord, rate_name, tpr_at
-from app.results.attacks.wording import Cell, grouped
+from app.results.attacks.wording import grouped, rate_name, tpr_at
 from app.results.text_table import bullet, counted, text_table
 
-Result = Finding | AttackRecord
+if TYPE_CHECKING:
+    from app.results.attacks.membership import AttackRecord
 
 MOST_EXPOSED = 100
 """Samples that are listed of each result."""
@@ -27,15 +29,12 @@ NUMBER_COLUMNS = (
     *("members", "nonmembers", "auc", "auc_low", "auc_high", *map(rate_name, FPR_TARGETS)),
     *("balanced_accuracy", "balanced_accuracy_low", "balanced_accuracy_high", "worst_client_auc", "seconds"),
 )
-COLUMNS = (*CONDITION_COLUMNS, *NUMBER_COLUMNS, "reason")
-"""Columns of `rows`."""
 
 INVERTED = "the AUC lies below chance beyond its interval: the score or the labels are probably swapped"
 
 
-def table(results: Iterable[Result]) -> str:
+def table(records: Sequence[AttackRecord]) -> str:
     """One aligned row per result, the strongest ones, leakage by width, why results are missing, and remarks."""
-    records = records_of(results)
     if not records:
         return "no attack was run"
     blocks = {
@@ -50,22 +49,23 @@ def table(results: Iterable[Result]) -> str:
     return "\n\n".join([_grid(records), *([strongest] if strongest else []), *_width_grid(records), *parts])
 
 
-def rows(results: Iterable[Result]) -> list[list[Cell]]:
-    """One row of plain values per result, in the order of COLUMNS; None where there is none."""
-    return [
+def rows(records: Iterable[AttackRecord]) -> PlainTable:
+    """One row of plain values per result."""
+    cells = [
         [
             *(getattr(record if name == "label" else record.conditions, name) for name in CONDITION_COLUMNS),
             *map(record.numbers.get, NUMBER_COLUMNS),
             record.leakage.reason if isinstance(record.leakage, NotAvailable) else None,
         ]
-        for record in records_of(results)
+        for record in records
     ]
+    return PlainTable((*CONDITION_COLUMNS, *NUMBER_COLUMNS, "reason"), cells)
 
 
-def clients_csv(results: Iterable[Result]) -> str:
+def clients_csv(records: Iterable[AttackRecord]) -> str:
     """Content of `clients.csv`: one line per result and client; rates and areas are fractions."""
     names = ("auc", "low", "high", *(f"tpr@{100 * target:g}%" for target in FPR_TARGETS))
-    lines = [[record.label, *_client_cells(row)] for record in records_of(results) for row in record.clients]
+    lines = [[record.label, *_client_cells(row)] for record in records for row in record.clients]
     return csv_text([["label", "client", "size", "members", "nonmembers", *names, "reason"], *lines])
 
 
@@ -77,11 +77,6 @@ def samples_csv(scores_by_label: Mapping[str, MembershipScores], most: int = MOS
         columns = (exposed.clients, exposed.samples, exposed.scores, exposed.exposure)
         lines += [[label, *row] for row in zip(*(column[:most].tolist() for column in columns), strict=True)]
     return csv_text([[None if cell != cell else cell for cell in line] for line in lines])  # NaN as an empty cell
-
-
-def records_of(results: Iterable[Result]) -> list[AttackRecord]:
-    """All results in one form, in their order."""
-    return [result if isinstance(result, AttackRecord) else AttackRecord.of(result) for result in results]
 
 
 def decimals(interval: Interval | NotAvailable, most: int, scale: float = 1.0) -> int:

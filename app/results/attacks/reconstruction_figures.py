@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,13 +14,13 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.attacks.reconstruction.base import ReconstructionFinding
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, ImageScore, Reconstruction
-from app.results.attacks.reconstruction_files import ReconstructionRecord
-from app.results.attacks.reconstruction_report import Result, records_of
 from app.results.attacks.wording import short_label, write_in_row
+
+if TYPE_CHECKING:
+    from app.results.attacks.reconstruction import ReconstructionRecord
 
 ACROSS = 10
 """Images side by side."""
@@ -41,14 +41,14 @@ SHOWN, BLIND, GUESS = "#1f77b4", "#ff7f0e", "0.25"
 THRESHOLD: dict[str, Any] = {"color": "0.6", "linewidth": 1.0, "linestyle": (0, (4, 3)), "zorder": 1}
 
 
-def draw_reconstructions(finding: ReconstructionFinding, title: str) -> Figure:
+def draw_reconstructions(record: ReconstructionRecord, title: str) -> Figure:
     """True images with their reconstructions below, the most alike first; a frame round those that were recovered."""
-    assert finding.pairs is not None
-    assert isinstance(finding.result, Reconstruction)
-    scores, truth, reconstructions = finding.result.per_image, finding.pairs.truth.images, finding.pairs.reconstructions
+    assert record.pairs is not None
+    assert isinstance(record.result, Reconstruction)
+    scores, truth, reconstructions = record.result.per_image, record.pairs.truth.images, record.pairs.reconstructions
     order = sorted(range(len(scores)), key=lambda row: (-scores[row].pearson, scores[row].client, scores[row].sample))
     order = order[:MOST_IMAGES]
-    caption = _headline(finding.result, len(order), title)
+    caption = _headline(record.result, len(order), title)
     figure, pairs = _page(len(order), 0.1 + 0.17 * len(caption))
     for (upper, lower), row in zip(pairs, order, strict=True):
         _show_original(upper, truth[row], scores[row])
@@ -57,14 +57,14 @@ def draw_reconstructions(finding: ReconstructionFinding, title: str) -> Figure:
     return figure
 
 
-def draw_summary(results: Iterable[Result], title: str = "") -> Figure:
+def draw_summary(results: Iterable[ReconstructionRecord], title: str = "") -> Figure:
     """Mean correlation of the best match and the attacker's choice beside the strongest guess, and the share recovered.
 
     Args:
         results: the largest mean correlation is drawn on top, what is not available below.
         title: of the figure.
     """
-    records = sorted(records_of(results), key=lambda record: (-_mean(record), record.label))
+    records = sorted(results, key=lambda record: (-_mean(record), record.label))
     names = [short_label(record.label) for record in records]
     width = 8.6 + 0.085 * max(map(len, names), default=0)
     figure = Figure(figsize=(width, 1.9 + 0.3 * max(3, len(records))), layout="constrained")

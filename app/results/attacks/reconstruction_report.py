@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from app.attacks.reconstruction.base import ReconstructionFinding
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, Reconstruction, Similarity
-from app.results.attacks.reconstruction_files import ReconstructionRecord
-from app.results.attacks.wording import Cell, grouped
+from app.result import PlainTable
+from app.results.attacks.wording import grouped
 from app.results.text_table import bullet, table_lines
 
-Result = ReconstructionFinding | ReconstructionRecord
+if TYPE_CHECKING:
+    from app.results.attacks.reconstruction import ReconstructionRecord
 
 LINE = 118
 """Longest line of the table."""
@@ -35,13 +36,10 @@ NUMBER_COLUMNS = (
     *("images", "candidates", "recovered", "share", "share_low", "share_high", "pearson", "pearson_best"),
     *("blind_pearson", "psnr", "psnr_best", "ssim", "ssim_best", "strongest_null", "seconds"),
 )
-COLUMNS = (*CONDITION_COLUMNS, "clients", *NUMBER_COLUMNS, "null", "reason")
-"""Columns of `rows`."""
 
 
-def table(results: Iterable[Result]) -> str:
+def table(records: Sequence[ReconstructionRecord]) -> str:
     """One aligned row per result, below it why there is none where it is missing, then remarks."""
-    records = records_of(results)
     if not records:
         return "no reconstruction was tried"
     remarks = [bullet(text, LINE) for text in grouped(_remarks(records), len(records))]
@@ -49,9 +47,9 @@ def table(results: Iterable[Result]) -> str:
     return "\n\n".join([_grid(records), explained, *(["\n".join(["remarks:", *remarks])] if remarks else [])])
 
 
-def rows(results: Iterable[Result]) -> list[list[Cell]]:
-    """One row of plain values per result, in the order of COLUMNS; None where there is none."""
-    return [
+def rows(records: Iterable[ReconstructionRecord]) -> PlainTable:
+    """One row of plain values per result."""
+    cells = [
         [
             *(getattr(record.conditions, name) for name in CONDITION_COLUMNS),
             ", ".join(map(str, record.conditions.clients)),
@@ -59,14 +57,9 @@ def rows(results: Iterable[Result]) -> list[list[Cell]]:
             _null_name(record),
             record.result.reason if isinstance(record.result, NotAvailable) else None,
         ]
-        for record in records_of(results)
+        for record in records
     ]
-
-
-def records_of(results: Iterable[Result]) -> list[ReconstructionRecord]:
-    """All results as records, in their order."""
-    kind = ReconstructionRecord
-    return [result if isinstance(result, kind) else kind.of(result) for result in results]
+    return PlainTable((*CONDITION_COLUMNS, "clients", *NUMBER_COLUMNS, "null", "reason"), cells)
 
 
 def _grid(records: Sequence[ReconstructionRecord]) -> str:

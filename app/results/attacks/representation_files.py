@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.files import npz_bytes, replace_all
-from app.results.run.files import unreadable
-from app.results.run.folder import cannot_write
+from app.result import PlainTable, Result, unreadable
 
 NAME = "representations.npz"
 """File within the run's folder."""
 
 
-@dataclass(frozen=True, eq=False)
-class RepresentedSamples:
+@dataclass(frozen=True, eq=False, repr=False)
+class RepresentedSamples(Result):
     """Penultimate-layer features of some samples.
 
     Attributes:
@@ -33,18 +33,36 @@ class RepresentedSamples:
     members: NDArray[np.bool_]
     samples: NDArray[np.int64]
 
+    kind = "representations"
+    folder = "."
+    part = "representations"
+    compressed = True
+    label = "representations"
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        return {"members": float(self.members.sum()), "nonmembers": float((~self.members).sum())}
+
+    def record(self) -> dict[str, Any]:
+        return {"label": self.label, "numbers": self.numbers}
+
+    def arrays(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in ARRAYS}
+
+    @classmethod
+    def text(cls, results: Sequence[Self]) -> str:
+        return ""
+
+    @classmethod
+    def table(cls, results: Sequence[Self]) -> PlainTable:
+        return PlainTable(("members", "nonmembers"), [list(one.numbers.values()) for one in results])
+
+    @classmethod
+    def paths(cls, run: Path) -> list[Path]:
+        return []  # the arrays are all there is: `read_representations`
+
 
 ARRAYS = ("features", "labels", "members", "samples")
-
-
-def write_representations(folder: Path, represented: RepresentedSamples) -> Path:
-    """Keep representations in a run's folder, which exists; returns the file's path."""
-    path = folder / NAME
-    try:
-        replace_all({path: npz_bytes({name: getattr(represented, name) for name in ARRAYS}, compressed=True)})
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    return path
 
 
 def read_representations(folder: Path) -> RepresentedSamples | None:

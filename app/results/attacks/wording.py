@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable
 
 from matplotlib.axes import Axes
 
-Cell = str | int | float | None
-"""A plain value of a table."""
+from app.metrics.leakage import Leakage, TprAtFpr
 
 MOST_LETTERS = 40
 """Letters of a label in a figure."""
@@ -42,3 +42,14 @@ def write_in_row(axes: Axes, row: int, text: str, most: int) -> None:
     shown = textwrap.shorten(text, most, placeholder=" ...")
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
     axes.text(0.01, row, shown, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color="0.35", bbox=box)
+
+
+def tpr_at(leakage: Leakage, target: float) -> TprAtFpr | None:
+    """The share of members found at one target FPR, 0 to 1; None where it was refused."""
+    entries = [entry for entry in leakage.tpr if isinstance(entry, TprAtFpr) and math.isclose(entry.target, target)]
+    return entries[0] if entries else None
+
+
+def rate_name(target: float) -> str:
+    """Key of the TPR at a target FPR, 0 to 1: `tpr_at_0.1%` for 0.001."""
+    return f"tpr_at_{100 * target:g}%"

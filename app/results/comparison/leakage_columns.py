@@ -10,8 +10,9 @@ from app.metrics.leakage import Leakage, TprAtFpr
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
 from app.results.attacks.headline import headline_rank, target_kind
-from app.results.attacks.membership_files import AttackRecord, tpr_at
-from app.results.attacks.reconstruction_files import ReconstructionRecord
+from app.results.attacks.membership import AttackRecord
+from app.results.attacks.reconstruction import ReconstructionRecord
+from app.results.attacks.wording import tpr_at
 from app.results.comparison.rows import NOT_RUN, Column, RowRuns, SeedValues, seeds_without_number
 from app.results.comparison.table import Measure
 from app.results.run.store import RunRecord

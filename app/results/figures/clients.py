@@ -14,7 +14,7 @@ from app.metrics.correlation import SizeCorrelation, size_correlation
 from app.metrics.intervals import Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
-from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership import AttackRecord
 from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle

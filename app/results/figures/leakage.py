@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.metrics.leakage import Leakage
 from app.results.attacks.headline import target_kind
-from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership import AttackRecord
 from app.results.comparison.leakage_columns import KINDS, headline_label, record_of
 from app.results.comparison.rows import RowRuns
 from app.results.run.store import RunRecord

@@ -15,7 +15,7 @@ from app.errors import UserError
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, Reconstruction
-from app.results.attacks.reconstruction_files import PREFIX, KeptImages, ReconstructionFiles, ReconstructionRecord
+from app.results.attacks.reconstruction import KeptImages, ReconstructionRecord
 from app.results.comparison.table import Row
 from app.results.figures import layout
 from app.results.figures.data import FigureData
@@ -103,7 +103,7 @@ def _pairs(run: RunRecord, record: ReconstructionRecord) -> tuple[tuple[Pixels, 
 
 def _images(run: RunRecord, label: str) -> KeptImages | None:
     try:
-        return ReconstructionFiles(run.path / PREFIX).images(label)
+        return ReconstructionRecord.load(ReconstructionRecord.path(run.path, label, "json")).images
     except UserError:
         return None
 

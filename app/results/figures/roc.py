@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from app.errors import UserError
 from app.metrics.membership import Array
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
-from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership import AttackRecord
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, strongest

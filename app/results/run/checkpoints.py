@@ -13,8 +13,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
-from app.files import replace_all
-from app.results.run.folder import cannot_write
+from app.files import cannot_write, replace_all
 
 
 class VerifiedCheckpointIO(TorchCheckpointIO):

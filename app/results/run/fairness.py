@@ -1,17 +1,20 @@
-"""Fairness of a run on disk: `everyone.csv`, `fairness.json`, `newcomers.json`, and their lines for the terminal."""
+"""Results on fairness: accuracies of all clients and of newcomers, as files, figures and lines for the terminal."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from app.files import csv_text, write_text
+from matplotlib.figure import Figure
+
+from app.files import csv_text
 from app.metrics.fairness import POINTS, Fairness, Swap, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
-from app.results.run.folder import RunFolder
+from app.result import PlainTable, Result
 
 OWN, ANOTHER, MEAN, NONE, FINE_TUNED = "own", "another", "mean", "none", "fine_tuned"
 """Whose private part a client is evaluated with; the last one is its own model after one more local training."""
@@ -89,12 +92,6 @@ class ClientAccuracies:
         return {f"{PREFIX}{name}": value for name, value in metrics.items()}
 
 
-def write_fairness(folder: RunFolder, measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write `everyone.csv` and `fairness.json`; `records` are the lines of `metrics.jsonl`."""
-    write_text(folder.path / "everyone.csv", _table(measured))
-    folder.write_json("fairness.json", fairness_record(measured, records) | {"words": WORDS})
-
-
 def fairness_record(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Content of `fairness.json` as plain data; `WORDS` explains the entries."""
     record: dict[str, Any] = {
@@ -120,11 +117,6 @@ def settled(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) ->
     return {"rounds": len(rounds), **means}
 
 
-def fairness_summary(folder: RunFolder) -> dict[str, Any]:
-    """Content of `fairness.json` without the explanations; empty where nothing was measured."""
-    return _without_words(folder, "fairness.json")
-
-
 def fairness_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Label, number and explanation of what the summary holds, for the terminal; nothing from an empty one."""
     if not record:
@@ -145,24 +137,8 @@ def fairness_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
-def forget_unplanned(folder: RunFolder, planned: Sequence[int]) -> None:
-    """Drop measurements that a shorter run made at its end; a longer one would not have made them.
-
-    Args:
-        folder: the run's folder; its `metrics.jsonl` holds rounds before the last one only.
-        planned: rounds (counted from 1) in which all clients are evaluated.
-    """
-    records = folder.read_lines("metrics.jsonl")
-    kept = [
-        {name: value for name, value in record.items() if not _unplanned(name, record["round"] in planned)}
-        for record in records
-    ]
-    if kept != records:
-        write_text(folder.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
-
-
-def _unplanned(name: str, planned: bool) -> bool:
-    """Whether a metric is measured at the end of a run only, or in a round that was not planned."""
+def unplanned(name: str, planned: bool) -> bool:
+    """Whether a metric of clients is measured at the end of a run only, or in a round that was not planned."""
     measured = name.removeprefix(PREFIX)
     last_only = measured in CONTROLS.values() or measured.startswith(FINE_TUNED)
     return name.startswith(PREFIX) and (last_only or not planned)
@@ -236,25 +212,6 @@ class JoinedClients:
         return {"clients": len(self.clients), "visits": self.visits, "accuracy": means}
 
 
-def write_newcomers(folder: RunFolder, joined: JoinedClients) -> None:
-    """Write `newcomers.csv` and `newcomers.json`."""
-    rows = zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True)
-    text = csv_text([("client", "group", *joined.accuracies), *rows], line_end="\n")
-    write_text(folder.path / "newcomers.csv", text)
-    folder.write_json("newcomers.json", joined.record() | {"words": NEWCOMER_WORDS})
-
-
-def newcomer_summary(folder: RunFolder) -> dict[str, Any]:
-    """Content of `newcomers.json` without the explanations; empty where there were none."""
-    return _without_words(folder, "newcomers.json")
-
-
-def _without_words(folder: RunFolder, name: str) -> dict[str, Any]:
-    path = folder.path / name
-    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {key: value for key, value in record.items() if key != "words"}
-
-
 def newcomer_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Label, number and accuracies of the newcomers, for the terminal; nothing from an empty summary."""
     if not record:
@@ -271,3 +228,102 @@ def newcomer_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if stage in record["accuracy"]
     ]
     return [("newcomers", str(record["clients"]), "; ".join(means))]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _ClientsResult(Result):
+    """A record as plain data, kept with an explanation of its entries (`words`)."""
+
+    folder = "."
+    words: ClassVar[Mapping[str, str]]
+
+    content: dict[str, Any]
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        return {name: value for name, value in self.content.items() if isinstance(value, (int, float))}
+
+    def record(self) -> dict[str, Any]:
+        return self.content | {"words": self.words}
+
+    @classmethod
+    def paths(cls, run: Path) -> list[Path]:
+        return [path for path in [run / f"{cls.label}.json"] if path.is_file()]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls({key: value for key, value in json.loads(path.read_text()).items() if key != "words"})
+
+    @classmethod
+    def text(cls, results: Sequence[Self]) -> str:
+        return ""  # stands in the closing table of a run
+
+    @classmethod
+    def table(cls, results: Sequence[Self]) -> PlainTable:
+        return PlainTable(
+            ("result", "value", "explanation"), [list(row) for one in results for row in one.closing_rows()]
+        )
+
+    @classmethod
+    def summary(cls, results: Sequence[Self]) -> dict[str, Any]:
+        return results[-1].content
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FairnessResult(_ClientsResult):
+    """Every client of the federation with the model that it would use.
+
+    Attributes:
+        measured: accuracies behind the record, None for a result that was loaded.
+        history: metrics of the rounds in which all clients were evaluated.
+    """
+
+    kind = "fairness"
+    part = "fairness"
+    label = "fairness"
+    words = WORDS
+
+    measured: ClientAccuracies | None = None
+    history: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, measured: ClientAccuracies, history: Sequence[Mapping[str, Any]]) -> FairnessResult:
+        return cls(fairness_record(measured, history), measured, history)
+
+    @property
+    def numbers(self) -> Mapping[str, float]:
+        return {name: value for name, value in self.content["final"].items() if isinstance(value, float)}
+
+    def closing_rows(self) -> Sequence[tuple[str, str, str]]:
+        return fairness_rows(self.content)
+
+    def draw(self, title: str) -> Iterator[tuple[str, Figure]]:
+        from app.results.run.figures import draw_fairness  # which is about these results
+
+        if self.measured is not None:
+            yield "fairness.png", draw_fairness(self.measured, self.history, title.removeprefix("fairness: "))
+
+    @classmethod
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+        yield from (("everyone.csv", _table(one.measured)) for one in results if one.measured is not None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NewcomersResult(_ClientsResult):
+    """Clients that joined when the training was over; `joined` is None for a result that was loaded."""
+
+    kind = "newcomers"
+    part = "newcomers"
+    label = "newcomers"
+    words = NEWCOMER_WORDS
+
+    joined: JoinedClients | None = None
+
+    def closing_rows(self) -> Sequence[tuple[str, str, str]]:
+        return newcomer_rows(self.content)
+
+    @classmethod
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+        for joined in (one.joined for one in results if one.joined is not None):
+            rows = zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True)
+            yield "newcomers.csv", csv_text([("client", "group", *joined.accuracies), *rows], line_end="\n")

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from app.errors import UserError
-from app.files import csv_text, finite, write_json, write_text
+from app.files import cannot_write, csv_text, finite, write_json, write_text
 from app.renamed import current
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
@@ -152,6 +152,16 @@ class RunFolder:
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
             write_text(path, csv_text([header, *whole] if whole else []))
 
+    def forget_metrics(self, forgotten: Callable[[int, str], bool]) -> None:
+        """Drop metrics by round (from 1) and name: those that a shorter run measured at its end."""
+        records = self.read_lines("metrics.jsonl")
+        kept = [
+            {name: value for name, value in record.items() if not forgotten(int(record["round"]), name)}
+            for record in records
+        ]
+        if kept != records:
+            write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
         with (self.path / name).open("a") as file:
             file.write(json.dumps(finite(record)) + "\n")
@@ -178,15 +188,6 @@ class RunFolder:
         """Records of a JSON-lines file; none where there is no file."""
         path = self.path / name
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def cannot_write(path: Path, error: OSError) -> UserError:
-    """The error of a run whose files cannot be written."""
-    return UserError.of(
-        f"cannot write {path}: {error.strerror or error}",
-        "the run stops here; what was written before is kept, and the run resumes from its last checkpoint",
-        "free some space or choose another --run.root, then repeat the command",
-    )
 
 
 def _round_of(line: str) -> float:

@@ -22,15 +22,16 @@ from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.renamed import current
-from app.results.attacks.membership_files import AttackFiles, AttackRecord
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
-from app.results.run.files import Record, ResultFiles, restored
+from app.result import Measurement, Result, restored
+from app.results.attacks.membership import AttackRecord
+from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.run.labels import RunLabels, labels_of
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
 """What reading a damaged file may end in."""
 
 Part = TypeVar("Part")
+Kind = TypeVar("Kind", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class RunRecord:
         channels: what was hidden from the server.
         attacks: results of membership inference, by label.
         reconstructions: results of reconstruction, by label.
+        measurements: results of other attacks and recorders, by label.
         notes: what could not be read of it.
     """
 
@@ -82,6 +84,7 @@ class RunRecord:
     channels: tuple[ChannelStatement, ...]
     attacks: tuple[AttackRecord, ...]
     reconstructions: tuple[ReconstructionRecord, ...]
+    measurements: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,7 +92,7 @@ class RunRecord:
         return self.path.name
 
     def scores(self, label: str) -> MembershipScores:
-        return AttackFiles(self.path / "attacks").scores(label)
+        return AttackRecord.load(AttackRecord.path(self.path, label, "json")).scores
 
 
 def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
@@ -115,8 +118,9 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
         channels=_of(
             notes, "the channels", lambda: _all(partial(restored, ChannelStatement), summary.get("channels")), ()
         ),
-        attacks=_attacks(folder / "attacks", notes),
-        reconstructions=_records(ReconstructionFiles(folder / PREFIX), notes),
+        attacks=_attacks(folder, notes),
+        reconstructions=_records(ReconstructionRecord, folder, notes),
+        measurements=_records(Measurement, folder, notes),
         notes=tuple(notes),
     )
 
@@ -220,21 +224,21 @@ def _endless(epsilon: float | None) -> float:
 
 def _attacks(folder: Path, notes: list[str]) -> tuple[AttackRecord, ...]:
     """Results of membership inference; scores that are lost are noted, since only figures and pairs need them."""
-    records = _records(AttackFiles(folder), notes)
+    records = _records(AttackRecord, folder, notes)
     for record in records:
-        path = folder / f"{record.label}.npz"
+        path = AttackRecord.path(folder, record.label, "npz")
         if record.no_scores is None and not is_zipfile(path):
             notes.append(f"attacks/{path.name} cannot be read: the scores are lost")
     return records
 
 
-def _records(files: ResultFiles[Record], notes: list[str]) -> tuple[Record, ...]:
-    """All results that can be read, by label; one note per file that cannot."""
+def _records(kind: type[Kind], folder: Path, notes: list[str]) -> tuple[Kind, ...]:
+    """All results of a kind that can be read, by label; one note per file that cannot."""
     records = []
     try:
-        for path in files.paths():
+        for path in kind.paths(folder):
             try:
-                records.append(files.read(path))
+                records.append(kind.load(path))
             except UserError as error:
                 notes.append(f"{path.parent.name}/{path.name} cannot be read ({error_text(error.__cause__ or error)})")
     except OSError as error:

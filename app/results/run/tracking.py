@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from app.metrics.membership import MembershipScores
-from app.metrics.roc import log_log_roc, roc_curve
+from app.result import Result
 
 TrackingMode = Literal["offline", "online", "disabled"]
 Rows = Sequence[Sequence[Any]]
@@ -21,8 +21,9 @@ Rows = Sequence[Sequence[Any]]
 class RoundLogger(WandbLogger):
     """Lightning's W&B logger, told that `round` is the step of every metric."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, images: bool = False, **settings: Any) -> None:
         super().__init__(**settings)
+        self.images = images
         self._wandb_init.pop("anonymous", None)  # wandb warns about it although it is not set
 
     @rank_zero_only
@@ -44,31 +45,20 @@ class RoundLogger(WandbLogger):
         self._log_table("clients", columns, rows, summary)
 
     @rank_zero_only
-    def log_attacks(
-        self,
-        columns: Sequence[str],
-        rows: Rows,
-        summary: Mapping[str, float],
-        curves: Mapping[str, MembershipScores],
+    def log_results(
+        self, kind: type[Result], new: Sequence[Result], everything: Sequence[Result], figures: Mapping[str, str]
     ) -> None:
-        """Log results of membership inference: a table, numbers, and ROC curves of the scores (by label)."""
+        """Log results of one kind: a table, all numbers, curves, and figures (image files by name)."""
         import wandb
 
         further: dict[str, Any] = {}
-        if points := [[label, *point] for label, scores in curves.items() for point in _curve(scores)]:
-            further["attacks/roc_points"] = wandb.Table(columns=["result", "fpr", "tpr"], data=points)
-            further["attacks/roc"] = _roc_plot(points)
-        self._log_table("attacks/results", columns, rows, summary, further)
-
-    @rank_zero_only
-    def log_reconstructions(
-        self, columns: Sequence[str], rows: Rows, summary: Mapping[str, float], figures: Mapping[str, Path]
-    ) -> None:
-        """Log results of reconstructions: a table, numbers, and figures (image files by label)."""
-        import wandb
-
-        images = {f"attacks/reconstruction/{label}": wandb.Image(str(path)) for label, path in figures.items()}
-        self._log_table("attacks/reconstructions", columns, rows, summary, images)
+        if not kind.shows_data or self.images:
+            further |= {f"figures/{name.removesuffix('.png')}": wandb.Image(path) for name, path in figures.items()}
+        if points := [[label, *point] for label, line in kind.curves(new).items() for point in line]:
+            further[f"{kind.folder}/roc_points"] = wandb.Table(columns=["result", "fpr", "tpr"], data=points)
+            further[f"{kind.folder}/roc"] = _roc_plot(points)
+        table = kind.table(new)
+        self._log_table(f"{kind.part}/results", table.columns, table.rows, _flat(kind.summary(everything)), further)
 
     @rank_zero_only
     def log_report(
@@ -115,10 +105,20 @@ class RoundLogger(WandbLogger):
             self._experiment = None
 
 
-def _curve(scores: MembershipScores) -> list[list[float]]:
-    """FPR and TPR of the points that a logarithmic axis can show."""
-    fpr, tpr = log_log_roc(roc_curve(scores), 100)
-    return [[float(false), float(true)] for false, true in zip(fpr, tpr, strict=True) if true > 0]
+def tracker_of(trainer: Trainer) -> RoundLogger | None:
+    """The trainer's logger that is a run in Weights & Biases; None where there is none."""
+    return next((logger for logger in trainer.loggers if isinstance(logger, RoundLogger)), None)
+
+
+def _flat(summary: Mapping[str, Any], front: str = "") -> dict[str, float]:
+    """Numbers of nested data by path."""
+    flat: dict[str, float] = {}
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{front}{name}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            flat[f"{front}{name}"] = value
+    return flat
 
 
 def _roc_plot(points: list[list[Any]]) -> Any:

@@ -15,13 +15,14 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import Candidates, pixel_bounds, to_pixels
 from app.attacks.reconstruction.inversion.dense_layer import Decay, DenseLayer, LinearTraining, first_dense, invert
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching
+from app.described import Described
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.models.base import DataShape
 from app.seeding import torch_generator
 
 
-class ImageExtraction(ABC):
+class ImageExtraction(Described, ABC):
     """Turns an update into images."""
 
     uses_traps: ClassVar[bool]

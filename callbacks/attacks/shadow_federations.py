@@ -1,4 +1,4 @@
-"""Federated shadow models: the federation of a command, repeated with other members."""
+"""Federated shadow models: the attacked federation, repeated with other members."""
 
 from __future__ import annotations
 
@@ -7,73 +7,85 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from app.attacks.models import Ids
+from app.described import described
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.execution.distributed import alone
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
+from app.federation.transcript_recorder import TranscriptRecorder
 from app.seeding import derive_key, numpy_generator
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
 from datamodules.split import Membership
-
-if TYPE_CHECKING:
-    from app.commands.fit import FitCommand
 
 
 class ShadowFederations:
-    """Builds the federation anew from its configuration, defenses included, and trains it on other members.
+    """Builds an attacked federation anew, defenses included, and trains it on other members.
 
     Shadow federations have the public plan and the data sizes of the attacked one; initial values, batches, noise and
     members are their own.
     """
 
-    def __init__(self, command: FitCommand) -> None:
-        """Take the command whose federation is attacked, with its federation built."""
-        self._command = command
-        settings = {key: command.plain_config.get(key) for key in ("model", "data", "defenses", "defense_order")}
-        settings["precision"] = (command.plain_config.get("trainer") or {}).get("precision")
+    def __init__(self, attacked: FederatedModule) -> None:
+        """Take the attacked federation, with its data and its trainer."""
+        self._attacked = attacked
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for federations with equal settings."""
+        attacked = self._attacked
+        model = attacked.configuration or described(attacked)
+        settings = [model, described([attacked.data, *self._defenses()]), attacked.trainer.precision]
         text = json.dumps(settings, sort_keys=True, default=str)
-        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
         """Train one shadow federation; its transcript of the given rounds is kept in the folder."""
-        attacked: FederatedModule = self._command.model
-        federation, data, defenses = self._command.rebuilt()
+        from app.run import Run  # which adds attacks to runs
+
+        attacked = self._attacked
+        federation, data = attacked.fresh(), attacked.data.fresh()
         federation.seed = derive_key(attacked.seed, "shadow-federation", number)
         data.redealt(attacked.data, _membership(attacked.data.membership, members, federation.seed))
         federation.evaluation = Evaluation(clients=False)
-        # a channel changes what is seen on the way, not what is learnt beyond its rounding, and takes its time
-        defenses = [defense for defense in defenses if "channel" not in defense.traits()]
         keeper = TranscriptRecorder(folder, TranscriptSettings(last=0, rounds=list(rounds)), announce=False)
-        trainer = self._trainer(attacked, rounds[-1], [*defenses, _SamePlan(attacked), keeper])
+        defenses = [defense.fresh() for defense in self._defenses()]
+        shadow = Run(
+            federation, data, defenses, recorders=[_SamePlan(attacked), keeper], trainer=self._options(rounds[-1])
+        )
         with alone(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trainer.fit(federation, datamodule=data)
+            shadow.fit()
 
-    def _trainer(self, attacked: FederatedModule, rounds: int, callbacks: list[Callback]) -> Trainer:
-        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        return Trainer(
-            **quiet,
-            max_epochs=rounds,
-            min_epochs=rounds,  # everybody knows how long the attacked run went on, so a shadow does not stop earlier
-            accelerator=attacked.device.type,
-            strategy=SingleDeviceStrategy(device=attacked.device),
-            devices=1,
-            precision=attacked.trainer.precision,
-            callbacks=callbacks,
-            enable_checkpointing=False,
-            num_sanity_val_steps=0,
-            limit_val_batches=0,
-            use_distributed_sampler=False,
-        )
+    def _defenses(self) -> list[FederatedCallback]:
+        """Defenses of the attacked run but for channels.
+
+        A channel changes what is seen on the way, not what is learnt beyond its rounding, and takes its time.
+        """
+        callbacks = federated_callbacks(self._attacked.trainer)
+        return [one for one in callbacks if one.kind == "defense" and "channel" not in one.traits()]
+
+    def _options(self, rounds: int) -> dict[str, Any]:
+        attacked = self._attacked
+        return {
+            "max_epochs": rounds,
+            "min_epochs": rounds,  # a shadow goes on as long as the attacked run did, which is public
+            "accelerator": attacked.device.type,
+            "strategy": SingleDeviceStrategy(device=attacked.device),
+            "devices": 1,
+            "precision": attacked.trainer.precision,
+            "enable_progress_bar": False,
+            "limit_val_batches": 0,
+        }
 
 
 class _SamePlan(Callback):

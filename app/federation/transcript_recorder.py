@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript, TranscriptSettings
-from app.results.run.folder import cannot_write
+from app.files import cannot_write
+
+DEFAULT_SETTINGS = TranscriptSettings()
 
 
 class TranscriptRecorder(FederatedCallback):
@@ -23,24 +26,33 @@ class TranscriptRecorder(FederatedCallback):
 
     Example::
 
-        Trainer(callbacks=[TranscriptRecorder(folder, TranscriptSettings(last=2))])
+        Trainer(callbacks=[TranscriptRecorder("runs/mine/transcript", TranscriptSettings(last=2))])
 
     Args:
-        folder: the run's transcript folder.
+        folder: where to keep it; by default a temporary folder that is deleted with this object.
         settings: which rounds to keep.
         announce: whether to print before the first round how much will be written.
     """
 
-    kind = "observer"
+    kind = "recorder"
 
-    def __init__(self, folder: Path, settings: TranscriptSettings, announce: bool = True) -> None:
-        self._announce = announce
-        self._transcript = Transcript(folder)
-        self._folder = folder
-        self._settings = settings
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        settings: TranscriptSettings = DEFAULT_SETTINGS,
+        announce: bool = True,
+    ) -> None:
+        self._chosen, self._settings, self._announce = folder, settings, announce
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._open_end = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        assert isinstance(pl_module, FederatedModule)
+        if self._chosen is None and self._temporary is None and trainer.is_global_zero:
+            self._temporary = tempfile.TemporaryDirectory(prefix="rampart-transcript-")
+        chosen = self._chosen or (self._temporary.name if self._temporary is not None else "")
+        self._folder = Path(trainer.strategy.broadcast(str(chosen)))  # all processes write to the same one
+        pl_module.transcript = self._transcript = Transcript(self._folder)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         # with an unknown last round, a window of rounds is kept on the way
         stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
@@ -93,18 +105,9 @@ class TranscriptRecorder(FederatedCallback):
     def _conclude(self, federation: FederatedModule, round_: int) -> None:
         self._guarded(self._transcript.record_aggregate, round_, federation.space.read(federation.net))
         for callback in federation.hooks.callbacks:
-            callback.on_round_kept(federation, self._transcript, round_)
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, FederatedModule)
-        if not trainer.interrupted:
-            self._release(pl_module)
-
-    @rank_zero_only
-    def _release(self, federation: FederatedModule) -> None:
-        self._guarded(self._transcript.record_released, federation.space.read(federation.net))
-        for callback in federation.hooks.callbacks:
-            callback.on_transcript(federation, self._transcript)
+            federation.hooks.deliver(
+                callback.on_round_kept(federation, self._transcript, round_), f"after round {round_}"
+            )
 
     def _forget(self, done: int, federation: FederatedModule) -> None:
         """Rounds that will be repeated, and those that were the last ones of a run that now goes on."""

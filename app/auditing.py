@@ -1,0 +1,286 @@
+"""Attacks on a trained federation: on a finished run from its transcript, or on one in memory."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+
+from app.attacks.findings import explained
+from app.attacks.membership.base import MembershipAttack
+from app.attacks.membership.catalogue import ATTACKS
+from app.attacks.models import TargetKind
+from app.attacks.naming import by_name
+from app.attacks.protocols.audit import ControlPolicy
+from app.attacks.protocols.base import Protocol
+from app.attacks.protocols.catalogue import ProtocolName
+from app.attacks.reconstruction.active.base import ActiveAttack
+from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
+from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
+from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
+from app.attacks.reconstruction.inversion.uploads import PassiveAttack
+from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
+from app.errors import UserError, raise_all
+from app.federation.hooks import FederatedCallback
+from app.federation.module import FederatedModule
+from app.federation.transcript import Transcript
+from app.finished import FinishedRun, at_round
+from app.metrics.membership import NotAvailable
+from app.result import Result
+from app.results.attacks.membership import AttackRecord, scores_by_label
+from app.results.attacks.membership_figures import draw_roc
+from app.results.attacks.reconstruction import ReconstructionRecord
+from app.results.frames import as_frame, html_table
+from app.results.run.results import conclude
+from app.results.run.tracking import RoundLogger
+from callbacks.attacks.factor_recovery import FactorRecovery
+from callbacks.attacks.image_reconstruction import ImageReconstruction
+from callbacks.attacks.malicious_server import MaliciousServer, Score
+from callbacks.attacks.membership_inference import MembershipInference
+
+if TYPE_CHECKING:
+    import pandas
+
+Attack = str | MembershipAttack | ActiveAttack | PassiveAttack | FederatedCallback
+
+OTHERS: dict[str, type[FederatedCallback]] = {"factor-recovery": FactorRecovery}
+"""Attacks that neither infer membership nor reconstruct images, by name."""
+
+
+class AttackSuite:
+    """Attacks of any kind, and how they are carried out."""
+
+    def __init__(
+        self,
+        attacks: list[Attack] | None = None,
+        targets: list[TargetKind] | None = None,
+        rounds: list[int] | None = None,
+        shadows: ShadowSettings = DEFAULT_SHADOWS,
+        protocol: ProtocolName | Protocol = "audit",
+        calibrate: bool = True,
+        controls: ControlPolicy = "withhold",
+        adaptive: bool = True,
+        reading: ImageExtraction = DEFAULT_EXTRACTION,
+        score: Score = "matched",
+        insist: bool = False,
+    ) -> None:
+        """Choose the attacks.
+
+        Args:
+            attacks: names (`rampart list attacks` shows them), dotted names of your own classes, or class_path with
+                init_args; five usual membership attacks where none are named.
+            targets: of membership inference: `global` (the released model, seen from outside) and `uploads` (each
+                client's last upload, seen by the server); both without a choice.
+            rounds: further rounds whose models membership inference attacks, counted from 1; the transcript holds them.
+            shadows: of membership inference: how shadow models are made.
+            protocol: of membership inference: `audit` for a sound evaluation, or the paper whose evaluation is to be
+                repeated as it was; a paper's class_path with init_args where its options matter.
+            calibrate: whether membership attackers choose a threshold on a shadow model, for accuracies.
+            controls: `withhold` the numbers of a membership attack that fails a control, `warn` beside them, or `skip`.
+            adaptive: beside every membership attack, the same by an adversary who knows the run's defenses.
+            reading: how a malicious server extracts images from an isolated update.
+            score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
+            insist: let a malicious server attack also where it cannot succeed; the result is labelled.
+        """
+        chosen = [_made(attack) for attack in attacks or ()]
+        self.callbacks: list[FederatedCallback] = []
+        membership = [attack for attack in chosen if isinstance(attack, (str, MembershipAttack))]
+        if membership or attacks is None:
+            self.callbacks.append(
+                MembershipInference(
+                    None if attacks is None else membership,
+                    targets,
+                    rounds,
+                    shadows=shadows,
+                    protocol=protocol,
+                    calibrate=calibrate,
+                    controls=controls,
+                    adaptive=adaptive,
+                )
+            )
+        used: Counter[str] = Counter()
+        for attack in chosen:
+            if isinstance(attack, ActiveAttack):
+                used[attack.name] += 1
+                label = attack.name + (f"-{used[attack.name]}" if used[attack.name] > 1 else "")
+                self.callbacks.append(MaliciousServer(attack, None, reading, score, insist, label))
+        if passive := [attack for attack in chosen if isinstance(attack, PassiveAttack)]:
+            self.callbacks.append(ImageReconstruction(list(passive)))
+        self.callbacks += [attack for attack in chosen if isinstance(attack, FederatedCallback)]
+
+
+def _made(attack: Attack) -> Attack:
+    """An attack by name; names of membership attacks are left as they are, since protocols have some of their own."""
+    if not isinstance(attack, str) or attack in ATTACKS:
+        return attack
+    others: dict[str, Any] = {**ACTIVE, **PASSIVE, **OTHERS}
+    module, _, name = attack.rpartition(".")
+    kinds = (ActiveAttack, PassiveAttack, FederatedCallback)
+    try:
+        named = getattr(importlib.import_module(module), name, None) if module else None
+    except ImportError:
+        named = None
+    near = difflib.get_close_matches(attack, [*others, *ATTACKS], n=1)
+    if attack in others or (isinstance(named, type) and issubclass(named, kinds)) or (near and near[0] in others):
+        made: Attack = by_name(attack, others, object, "attack")
+        return made
+    return attack
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit:
+    """Results of attacks on one federation, in order."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def failed(self) -> list[str]:
+        """Labels of the attacks that broke down."""
+        return [result.label for result in self.results if result.failed]
+
+    def table(self) -> str:
+        """All results as text, kind by kind."""
+        return "\n\n".join(f"{kind.kind}\n{kind.text(own)}" for kind, own in self._kinds())
+
+    def roc(self) -> Figure:
+        """ROC curves of the membership attacks, on logarithmic axes."""
+        scores = scores_by_label([result for result in self.results if isinstance(result, AttackRecord)])
+        if not scores:
+            raise UserError.of(
+                "no membership attack has given scores", "there is no curve", "see table() for the reasons"
+            )
+        return draw_roc(scores, "membership inference")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per number: kind, label of the result, name, value."""
+        rows = [(one.kind, one.label, name, value) for one in self.results for name, value in one.numbers.items()]
+        return as_frame(("kind", "label", "number", "value"), rows)
+
+    def _kinds(self) -> Iterator[tuple[type[Result], list[Result]]]:
+        for kind in dict.fromkeys(map(type, self.results)):
+            yield kind, [result for result in self.results if type(result) is kind]
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        tables = [(kind, kind.table(own)) for kind, own in self._kinds()]
+        return "".join(f"<h4>{kind.kind}</h4>{html_table(table.columns, table.rows)}" for kind, table in tables)
+
+
+def audit(
+    target: FederatedModule | FinishedRun | str | Path, attacks: Sequence[Attack] | None = None, **options: Any
+) -> Audit:
+    """Attack a trained federation, or a finished run, whose folder then holds the results too.
+
+    Example::
+
+        audit("runs/mine", attacks=["yeom", "lira-online"], targets=["global"]).table()
+
+    Args:
+        target: a federation that a Trainer has fitted, a finished run, or its folder.
+        attacks: names, attacks or callbacks of any kind; see `AttackSuite`.
+        options: further arguments of `AttackSuite`.
+
+    Raises:
+        UserError: where there is no such run or attack, or the federation is not trained.
+    """
+    suite = AttackSuite(None if attacks is None else list(attacks), **options)
+    if isinstance(target, FederatedModule):
+        return Audit(tuple(_in_memory(target, suite.callbacks)))
+    run = target if isinstance(target, FinishedRun) else FinishedRun(target)
+    return attack_run(run, suite)
+
+
+def attack_run(run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None) -> Audit:
+    """Attack a finished run; every result is written to its folder at once."""
+    _ = run.transcript  # without which there is nothing to attack
+    results: list[Result] = []
+    for callback in suite.callbacks:
+        own = []
+        for result in _attacked(run, callback):
+            result.save(run.folder.path)
+            own.append(result)
+        for kind in dict.fromkeys(map(type, own)):
+            conclude(run.folder, [result for result in own if type(result) is kind], tracker=tracker)
+        results += own
+    return Audit(tuple(results))
+
+
+def _attacked(run: FinishedRun, callback: FederatedCallback) -> Iterable[Result]:
+    if isinstance(callback, MaliciousServer):
+        return _actively(run, callback)
+    federation = run.run.federation
+    raise_all(callback.problems(federation))
+    return callback.on_transcript(federation, run.transcript) or ()
+
+
+def _in_memory(federation: FederatedModule, callbacks: Sequence[FederatedCallback]) -> Iterator[Result]:
+    """Attack a federation in memory; what was not recorded, attacks cannot see."""
+    if federation._trainer is None or not federation.trainer.current_epoch:
+        remedy = "fit it first: Trainer(max_epochs=10).fit(federation, datamodule=Digits())"
+        raise UserError.of("the federation is not trained", "there is nothing to attack", remedy)
+    if active := [callback for callback in callbacks if isinstance(callback, MaliciousServer)]:
+        raise UserError.of(
+            f"{active[0].label} is the attack of a malicious server, and the training is over",
+            "clients no longer respond",
+            f"train with callbacks=[MaliciousServer({active[0].attack.name!r})], or attack the folder of a run",
+        )
+    federation.data.to(federation.device)
+    with tempfile.TemporaryDirectory() as folder:
+        transcript = federation.transcript
+        if transcript is None:
+            transcript = Transcript(Path(folder))
+            transcript.record_released(federation.space.read(federation.net))
+        for callback in callbacks:
+            raise_all(callback.problems(federation))
+            yield from callback.on_transcript(federation, transcript) or ()
+
+
+# ---- attacks of a malicious server -----------------------------------------------------------------------------------
+
+
+def _actively(finished: FinishedRun, server: MaliciousServer) -> list[Result]:
+    """Repeat the last rounds of a run with a malicious server; an attack that is refused gives the reason as result."""
+    rounds = len(finished.metrics)
+    try:
+        return _repeated_rounds(finished, server, rounds)
+    except UserError as error:
+        attack = server.attack
+        conditions = ReconstructionConditions(attack.name, server.label, "malicious server", attack.sees, rounds, ())
+        return [ReconstructionRecord.of(ReconstructionFinding(conditions, NotAvailable(explained(error))))]
+
+
+def _repeated_rounds(finished: FinishedRun, server: MaliciousServer, rounds: int) -> list[Result]:
+    first = max(1, rounds - server.attack.rounds + 1)
+    server.round = first
+    run = finished.rebuilt()
+    trainer, transcript = run.trainer, finished.transcript
+    others = [callback for callback in trainer.callbacks if not _watches(callback)]  # type: ignore[attr-defined]
+    trainer.callbacks = [*others, server]  # type: ignore[attr-defined]
+    trainer.limit_val_batches, trainer.fit_loop.max_epochs = 0, rounds
+    at_round(run, first - 1)
+    federation = run.prepared()
+    federation.evaluation = replace(federation.evaluation, clients=False)
+    if federation.personal:
+        server.remarks = ("rounds are repeated: what clients keep to themselves starts anew",)
+    if not transcript.server_view().readable(first):
+        reason = "the server adds ciphertexts and cannot read the sum"
+        return [ReconstructionRecord.of(server.unavailable(federation, reason))]
+    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
+    repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
+    print(f"repeating {repeated} of {finished.folder.path} with a malicious server: {server.label}", flush=True)
+    trainer.fit(federation, datamodule=run.data)
+    return federation.results
+
+
+def _watches(callback: object) -> bool:
+    """Whether a callback of the run is no part of what clients and server do."""
+    return isinstance(callback, FederatedCallback) and callback.kind != "defense"

@@ -1,0 +1,167 @@
+"""Comparisons: a matrix of datasets, methods, defenses and seeds, run and then reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from app.errors import UserError, raise_all
+from app.experiments.board import Board
+from app.experiments.checks import name_problems
+from app.experiments.folder import ComparisonFolder, State
+from app.experiments.local_engine import LocalEngine, default_workers, gpus, local_shares
+from app.experiments.matrix import Combination, planned_runs
+from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.processes import Job, StopRequest, cores
+from app.experiments.reading import find_scale, read_spec
+from app.experiments.spec import ComparisonSpec
+from app.reporting import Report, report
+
+
+class Engine(Protocol):
+    """Runs jobs somewhere."""
+
+    def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
+        """Run all jobs, report to the board, and stop on request."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Where runs are made.
+
+    Attributes:
+        jobs: runs at a time; by default one per GPU or two cores.
+        engine: processes of this machine, or a Ray cluster.
+        address: an existing Ray cluster, such as `auto` or `HOST:6379`; else one is started here.
+    """
+
+    jobs: int | None = None
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
+
+
+class Comparison:
+    """A planned comparison in its folder.
+
+    Attributes:
+        spec: what is compared.
+        runs: all runs of the matrix.
+        parsed: the configuration of every combination.
+        folder: where the runs are kept.
+        failed: names of the runs that failed.
+        interrupted: whether it was stopped before its end.
+    """
+
+    def __init__(self, spec: ComparisonSpec, root: Path) -> None:
+        """Plan a comparison and check the configurations of all runs; nothing is run or written.
+
+        Raises:
+            UserError: with the problems of all combinations.
+        """
+        self.spec, self.runs = spec, planned_runs(spec)
+        self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
+        self.folder = ComparisonFolder((root / spec.name).resolve())
+        self.failed: list[str] = []
+        self.interrupted = False
+
+    def run(self, engines: Engines) -> None:
+        """Run what is not finished yet."""
+        self.folder.claim()
+        with self.folder.locked():
+            raise_all(self.folder.problems(self.runs, self.parsed))
+            for name in self.folder.left_over(self.runs):
+                place = self.folder.run(name)
+                print(f"note: {name} is no longer part of the comparison, but is still shown; delete {place}")
+            self.folder.write(self.spec, self.runs)
+            self._run(engines)
+
+    def _run(self, engines: Engines) -> None:
+        folder = self.folder
+        unfinished = [planned for planned in self.runs if folder.state(planned.name) is not State.FINISHED]
+        jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
+        done = len(self.runs) - len(jobs)
+        print(f"comparison {folder.path}: {len(self.runs)} runs, {done} of them finished", flush=True)
+        if not jobs:
+            return
+        with StopRequest() as stop:
+            engine, workers = _engine(engines, len(jobs))
+            board = Board(folder, jobs, done, workers)
+            engine.run(jobs, board, stop)
+            board.close()
+        print(board.status())
+        self.interrupted = stop.requested
+        self.failed = [] if stop.requested else [failure.job.name for failure in board.failures]
+
+
+def compare(
+    config: str | Path | Mapping[str, Any],
+    scale: str | None = None,
+    seeds: Sequence[int] | None = None,
+    root: str | Path = "runs",
+    name: str | None = None,
+    jobs: int | None = None,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+) -> Report:
+    """Run a comparison, or what is left of it, and report its runs.
+
+    Example::
+
+        compare({"name": "mine", "methods": ["fedavg", "heterofl"], "defenses": ["none", "memdefense"], "seeds": [0, 1]})
+
+    Args:
+        config: a file, the name of a shipped comparison, or the content of such a file.
+        scale: size in which to make it, one of those that the file names.
+        seeds: these instead of those of the file.
+        root: folder of all comparisons.
+        name: name of the comparison's folder; by default what the file says, or the file's own name.
+        jobs: runs at a time; by default one per GPU or two cores.
+        engine: where runs are made: by processes of this machine, or by a Ray cluster.
+        address: an existing Ray cluster; else one is started here.
+
+    Raises:
+        UserError: where settings are wrong, no run has finished, or runs failed; those that finished are kept.
+    """
+    comparison = Comparison(requested_spec(config, scale, seeds, name), Path(root))
+    comparison.run(Engines(jobs, engine, address))
+    if comparison.failed:
+        raise UserError.of(
+            f"{len(comparison.failed)} runs failed: {', '.join(comparison.failed)}",
+            f"they would be missing in the report; their messages are in {comparison.folder.path}",
+            "correct the cause and call again: all others are kept",
+        )
+    return report(comparison.folder.path)
+
+
+def requested_spec(
+    config: str | Path | Mapping[str, Any],
+    scale: str | None = None,
+    seeds: Sequence[int] | None = None,
+    name: str | None = None,
+) -> ComparisonSpec:
+    """The comparison at the scale, with the seeds and under the name that are asked for."""
+    spec = read_spec(config)
+    if scale is not None:
+        spec = spec.at_scale(find_scale(spec, scale))
+    if seeds is not None:
+        spec = spec.with_seeds(tuple(seeds))
+    if name is not None:
+        spec = replace(spec, name=name)
+    if not planned_runs(spec):
+        raise UserError.of("no run has these seeds", "there is nothing to run", "name other seeds, or exclude less")
+    raise_all(name_problems(spec))
+    return spec
+
+
+def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:
+    """The engine and how many runs it makes at a time."""
+    if engines.engine == "ray":
+        from app.experiments.ray_engine import RayEngine
+
+        cluster = RayEngine(engines.address, engines.jobs)
+        return cluster, cluster.workers
+    devices = gpus()
+    workers = min(engines.jobs or default_workers(jobs, devices), jobs)
+    return LocalEngine(local_shares(workers, cores(), devices)), workers

@@ -1,0 +1,145 @@
+"""A run that is over, from its folder: its configuration, metrics, results and scores, and its trained federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from app.configuration import expand, run_parser
+from app.errors import UserError
+from app.federation.hooks import RoundHooks
+from app.federation.transcript import Transcript
+from app.metrics.membership import MembershipScores
+from app.result import Result
+from app.results.frames import as_frame, html_table
+from app.results.run.checkpoints import newest_usable
+from app.results.run.folder import RunFolder
+from app.results.run.record import RunRecord, read_run
+from app.results.run.results import RESULT_KINDS
+from app.run import Run, run_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class FinishedRun:
+    """A finished run.
+
+    Example::
+
+        run = load_run("runs/mine")
+        run.metrics[-1]["server/accuracy"], run.scores("yeom.global").members
+
+    Attributes:
+        folder: where it is kept.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Take the folder of a run.
+
+        Raises:
+            UserError: where there is no run, or it is not finished.
+        """
+        path = Path(folder)
+        self.folder = RunFolder(path)
+        if not (path / "config.yaml").is_file():
+            raise UserError.of(f"{path} is no run", "there is nothing to open", "name the folder of a run, as in runs/")
+        if not self.folder.finished:
+            raise UserError.of(
+                f"the run {path} is not finished",
+                "its last model has not been released",
+                f"finish it first: rampart fit --config {path / 'config.yaml'} --run.name {path.name}",
+            )
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """Everything that tables and reports read of it."""
+        return read_run(self.folder.path)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Its complete configuration."""
+        return self.record.config
+
+    @property
+    def metrics(self) -> Sequence[Mapping[str, float]]:
+        """Metrics of every round, by name."""
+        return self.record.rounds
+
+    @property
+    def results(self) -> list[Result]:
+        """All results of attacks and recorders in its folder."""
+        return [result for kind in RESULT_KINDS for result in kind.load_all(self.folder.path)]
+
+    def scores(self, label: str) -> MembershipScores:
+        """Scores of a membership attack, such as `lira-online.uploads`."""
+        return self.record.scores(label)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Metrics as a data frame with one row per round."""
+        names = list(dict.fromkeys(name for record in self.metrics for name in record))
+        return as_frame(names, [[record.get(name) for name in names] for record in self.metrics])
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """What adversaries have seen of it.
+
+        Raises:
+            UserError: where nothing was recorded.
+        """
+        if not any((self.folder.path / "transcript").glob("round-*")):
+            raise UserError.of(
+                f"the run {self.folder.path} has no transcript",
+                "attacks work on the models and uploads in it",
+                "train it again with --transcript.last 2 (the default)",
+            )
+        return Transcript(self.folder.path / "transcript")
+
+    def rebuilt(self) -> Run:
+        """The run, built again from its configuration on one device, as before the first round."""
+        parser = run_parser("rampart attack")
+        arguments = expand(["--config", str(self.folder.path / "config.yaml")])
+        return run_of(parser, parser.parse_args(arguments), "finished")
+
+    @cached_property
+    def run(self) -> Run:
+        """The run, built again, with the released model and what clients keep to themselves."""
+        run = self.rebuilt()
+        federation, rounds = run.prepared(), len(self.metrics)
+        released = Transcript(self.folder.path / "transcript").external_view().released()
+        federation.space.write(federation.net, released.to(federation.device))
+        if (checkpoint := newest_usable(self.folder.checkpoints)) is not None:
+            state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+            federation.personal.load_state_dict(state["personal"])
+        at_round(run, rounds)
+        federation.cache = self.folder.path.parent / ".cache"
+        federation.hooks = RoundHooks(run.trainer, federation)
+        return run
+
+    def __repr__(self) -> str:
+        accuracy = self.record.final.get("server/accuracy")
+        reached = "" if accuracy is None else f", server accuracy {accuracy:.2%}"
+        labels = " / ".join((self.record.labels.dataset, self.record.labels.method, self.record.labels.defense))
+        return f"FinishedRun({self.folder.path}: {labels}, {len(self.metrics)} rounds{reached})"
+
+    def _repr_html_(self) -> str:
+        return html_table(("metric", "last round"), [[name, value] for name, value in self.record.final.items()])
+
+
+def at_round(run: Run, rounds: int) -> None:
+    """Let the trainer of a run count as many rounds as done, as Lightning does where a run is resumed."""
+    for count in ("ready", "started", "processed", "completed"):
+        setattr(run.trainer.fit_loop.epoch_progress.current, count, rounds)
+
+
+def load_run(folder: str | Path) -> FinishedRun:
+    """A finished run from its folder.
+
+    Raises:
+        UserError: where there is no finished run.
+    """
+    return FinishedRun(folder)

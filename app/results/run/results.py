@@ -1,0 +1,70 @@
+"""Results in a run's folder: saved one by one, then summed up by kind in tables, figures, the summary and trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.errors import UserError
+from app.files import write_figure, write_text
+from app.result import Measurement, Result
+from app.results.attacks.factor_recovery import FactorRecord
+from app.results.attacks.membership import AttackRecord
+from app.results.attacks.reconstruction import ReconstructionRecord
+from app.results.run.fairness import FairnessResult, NewcomersResult
+from app.results.run.folder import RunFolder
+from app.results.run.tracking import RoundLogger
+
+RESULT_KINDS: tuple[type[Result], ...] = (
+    *(FairnessResult, NewcomersResult),
+    *(AttackRecord, ReconstructionRecord, FactorRecord, Measurement),
+)
+"""Kinds of results that a reader of the folder finds, in the order of the summary."""
+
+
+def summaries(folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """Parts of `summary.json` that the results in a run's folder make up."""
+    found = {kind: kind.load_all(folder.path) for kind in RESULT_KINDS}
+    return {kind.part: kind.summary(results) for kind, results in found.items() if results}
+
+
+def conclude(folder: RunFolder, new: Sequence[Result], when: str = "", tracker: RoundLogger | None = None) -> None:
+    """Bring figures, tables, summary and tracker up to date.
+
+    Args:
+        folder: the run's folder, in which the new results are saved.
+        new: results of one kind, at least one.
+        when: after which round they were obtained, in words; empty for the end of the run.
+        tracker: the run in Weights & Biases; None where it is not tracked.
+    """
+    kind, in_memory = type(new[0]), {result.label: result for result in new}
+    everything = [in_memory.get(result.label, result) for result in kind.load_all(folder.path)]
+    try:
+        figures = _draw(folder, new, everything, f"{kind.kind}{', ' + when if when else ''}: {folder.name}")
+        folder.update_summary(kind.part, kind.summary(everything) if everything else {})
+    except OSError as error:
+        raise UserError.of(
+            f"cannot write {folder.path / kind.folder}: {error.strerror or error}",
+            "tables and figures are not up to date; the results themselves are kept",
+            "free some space, then repeat the attack with `rampart attack`",
+        ) from error
+    if tracker is not None:
+        tracker.log_results(kind, new, everything, figures)
+
+
+def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:
+    """Write tables and figures; returns the paths of the figures by name within the run's folder."""
+    kind, figures = type(new[0]), {}
+    for result in new:
+        for name, figure in result.draw(f"{result.label}: {folder.name}"):
+            path = folder.path / kind.folder / name
+            write_figure(path, figure)
+            figures[path.relative_to(folder.path).as_posix()] = str(path)
+    for name, content in kind.overview(everything, title) if everything else ():
+        path = folder.path / name
+        if isinstance(content, str):
+            write_text(path, content)
+        else:
+            write_figure(path, content)
+            figures[name] = str(path)
+    return figures
