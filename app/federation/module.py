@@ -289,8 +289,9 @@ class FederatedModule(Described, LightningModule):
         """Add up the processes' scores, and log them so that early stopping can monitor `server/accuracy`."""
         score = self._server.finish()
         if score.total:
+            # rounds log them together with everything else
             scores = {"server/accuracy": score.accuracy, "server/loss": score.mean_loss}
-            self.log_dict(scores, logger=self.trainer.validating, batch_size=1)  # a round logs them with the rest
+            self.log_dict(scores, logger=self.trainer.state.fn == "validate", batch_size=1)
 
     def on_train_epoch_end(self) -> None:
         """Pass the metrics of the round to callbacks and loggers; callbacks may monitor them."""
