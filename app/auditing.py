@@ -237,8 +237,9 @@ def _in_memory(federation: FederatedModule, callbacks: Sequence[FederatedCallbac
     with tempfile.TemporaryDirectory() as folder:
         transcript = federation.transcript
         if transcript is None:
-            transcript = Transcript(Path(folder))
-            transcript.record_released(federation.space.read(federation.net))
+            transcript, theta = Transcript(Path(folder)), federation.space.read(federation.net)
+            transcript.record_aggregate(federation.trainer.current_epoch, theta)
+            transcript.record_released(theta)
         for callback in callbacks:
             raise_all(callback.problems(federation))
             yield from callback.on_transcript(federation, transcript) or ()
