@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from app.cli import main
-from app.commands.fit import FitCommand, complete_config, fit
+from app.commands.fit import fit
+from app.configuration import complete_config, expand, run_parser
 from app.federation.channels.base import Message, PlainChannel, Update
 from app.federation.hooks import FederatedCallback
 from app.results.run.folder import NAME_VARIABLE
@@ -50,8 +51,7 @@ def no_figures(monkeypatch):
     """Drawing takes half the time of a tiny run."""
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
     monkeypatch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)
-    monkeypatch.setattr("callbacks.recorders.fairness.draw_fairness", lambda *_: None)
-    monkeypatch.setattr("callbacks.recorders.fairness.write_figure", lambda *_: None)
+    monkeypatch.setattr("app.results.run.fairness.FairnessResult.draw", lambda *_: ())
     monkeypatch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
 
 
@@ -73,20 +73,10 @@ def exit_code(*arguments: str) -> int:
     return end.value.code
 
 
-class _ParsedOnly(FitCommand):
-    """Parses the command line and stops there."""
-
-    def before_instantiate_classes(self) -> None:
-        """Claim no folder."""
-
-    def instantiate_classes(self) -> None:
-        """Build nothing."""
-
-
 def parsed(*arguments: str) -> dict[str, Any]:
-    """The complete configuration behind a command line."""
-    seen = _ParsedOnly(arguments)
-    return complete_config(seen.parser, seen.config)
+    """The complete configuration behind a command line; nothing is built."""
+    parser = run_parser()
+    return complete_config(parser, parser.parse_args(expand(arguments)))
 
 
 def records(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
@@ -167,7 +157,7 @@ class Shift(FederatedCallback):
 class Witness(FederatedCallback):
     """Keeps a copy of every message of the run."""
 
-    kind = "observer"
+    kind = "recorder"
     messages: ClassVar[list[Message]] = []
 
     def on_message(self, trainer, federation, message):
