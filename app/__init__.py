@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from app.comparing import compare
     from app.federation.capacities import Capacities
     from app.federation.hooks import FederatedCallback
+    from app.federation.local_training import LocalTraining
     from app.federation.module import FederatedModule
     from app.finished import FinishedRun, load_run
     from app.reporting import Report, report
@@ -23,6 +24,7 @@ __all__ = [
     "FederatedCallback",
     "FederatedModule",
     "FinishedRun",
+    "LocalTraining",
     "Measurement",
     "Report",
     "Result",
@@ -40,6 +42,7 @@ _PLACES = {
     "comparing": ("compare",),
     "federation.capacities": ("Capacities",),
     "federation.hooks": ("FederatedCallback",),
+    "federation.local_training": ("LocalTraining",),
     "federation.module": ("FederatedModule",),
     "finished": ("FinishedRun", "load_run"),
     "reporting": ("Report", "report"),

@@ -188,7 +188,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 def _missing(path: Path) -> UserError:
     return UserError.of(
-        f"the transcript holds no {path.name} in {path.parent}",
+        f"the transcript holds no {path.name} of {path.parent.name}",
         "the attack has nothing to look at",
-        "run the federation again and keep that round: --transcript.rounds or --transcript.last",
+        "train again and keep that round: --transcript.last or --transcript.rounds, or a TranscriptRecorder() of a Trainer",
     )

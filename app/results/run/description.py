@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,8 @@ def _named(callbacks: Iterable[FederatedCallback]) -> dict[str, Any]:
     """Callbacks by the names that they were given, or by those of their classes."""
     entries: dict[str, Any] = {}
     for callback in callbacks:
-        own = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(callback).__name__).lower()
-        name = own if callback.given_name == FederatedCallback.given_name else callback.given_name
+        unnamed = callback.given_name == FederatedCallback.given_name
+        name = type(callback).__name__.lower() if unnamed else callback.given_name
         further = sum(other.partition("-")[0] == name for other in entries)
         entries[f"{name}-{further + 1}" if further else name] = described(callback)
     return entries
