@@ -159,10 +159,16 @@ class Result(ABC):
             UserError: where the file cannot be read.
         """
         try:
-            result: Self = restored(cls, json.loads(path.read_text()), cls.mend)
+            result = cls.restore(json.loads(path.read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(path, error) from error
         object.__setattr__(result, "source", path)
+        return result
+
+    @classmethod
+    def restore(cls, plain: Any) -> Self:
+        """The result from the content of its JSON file."""
+        result: Self = restored(cls, plain, cls.mend)
         return result
 
     @classmethod
@@ -223,7 +229,7 @@ class Measurement(Result):
     folder = "results"
     part = "results"
 
-    label: str = ""
+    label: str
     values: dict[str, float] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
@@ -238,13 +244,13 @@ class Measurement(Result):
         if self.figure is not None:
             yield f"{self.label}.png", self.figure
 
-    def closing_rows(self) -> Sequence[tuple[str, str, str]]:
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.numbers.items())
-        return [(self.label, "", "; ".join([*([numbers] if numbers else []), *self.notes]))]
-
     @classmethod
     def text(cls, results: Sequence[Self]) -> str:
-        return "\n".join(": ".join(part for part in row if part) for one in results for row in one.closing_rows())
+        lines = []
+        for one in results:
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in one.numbers.items())
+            lines.append(f"{one.label}: {'; '.join([*([numbers] if numbers else []), *one.notes])}")
+        return "\n".join(lines)
 
     @classmethod
     def table(cls, results: Sequence[Self]) -> PlainTable:

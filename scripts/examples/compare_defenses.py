@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Which defense holds, and what does it cost?
 #
-# A comparison is a matrix of methods, defenses and seeds; every entry is a run of its own. It is resumed when it is called
-# again, so this can be stopped at any time. Run it as a program, or open it as a notebook.
+# A comparison is a matrix of methods, defenses and seeds; every entry is a run of its own. It is resumed when it is
+# called again, so this can be stopped at any time. Run it as a program, or open it as a notebook.
 
 # %%
 from app import build_run, compare, report

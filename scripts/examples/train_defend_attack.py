@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Train a federation, defend it, attack it
 #
-# Ten clients own scikit-learn's digits. Two of them train the whole network, eight train half of every layer's channels.
-# Open this file as a notebook (VS Code, or `jupytext --to ipynb`), or run it as a program: it takes about half a minute.
+# Ten clients own scikit-learn's digits. Two of them train the whole network, eight train half of every layer's
+# channels. Open this file as a notebook (VS Code, or `jupytext --to ipynb`), or run it as a program.
 
 # %%
 from lightning import Trainer
@@ -42,8 +42,8 @@ print(result.to_pandas().query("number == 'auc'"))
 # %% [markdown]
 # ## A run folder
 #
-# With a `RunRecorder` everything is kept: configuration, metrics, transcript and results. The folder is the same as that
-# of `rampart fit`, so `rampart report runs/example` and `rampart attack runs/example` work on it, too.
+# With a `RunRecorder` everything is kept: configuration, metrics, transcript and results. The folder is like that of
+# `rampart fit`, so `rampart report runs/example` and `rampart attack runs/example` work on it, too.
 #
 # A defense, an attack or a recorder of your own overrides a hook. This recorder measures how far every client moves.
 
