@@ -1,5 +1,7 @@
 """Findings with known leakage: scores from Gaussians, measured as the attacks measure them."""
 
+from dataclasses import fields
+
 import numpy as np
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber, unavailable
@@ -8,6 +10,8 @@ from app.metrics.bootstrap import Bootstrap
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.vulnerability import client_table
+from app.result import IN_MEMORY
+from app.results.attacks.membership import AttackRecord
 
 THREAT = Threat(sees="loss on the sample", data="none", trains="nothing")
 QUICK = Bootstrap(resamples=50)
@@ -57,3 +61,13 @@ def full_finding(**others):
 def missing(attack="nasr", target="uploads", reason=REASON, **others):
     """A finding without numbers."""
     return unavailable(conditions(attack, target, adversary="server"), reason, **others)
+
+
+def records(found):
+    """Findings as results, in their order."""
+    return [AttackRecord.of(one) for one in found]
+
+
+def kept(result):
+    """Everything of a result that its JSON file must hold, by name; equal for equal results."""
+    return {each.name: getattr(result, each.name) for each in fields(result) if each.metadata != IN_MEMORY}

@@ -24,8 +24,9 @@ from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.reconstruction import score_reconstruction
 from app.privacy.statements import ChannelStatement, PrivacyStatement
-from app.results.attacks.membership_files import AttackFiles, AttackRecord
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
+from app.result import Measurement
+from app.results.attacks.membership import AttackRecord
+from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.run.labels import NO_DEFENSE, RunLabels
 from app.results.run.store import COMPARISON, ClientEnd, RunRecord, Store
 
@@ -67,12 +68,9 @@ EFFECTS = {
 class FabricatedRun(RunRecord):
     """A run that also knows its scores, so that they need not lie in a file."""
 
-    found: tuple[Finding, ...] = ()
-    rebuilt: tuple[ReconstructionFinding, ...] = ()
-
     def scores(self, label: str) -> MembershipScores:
         """Scores of one result."""
-        return {each.conditions.label: each.scores for each in self.found}[label]
+        return {each.label: each.new_scores for each in self.attacks}[label]
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ class Parts:
     final: Mapping[str, float] = field(default_factory=dict)
     attacks: tuple[Finding, ...] = ()
     reconstructions: tuple[ReconstructionFinding, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
     budgets: tuple[PrivacyStatement, ...] = ()
     channels: tuple[ChannelStatement, ...] = ()
     fairness: Fairness | None = None
@@ -119,8 +118,7 @@ def make_record(place: RunLabels | None = None, path: Path = Path("runs/run"), *
         channels=told.channels,
         attacks=tuple(sorted(map(AttackRecord.of, told.attacks), key=lambda record: record.label)),
         reconstructions=tuple(map(ReconstructionRecord.of, told.reconstructions)),
-        found=told.attacks,
-        rebuilt=told.reconstructions,
+        measurements=told.measurements,
     )
 
 
@@ -135,10 +133,8 @@ def write_run(run: FabricatedRun) -> Path:
     (run.path / "config.yaml").write_text(yaml.safe_dump(dict(run.config)))
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in run.rounds))
     (run.path / "cost.json").write_text(json.dumps(run.cost))
-    for finding_ in run.found:
-        AttackFiles(run.path / "attacks").write(finding_)
-    for rebuilt in run.rebuilt:
-        ReconstructionFiles(run.path / PREFIX).write(rebuilt)
+    for result in (*run.attacks, *run.reconstructions, *run.measurements):
+        result.save(run.path)
     summary = {"final": run.final, "cost": run.cost, "clients": [asdict(client) for client in run.clients]}
     if run.budgets or run.channels:
         summary["privacy"] = [budget.record() for budget in run.budgets]

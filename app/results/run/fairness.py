@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -251,8 +250,8 @@ class _ClientsResult(Result):
         return [path for path in [run / f"{cls.label}.json"] if path.is_file()]
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        return cls({key: value for key, value in json.loads(path.read_text()).items() if key != "words"})
+    def restore(cls, plain: Any) -> Self:
+        return cls({key: value for key, value in plain.items() if key != "words"})
 
     @classmethod
     def text(cls, results: Sequence[Self]) -> str:

@@ -5,17 +5,27 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from finding_kit import QUICK, REASON, finding, full_finding, gaussian_scores, missing
+from finding_kit import QUICK, REASON, finding, full_finding, gaussian_scores, missing, records
 from matplotlib.colors import to_hex
 
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import log_log_roc, roc_curve
 from app.metrics.vulnerability import ClientRow
+from app.results.attacks.membership import AttackRecord
 from app.results.attacks.membership_figures import draw_clients, draw_leakage, draw_roc
-from app.results.attacks.membership_files import AttackRecord
 
 ATTACKS = [f"attack-{number}" for number in range(14)]
+
+
+def drawn_leakage(found, title=""):
+    """The picture of some findings."""
+    return draw_leakage(records(found), title)
+
+
+def drawn_clients(found, *rates):
+    """The picture of one finding's clients."""
+    return draw_clients(AttackRecord.of(found), *rates)
 
 
 def texts(axes):
@@ -84,7 +94,7 @@ def test_attackers_who_know_the_defense_have_looks_of_their_own():
     lines = draw_roc({one.conditions.label: one.scores for one in found}, "").axes[0].get_lines()
     assert lines[0].get_color() == lines[1].get_color()
     assert lines[0].get_linestyle() != lines[1].get_linestyle()
-    figure = draw_leakage(found, "")
+    figure = drawn_leakage(found)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["yeom", "yeom"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["uploads", "uploads+refilled"]
     marks = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
@@ -118,7 +128,7 @@ def test_roc_of_few_rows_has_fewer_digits():
 def test_leakage_shows_areas_and_rates_the_largest_on_top():
     """A dot at each value with its interval, chance in both panels, and names in the order of the AUC."""
     found = [finding("weak", distance=0.2), finding("strong", "uploads", distance=2), full_finding()]
-    left, right = draw_leakage(found, "title").axes
+    left, right = drawn_leakage(found, "title").axes
     assert [label.get_text() for label in left.get_yticklabels()] == ["strong", "fedfa.lira-online", "weak"]
     ranked = [found[1].leakage, found[2].leakage, found[0].leakage]
     assert dots(left) == [(leakage.auc.value, place) for place, leakage in enumerate(ranked)]
@@ -134,7 +144,7 @@ def test_leakage_shows_areas_and_rates_the_largest_on_top():
 
 def test_leakage_colours_are_targets():
     """One entry per target in the key."""
-    figure = draw_leakage([finding("a"), finding("b", "uploads"), finding("c", "uploads")], "")
+    figure = drawn_leakage([finding("a"), finding("b", "uploads"), finding("c", "uploads")])
     [key] = figure.legends
     assert [text.get_text() for text in key.get_texts()] == ["global", "uploads"]
     marked = [line.get_color() for line in figure.axes[0].get_lines() if line.get_marker() == "o"]
@@ -144,7 +154,7 @@ def test_leakage_colours_are_targets():
 def test_what_is_missing_is_written():
     """At the bottom, shortened; also a rate that the non-members cannot give."""
     found = [missing(reason=REASON * 3), finding(clients=2, rows=20), missing("z", reason="short")]
-    left, right = draw_leakage(found, "").axes
+    left, right = drawn_leakage(found).axes
     assert [label.get_text() for label in left.get_yticklabels()] == ["yeom", "nasr", "z"]
     assert texts(left)[0].startswith("N/A: the server sees")
     assert texts(left)[0].endswith(" ...")
@@ -159,7 +169,7 @@ def test_rows_of_a_large_picture_do_not_overlap():
     """Forty results, some of them missing: names and reasons keep apart, and fit."""
     found = [finding(f"a-rather-long-name-of-attack-{k}", clients=1, rows=20, seed=k) for k in range(5)]
     lost = [missing(f"missing-{k:02}", reason=REASON * 2) for k in range(35)]
-    figure = draw_leakage([*found, *lost], "title")
+    figure = drawn_leakage([*found, *lost], "title")
     figure.draw_without_rendering()
     left, _ = figure.axes
     for artists in (left.get_yticklabels(), left.texts):
@@ -169,10 +179,10 @@ def test_rows_of_a_large_picture_do_not_overlap():
     assert min(label.get_window_extent().x0 for label in left.get_yticklabels()) >= 0
 
 
-def test_clients_by_size():
+def test_clients_by_size(tmp_path):
     """AUC over training samples on a logarithmic axis, chance, and the name of the worst."""
     found = finding()
-    [axes] = draw_clients(found).axes
+    [axes] = drawn_clients(found).axes
     assert axes.get_xscale() == "log"
     assert axes.get_xlabel() == "training samples of the client"
     assert dots(axes) == [(row.size, row.leakage.auc.value) for row in found.clients]
@@ -181,12 +191,14 @@ def test_clients_by_size():
     assert texts(axes) == [f"client {worst.client}"]
     ends = [row.leakage.auc.interval for row in found.clients]
     assert bars(axes, 1) == [*([end.low, end.high] for end in ends), [0.5, 0.5]]
-    assert dots(draw_clients(AttackRecord.of(found)).axes[0]) == dots(axes)
+    AttackRecord.of(found).save(tmp_path)
+    [loaded] = AttackRecord.load_all(tmp_path)
+    assert dots(draw_clients(loaded).axes[0]) == dots(axes)
 
 
 def test_clients_by_width():
     """A colour per width, the widest first in the key, with the number of clients."""
-    figure = draw_clients(finding(), {0: 0.5, 1: 1.0, 2: 0.5, 3: 0.25})
+    figure = drawn_clients(finding(), {0: 0.5, 1: 1.0, 2: 0.5, 3: 0.25})
     [key] = figure.legends
     assert [text.get_text() for text in key.get_texts()] == ["width 1 (1)", "width 0.5 (2)", "width 0.25 (1)", "chance"]
     marked = [line for line in figure.axes[0].get_lines() if line.get_marker() == "o" and line.get_xdata().size]
@@ -196,7 +208,7 @@ def test_clients_by_width():
 @pytest.mark.parametrize("sizes", [[500] * 6, [83, 84, 83, 84], [10, 10, 5000]])
 def test_clients_of_equal_size_stand_side_by_side(sizes):
     """No dot hides another, none comes near another size, and the sizes themselves are marked."""
-    [axes] = draw_clients(of_sizes(sizes)).axes
+    [axes] = drawn_clients(of_sizes(sizes)).axes
     places = [x for x, _ in dots(axes)]
     assert len(set(places)) == len(places)
     assert all(min(set(sizes), key=lambda size: abs(size - x)) == size for x, size in zip(places, sizes, strict=True))
@@ -208,7 +220,7 @@ def test_clients_of_equal_size_stand_side_by_side(sizes):
 
 def test_sizes_that_crowd_get_round_ticks():
     """As many marks as can be read."""
-    [axes] = draw_clients(of_sizes([10, 20, 21, 22, 23, 24, 800])).axes
+    [axes] = drawn_clients(of_sizes([10, 20, 21, 22, 23, 24, 800])).axes
     assert {20, 50, 100, 200, 500} <= set(axes.get_xticks().tolist())
     assert 21 not in axes.get_xticks()
 
@@ -218,7 +230,7 @@ def test_clients_without_a_number_are_counted(shown, tmp_path):
     """They have no place in the picture, which is drawn all the same."""
     lost = (ClientRow(8, 5, NotAvailable("no members")), ClientRow(9, 0, finding().leakage))
     found = of_sizes([10], lost) if shown else replace(missing(), clients=lost)
-    figure = draw_clients(found)
+    figure = drawn_clients(found)
     figure.savefig(tmp_path / "picture.png", dpi=40)
     assert len(dots(figure.axes[0])) == shown
     assert 0 < figure.axes[0].get_xlim()[0] < 10 < figure.axes[0].get_xlim()[1]
@@ -229,7 +241,7 @@ def test_a_value_without_an_interval_is_a_dot(tmp_path):
     """A single member and non-member have an area, but no interval."""
     leakage = measure_leakage(MembershipScores.of([1.0, 0.0], [True, False]), bootstrap=QUICK)
     found = replace(finding(), leakage=leakage, clients=(ClientRow(0, 3, leakage),))
-    for figure in (draw_clients(found), draw_leakage([found], "")):
+    for figure in (drawn_clients(found), drawn_leakage([found])):
         figure.savefig(tmp_path / "picture.png", dpi=40)
         assert len(dots(figure.axes[0])) == 1
         assert len(figure.axes[0].get_lines()) <= 3
@@ -238,4 +250,4 @@ def test_a_value_without_an_interval_is_a_dot(tmp_path):
 def test_nothing_can_be_drawn(tmp_path):
     """No results, no failure."""
     draw_roc({}, "").savefig(tmp_path / "roc.png", dpi=40)
-    draw_leakage([], "").savefig(tmp_path / "leakage.png", dpi=40)
+    drawn_leakage([]).savefig(tmp_path / "leakage.png", dpi=40)

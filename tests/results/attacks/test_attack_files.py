@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finding_kit import REASON, conditions, finding, full_finding, gaussian_scores, missing
+from finding_kit import REASON, conditions, finding, full_finding, gaussian_scores, kept, missing, records
 
 from app.attacks.findings import ReportedNumber
 from app.errors import UserError
@@ -16,13 +16,42 @@ from app.metrics.leakage import KnownThreshold, known_threshold
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import decide
-from app.results.attacks.membership_files import ARRAYS, AttackFiles, AttackRecord, tpr_at
+from app.results.attacks.factor_recovery import FactorRecord
+from app.results.attacks.membership import ARRAYS, AttackRecord, scores_by_label
+from app.results.attacks.wording import tpr_at
+
+
+class Files:
+    """Results of a run whose folder does not exist yet: written from findings, and read back."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.folder = run, run / "attacks"
+
+    def write(self, found):
+        """Keep the result of a finding."""
+        AttackRecord.of(found).save(self.run)
+
+    def records(self):
+        """All results, by label."""
+        return AttackRecord.load_all(self.run)
+
+    def scores(self, label):
+        """Scores of one result."""
+        return AttackRecord.load(AttackRecord.path(self.run, label, "json")).scores
+
+    def summary(self):
+        """Their part of the run's summary, without the headline."""
+        return {name: value for name, value in AttackRecord.summary(self.records()).items() if name != "headline"}
+
+    def hold(self, *found):
+        """Whether the results are those of the findings, in every number."""
+        return list(map(kept, self.records())) == list(map(kept, records(found)))
 
 
 @pytest.fixture
 def files(tmp_path):
-    """An attack folder that does not exist yet."""
-    return AttackFiles(tmp_path / "run" / "attacks")
+    """A run folder that does not exist yet."""
+    return Files(tmp_path / "run")
 
 
 def read_json(files, label):
@@ -35,7 +64,7 @@ def test_everything_comes_back(files):
     """Scores bit for bit, and every number, interval, reason, figure and note of the record."""
     found = full_finding()
     files.write(found)
-    assert files.records() == [AttackRecord.of(found)]
+    assert files.hold(found)
     read = files.scores("fedfa.lira-online.uploads")
     for name in ARRAYS:
         assert getattr(read, name).dtype == getattr(found.scores, name).dtype
@@ -65,8 +94,8 @@ def test_a_finding_without_numbers_keeps_its_reason(files):
     assert record.leakage == record.no_scores == NotAvailable(REASON)
     assert record.failed
     assert record.numbers == {"seconds": 2.5}
-    assert files.scores_by_label() == {}
-    with pytest.raises(UserError, match=r"no scores of nasr\.uploads"):
+    assert scores_by_label(files.records()) == {}
+    with pytest.raises(UserError, match=r"no arrays of nasr\.uploads"):
         files.scores("nasr.uploads")
 
 
@@ -134,14 +163,14 @@ def test_a_later_result_takes_the_place_of_the_earlier(files):
     files.write(later)
     assert files.scores("yeom.global").scores.tolist() == later.scores.scores.tolist()
     assert [record.label for record in files.records()] == ["rmia.global", "yeom.global"]
-    assert files.records()[1] == AttackRecord.of(later)
+    assert kept(files.records()[1]) == kept(AttackRecord.of(later))
     files.write(missing("yeom", "global"))
     assert sorted(path.name for path in files.folder.iterdir()) == [
         "rmia.global.json",
         "rmia.global.npz",
         "yeom.global.json",
     ]
-    assert list(files.scores_by_label()) == ["rmia.global"]
+    assert list(scores_by_label(files.records())) == ["rmia.global"]
 
 
 @pytest.mark.parametrize("broken", [".npz.part", ".json.part"])
@@ -163,7 +192,7 @@ def test_a_full_disk_leaves_the_earlier_result(files, monkeypatch, broken):
         files.write(finding(seed=2))
     monkeypatch.undo()
     assert sorted(path.name for path in files.folder.iterdir()) == ["yeom.global.json", "yeom.global.npz"]
-    assert files.records() == [AttackRecord.of(earlier)]
+    assert files.hold(earlier)
     assert files.scores("yeom.global").scores.tolist() == earlier.scores.scores.tolist()
 
 
@@ -192,8 +221,8 @@ def test_results_of_attackers_who_know_the_defense(files):
     files.write(plain)
     files.write(adapted)
     assert [record.label for record in files.records()] == ["yeom.uploads", "yeom.uploads+refilled+retrained"]
-    assert files.records() == [AttackRecord.of(plain), AttackRecord.of(adapted)]
-    assert set(files.scores_by_label()) == {"yeom.uploads", "yeom.uploads+refilled+retrained"}
+    assert files.hold(plain, adapted)
+    assert set(scores_by_label(files.records())) == {"yeom.uploads", "yeom.uploads+refilled+retrained"}
     assert files.summary()["attacks/yeom.uploads+refilled+retrained/auc"] == adapted.leakage.auc.value
     assert (adapted.conditions.target, adapted.conditions.read_target) == ("uploads", "uploads+refilled+retrained")
 
@@ -205,7 +234,7 @@ def test_records_from_before_adaptations(files):
     path, plain = files.folder / "yeom.global.json", read_json(files, "yeom.global")
     assert plain["conditions"].pop("adaptation") == ""
     path.write_text(json.dumps(plain))
-    assert files.records() == [AttackRecord.of(found)]
+    assert files.hold(found)
     del plain["conditions"]["target"]
     path.write_text(json.dumps(plain))
     with pytest.raises(UserError, match="cannot be read"):
@@ -213,9 +242,12 @@ def test_records_from_before_adaptations(files):
 
 
 def test_an_empty_folder_has_no_results(files):
-    """Also where it does not exist."""
+    """Also where it does not exist, or holds results of another kind."""
     assert files.records() == []
     assert files.summary() == {}
+    FactorRecord(reason="nothing is private").save(files.run)
+    assert (files.folder / "factors.json").is_file()
+    assert files.records() == []
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"conditions": 3}'])

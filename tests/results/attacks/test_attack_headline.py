@@ -4,14 +4,14 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-from finding_kit import finding, missing
+from finding_kit import finding, missing, records
 
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import NotAvailable
-from app.results.attacks.headline import headline_numbers, headline_summary, headlines
-from app.results.attacks.membership_files import AttackRecord
-from app.results.attacks.membership_results import AttackResults, attack_summary
+from app.results.attacks.headline import headline_summary, headlines
+from app.results.attacks.membership import AttackRecord
 from app.results.run.folder import RunFolder
+from app.results.run.results import conclude, summaries
 
 FOUND = finding(rows=40)
 
@@ -68,30 +68,27 @@ def test_who_knows_the_defense():
 
 
 def test_as_plain_data():
-    """Words and numbers by kind, and numbers alone for trackers."""
+    """Words and numbers by kind of target."""
     told = headline_summary([record(0.6), record(0.75, adaptation="refilled")])["uploads"]
     assert told["label"] == "yeom.uploads+refilled"
     assert (told["attack"], told["adaptation"]) == ("yeom", "refilled")
     assert (told["auc"], told["auc_low"], told["auc_high"]) == (0.75, 0.65, 0.85)
     assert told["tpr_at_10%"] == FOUND.leakage.tpr[2].decision.tpr
-    numbers = headline_numbers([record(0.6), record(0.75, adaptation="refilled")])
-    assert numbers["attacks/headline/uploads/auc"] == 0.75
-    assert all(isinstance(value, float) for value in numbers.values())
 
 
 class Tracker:
     """Keeps what it is told."""
 
-    def log_attacks(self, columns, rows, summary, curves):
+    def log_results(self, kind, new, everything, figures):
         """Results of attacks."""
-        self.columns, self.rows, self.summary, self.curves = columns, rows, summary, curves
+        self.kind, self.new, self.everything, self.figures = kind, new, everything, figures
 
 
-def test_a_runs_summary_holds_its_headline(tmp_path, capsys, monkeypatch):
+def test_a_runs_summary_holds_its_headline(tmp_path, monkeypatch):
     """Beside the numbers of all attacks so far, those of earlier commands included; also for trackers."""
     for name in ("draw_roc", "draw_leakage", "draw_clients"):
         monkeypatch.setattr(
-            f"app.results.attacks.membership_results.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
+            f"app.results.attacks.membership.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
         )
     folder, tracker = RunFolder(tmp_path), Tracker()
     folder.write_json("summary.json", {"final": {}})
@@ -99,16 +96,17 @@ def test_a_runs_summary_holds_its_headline(tmp_path, capsys, monkeypatch):
         finding(target="uploads", distance=2, adaptation="refilled", rows=40),
         finding(target="uploads", rows=40),
     )
-    for found in (strong, weak):
-        results = AttackResults(folder, tracker)
-        results.add(found)
-        results.conclude([found], [1.0] * 4)
+    for found in records([strong, weak]):
+        found.save(tmp_path)
+        conclude(folder, [found], tracker=tracker)
     told = json.loads((tmp_path / "summary.json").read_text())["attacks"]
-    assert told == attack_summary(folder)
+    assert {"attacks": told} == summaries(folder)
     assert told["headline"]["uploads"]["label"] == "yeom.uploads+refilled"
     assert told["headline"]["uploads"]["auc"] == strong.leakage.auc.value == told["attacks/yeom.uploads+refilled/auc"]
     assert "attacks/yeom.uploads/auc" in told
-    assert tracker.summary["attacks/headline/uploads/auc"] == strong.leakage.auc.value
-    assert tracker.rows[0][0] == "yeom.uploads"
-    assert attack_summary(RunFolder(tmp_path / "other")) == {}
-    assert "strongest: yeom on uploads+refilled" in capsys.readouterr().out
+    assert (tracker.kind, [one.label for one in tracker.new]) == (AttackRecord, ["yeom.uploads"])
+    assert AttackRecord.summary(tracker.everything) == told
+    drawn = ("yeom.uploads.clients.png", "roc.png", "leakage.png")
+    assert tracker.figures == {f"attacks/{name}": str(tmp_path / "attacks" / name) for name in drawn}
+    assert summaries(RunFolder(tmp_path / "other")) == {}
+    assert "strongest: yeom on uploads+refilled" in AttackRecord.text(tracker.everything)

@@ -6,16 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
-from finding_kit import QUICK, REASON, finding, full_finding, gaussian_scores, missing
+from finding_kit import QUICK, REASON, finding, full_finding, gaussian_scores, missing, records
 
 from app.attacks.findings import ReportedNumber
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.vulnerability import ClientRow, sample_table
-from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership import AttackRecord
 from app.results.attacks.membership_report import (
-    COLUMNS,
     auc_text,
     clients_csv,
     decimals,
@@ -24,6 +23,17 @@ from app.results.attacks.membership_report import (
     samples_csv,
     table,
 )
+
+
+def text_of(found):
+    """The table of some findings."""
+    return table(records(found))
+
+
+def named_rows(found):
+    """Their rows for trackers, as values by column."""
+    plain = rows(records(found))
+    return [dict(zip(plain.columns, row, strict=True)) for row in plain.rows]
 
 
 def lines_of(text, label="yeom"):
@@ -64,7 +74,7 @@ def test_one_row_per_result_with_the_numbers_of_the_metrics():
     """Attack, target, adversary, counts, AUC, shares at three rates, accuracy, and the worst client."""
     found = finding(rows=600, adversary="server")
     leakage, worst = found.leakage, max(found.clients, key=lambda row: row.leakage.auc.value)
-    [line] = lines_of(table([found]))
+    [line] = lines_of(text_of([found]))
     auc, known = leakage.auc, leakage.known
     expected = [
         *("yeom", "global", "server", "1200/1200"),
@@ -80,19 +90,24 @@ def test_one_row_per_result_with_the_numbers_of_the_metrics():
 def test_members_come_before_nonmembers():
     """Also where they are not equally many."""
     scores = MembershipScores.of([3.0, 2.0, 0.0, 1.0, 0.5], [True, True, True, False, False])
-    [line] = lines_of(table([replace(finding(), leakage=measure_leakage(scores, bootstrap=QUICK))]))
+    [line] = lines_of(text_of([replace(finding(), leakage=measure_leakage(scores, bootstrap=QUICK))]))
     assert line.split()[3] == "3/2"
 
 
-def test_findings_and_records_read_alike():
+def test_new_and_loaded_results_read_alike(tmp_path):
     """The text does not depend on where a result comes from."""
-    found = [finding(), full_finding(), missing()]
-    assert table(found) == table([AttackRecord.of(one) for one in found])
+    found = sorted(records([finding(), full_finding(), missing()]), key=lambda one: one.label)
+    for one in found:
+        one.save(tmp_path)
+    loaded = AttackRecord.load_all(tmp_path)
+    assert all(one.new_scores is None for one in loaded)
+    assert AttackRecord.text(loaded) == table(loaded) == table(found)
+    assert AttackRecord.table(loaded) == rows(loaded) == rows(found)
 
 
 def test_columns_are_aligned():
     """Every row is as long as the header, and the last characters of numbers are below each other."""
-    text = table([finding(), finding("a-long-name-of-an-attack", "uploads@40", rows=3000), missing()])
+    text = text_of([finding(), finding("a-long-name-of-an-attack", "uploads@40", rows=3000), missing()])
     header, second, ruler, *body = text.splitlines()[:6]
     assert len(ruler) == max(map(len, (header, second, *body)))
     assert set(ruler) == {"-"}
@@ -103,7 +118,7 @@ def test_columns_are_aligned():
 
 def test_refused_rates_and_unknown_thresholds():
     """N/A and a dash in the row, and below the table why."""
-    text = table([finding(known=False)])
+    text = text_of([finding(known=False)])
     [line] = lines_of(text)
     assert line.split()[7] == "N/A"
     assert line.split()[10] == "–"
@@ -113,7 +128,7 @@ def test_refused_rates_and_unknown_thresholds():
 
 def test_missing_results_say_why():
     """One line per reason, with all results that have it, and not among the remarks."""
-    text = table([finding(rows=2400), missing(), missing("fedinv"), missing("other", reason="another " * 30)])
+    text = text_of([finding(rows=2400), missing(), missing("fedinv"), missing("other", reason="another " * 30)])
     [line] = lines_of(text, "nasr")
     assert line.split() == ["nasr", "uploads", "server", *["N/A"] * 6, "–"]
     assert f"N/A:\n- nasr.uploads, fedinv.uploads: {REASON}\n- other.uploads: another" in text
@@ -124,7 +139,7 @@ def test_missing_results_say_why():
 def test_labels_are_never_broken():
     """A label can be searched for."""
     names = [f"an-attack-with-number-{number}" for number in range(12)]
-    words = table([missing(name, reason="this and that") for name in names] + [missing()]).split()
+    words = text_of([missing(name, reason="this and that") for name in names] + [missing()]).split()
     assert {f"{name}.uploads" for name in names} <= {word.rstrip(",:") for word in words}
 
 
@@ -132,24 +147,24 @@ def test_remarks_are_told_once():
     """A note of several results names them; one of all says so."""
     common, own = "labels of 3 samples are wrong", "few shadows"
     found = [finding(name, rows=2400).with_notes(common) for name in ("a", "b")]
-    text = table([found[0].with_notes(own), found[1]])
+    text = text_of([found[0].with_notes(own), found[1]])
     assert text.count(common) == 1
     assert f"- {common} (all results)" in text
     assert f"- {own} (a.global)" in text
-    assert f"- {common} (a.global, b.global)" in table([*found, finding("c", rows=2400)])
-    assert f"- {common} (a.global)" in table(found[:1])
+    assert f"- {common} (a.global, b.global)" in text_of([*found, finding("c", rows=2400)])
+    assert f"- {common} (a.global)" in text_of(found[:1])
 
 
 def test_swapped_scores_are_noticed():
     """An area below chance beyond its interval is no success."""
-    assert "probably swapped (yeom.global)" in table([finding(distance=-2)])
-    assert "swapped" not in table([finding(distance=2)])
+    assert "probably swapped (yeom.global)" in text_of([finding(distance=-2)])
+    assert "swapped" not in text_of([finding(distance=2)])
 
 
 def test_widths_and_figures_have_blocks_of_their_own():
     """Per width the area or why there is none; per figure the value and its spread over clients."""
     found = full_finding()
-    text = " ".join(table([found]).split())
+    text = " ".join(text_of([found]).split())
     area = auc_text(found.capacities[0].leakage.auc)
     label = found.conditions.label
     assert f"AUC by width: 1 (3 clients) 0.5 (1 client) {label} {area} N/A" in text
@@ -158,7 +173,7 @@ def test_widths_and_figures_have_blocks_of_their_own():
         "as the paper reports it: - fedfa.lira-online.uploads: Adv % = 12.3 (mean over 2 clients, 3.1 to 21.6)" in text
     )
     assert "; AUC = 0.654 " in text
-    plain = table([finding()])
+    plain = text_of([finding()])
     assert "width" not in plain
     assert "paper" not in plain
 
@@ -166,42 +181,43 @@ def test_widths_and_figures_have_blocks_of_their_own():
 def test_a_figure_without_a_value():
     """Not a number is not shown as one."""
     found = replace(finding(), figures=(ReportedNumber("Adv %", math.nan, ((0, math.nan),)),))
-    assert "- yeom.global: Adv % = N/A\n" in table([found])
+    assert "- yeom.global: Adv % = N/A\n" in text_of([found])
 
 
 def test_the_confidence_is_that_of_the_intervals():
     """95 % unless measured otherwise."""
-    assert "[95 %]" in table([finding()])
+    assert "[95 %]" in text_of([finding()])
     other = measure_leakage(gaussian_scores(), bootstrap=replace(QUICK, confidence=0.9))
-    text = table([replace(finding(), leakage=other)])
+    text = text_of([replace(finding(), leakage=other)])
     assert "[90 %]" in text
     assert "95 %" not in text
 
 
 def test_nothing_to_show():
     """No empty table."""
-    assert table([]) == "no attack was run"
+    assert text_of([]) == "no attack was run"
 
 
 def test_rows_for_trackers():
     """Plain values in the order of the columns."""
     found = finding()
-    [row, lost] = rows([found, missing()])
-    named = dict(zip(COLUMNS, row, strict=True))
+    named, lost = named_rows([found, missing()])
     assert named["label"] == "yeom.global"
     assert named["auc"] == found.leakage.auc.value
     assert named["tpr_at_0.1%"] is None
     assert named["tpr_at_10%"] == found.leakage.tpr[2].decision.tpr
     assert named["reason"] is None
-    named = dict(zip(COLUMNS, lost, strict=True))
-    assert (named["auc"], named["adversary"], named["reason"]) == (None, "server", REASON)
+    assert (lost["auc"], lost["adversary"], lost["reason"]) == (None, "server", REASON)
 
 
 def test_attackers_who_know_the_defense_have_rows_of_their_own():
     """The target tells them apart, in the table and for trackers."""
     found = [finding(target="uploads"), finding(target="uploads", distance=2, adaptation="refilled")]
-    assert [line.split()[:2] for line in lines_of(table(found))] == [["yeom", "uploads"], ["yeom", "uploads+refilled"]]
-    named = [dict(zip(COLUMNS, row, strict=True)) for row in rows(found)]
+    assert [line.split()[:2] for line in lines_of(text_of(found))] == [
+        ["yeom", "uploads"],
+        ["yeom", "uploads+refilled"],
+    ]
+    named = named_rows(found)
     assert [row["adaptation"] for row in named] == ["", "refilled"]
     assert [row["target"] for row in named] == ["uploads", "uploads"]
     assert [row["label"] for row in named] == ["yeom.uploads", "yeom.uploads+refilled"]
@@ -210,7 +226,7 @@ def test_attackers_who_know_the_defense_have_rows_of_their_own():
 def test_the_strongest_results_are_named_below_the_table():
     """One line per kind of target; whether the attacker knows the defense is said where some attacker does."""
     weak, strong = finding(target="uploads"), finding("rmia", "uploads", distance=2, adaptation="refilled")
-    text = table([finding(), weak, strong, missing()])
+    text = text_of([finding(), weak, strong, missing()])
     lines = [line for line in text.splitlines() if line.startswith("strongest")]
     assert lines == [
         f"strongest: yeom on global, AUC {auc_text(finding().leakage.auc)}",
@@ -218,16 +234,16 @@ def test_the_strongest_results_are_named_below_the_table():
     ]
     assert text.index("chance: AUC 0.5") < text.index("strongest") < text.index("N/A:\n")
     stronger = finding("a-paper.lira", "uploads", distance=3)
-    text = table([weak, strong, stronger])
+    text = text_of([weak, strong, stronger])
     assert f"strongest: a-paper.lira on uploads, AUC {auc_text(stronger.leakage.auc)}, an attacker who does not" in text
-    assert "strongest" not in table([missing()])
+    assert "strongest" not in text_of([missing()])
 
 
 def test_clients_as_csv():
     """One line per result and client, with empty cells and a reason where there is no number."""
     found = finding()
     lost = ClientRow(9, 5, NotAvailable("client 9 has no members, none"))
-    header, lines = read_csv(clients_csv([replace(found, clients=(*found.clients, lost)), full_finding()]))
+    header, lines = read_csv(clients_csv(records([replace(found, clients=(*found.clients, lost)), full_finding()])))
     names = ("auc", "low", "high", "tpr@0.1%", "tpr@1%", "tpr@10%")
     assert header == ["label", "client", "size", "members", "nonmembers", *names, "reason"]
     assert [line[0] for line in lines] == ["yeom.global"] * 5 + ["fedfa.lira-online.uploads"] * 4
@@ -243,7 +259,7 @@ def test_a_share_of_zero_is_no_empty_cell():
     """Nobody found is a number."""
     scores = gaussian_scores(-9.0, clients=1, rows=400)
     row = ClientRow(0, 10, measure_leakage(scores, bootstrap=QUICK))
-    [line] = read_csv(clients_csv([replace(finding(), clients=(row,))]))[1]
+    [line] = read_csv(clients_csv(records([replace(finding(), clients=(row,))])))[1]
     assert line[8:] == ["", "0.0", "0.0", ""]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import wandb
+from finding_kit import kept
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from tracking_kit import Experiment
@@ -16,18 +17,21 @@ from app.attacks.reconstruction.base import ImagePairs, ReconstructionConditions
 from app.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import matched_images, score_reconstruction
+from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.attacks.reconstruction_figures import FRAME, draw_reconstructions, draw_summary
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles, ReconstructionRecord
-from app.results.attacks.reconstruction_report import COLUMNS, LINE, NO_BETTER, rows, table
-from app.results.attacks.reconstruction_results import ReconstructionResults, reconstruction_summary
+from app.results.attacks.reconstruction_report import LINE, NO_BETTER, rows, table
 from app.results.run.folder import RunFolder
+from app.results.run.results import conclude, summaries
 from app.results.run.tracking import RoundLogger
 
 REASON = "the clients take steps of Adam: their update is not a multiple of the gradient, so no row of it is an image"
 
 
+PREFIX = "attacks/reconstruction"
+
+
 def finding(label="rolling.2", count=4, exact=2, shape=(1, 8, 8), candidates=None, notes=(), others=30):
-    """The first images exact, the others mixed with noise; clients 3 and 4 in turn, samples 100, 101 ..."""
+    """A result: the first images exact, the others mixed with noise; clients 3 and 4 in turn, samples 100, 101 ..."""
     source, places = torch.Generator().manual_seed(count), torch.arange(count)
     images = torch.rand(count, *shape, generator=source)
     truth = Truth(images, places % 2, 3 + places % 2, 100 + places)
@@ -39,13 +43,14 @@ def finding(label="rolling.2", count=4, exact=2, shape=(1, 8, 8), candidates=Non
     result = score_reconstruction(images, keys, offered, torch.arange(len(offered))[:2], guesses)
     conditions = ReconstructionConditions("rolling", label, "malicious server", "sums of updates", 2, (3, 4), notes)
     found = ImagePairs(truth, matched_images(offered, result.per_image))
-    return ReconstructionFinding(conditions, result, found, {"isolation error": 1e-7, "none": math.nan}, 1.5)
+    details = {"isolation error": 1e-7, "none": math.nan}
+    return ReconstructionRecord.of(ReconstructionFinding(conditions, result, found, details, 1.5))
 
 
 def missing(label="convergence", reason=REASON, failed=False):
-    """A finding without numbers."""
+    """A result without numbers."""
     conditions = ReconstructionConditions("convergence", label, "malicious server", "sums of updates", 3, (0,))
-    return ReconstructionFinding(conditions, NotAvailable(reason), seconds=0.5, failed=failed)
+    return ReconstructionRecord.of(ReconstructionFinding(conditions, NotAvailable(reason), seconds=0.5, failed=failed))
 
 
 def texts(figure):
@@ -53,10 +58,20 @@ def texts(figure):
     return [text.get_text() for axes in figure.axes for text in (axes.title, *axes.texts) if text.get_text()]
 
 
+def loaded(run, label="rolling.2"):
+    """A result from its file."""
+    return ReconstructionRecord.load(run / PREFIX / f"{label}.json")
+
+
+def names(run):
+    """Files of all results."""
+    return sorted(path.name for path in (run / PREFIX).iterdir())
+
+
 @pytest.fixture
-def files(tmp_path):
+def run(tmp_path):
     """A folder that does not exist yet."""
-    return ReconstructionFiles(tmp_path / "run" / PREFIX)
+    return tmp_path / "run"
 
 
 @pytest.fixture
@@ -68,77 +83,78 @@ def folder(tmp_path):
     return run
 
 
-def test_everything_comes_back(files):
+def test_everything_comes_back(run):
     """Conditions, scores, nulls and details; images bit for bit with their keys, nothing pickled."""
     found = finding(candidates=3, notes=("one",))
-    files.write(found)
-    [record] = files.records()
+    found.save(run)
+    [record] = ReconstructionRecord.load_all(run)
     assert (record.conditions, record.result, record.seconds) == (found.conditions, found.result, 1.5)
     assert record.details["isolation error"] == 1e-7
     assert math.isnan(record.details["none"])
-    kept = files.images("rolling.2")
-    assert np.array_equal(kept.originals, found.pairs.truth.images.numpy())
-    assert np.array_equal(kept.reconstructions, found.pairs.reconstructions.numpy(), equal_nan=True)
-    assert np.isnan(kept.reconstructions).any(axis=(1, 2, 3)).sum() == 1
-    assert kept.keys.tolist() == [[3, 100, 0], [4, 101, 1], [3, 102, 0], [4, 103, 1]]
+    images = record.images
+    assert np.array_equal(images.originals, found.pairs.truth.images.numpy())
+    assert np.array_equal(images.reconstructions, found.pairs.reconstructions.numpy(), equal_nan=True)
+    assert np.isnan(images.reconstructions).any(axis=(1, 2, 3)).sum() == 1
+    assert images.keys.tolist() == [[3, 100, 0], [4, 101, 1], [3, 102, 0], [4, 103, 1]]
 
 
-def test_json_holds_no_nan(files):
+def test_json_holds_no_nan(run):
     """Other programs refuse it."""
-    files.write(finding())
-    text = (files.folder / "rolling.2.json").read_text()
+    finding().save(run)
+    text = (run / PREFIX / "rolling.2.json").read_text()
     plain = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert plain["details"] == {"isolation error": 1e-7, "none": None}
     assert plain["numbers"]["recovered"] == 2
 
 
-def test_a_later_result_takes_the_place_of_the_earlier(files):
+def test_a_later_result_takes_the_place_of_the_earlier(run):
     """With its images and its picture, which would show something else."""
     found = finding()
-    files.write(found)
-    files.write_figure("rolling.2", draw_reconstructions(found, ""))
-    files.write(missing("rolling.2"))
-    assert [path.name for path in files.folder.iterdir()] == ["rolling.2.json"]
-    assert files.records()[0].result == NotAvailable(REASON)
-    with pytest.raises(UserError, match="no images of rolling"):
-        files.images("rolling.2")
+    found.save(run)
+    conclude(RunFolder(run), [found])
+    assert names(run) == ["rolling.2.json", "rolling.2.npz", "rolling.2.png"]
+    missing("rolling.2").save(run)
+    assert names(run) == ["rolling.2.json"]
+    assert loaded(run).result == NotAvailable(REASON)
+    with pytest.raises(UserError, match="no arrays of rolling"):
+        _ = loaded(run).images
 
 
-def test_bad_files_are_named(files):
+def test_bad_files_are_named(run):
     """The file that cannot be read, and labels that are no names."""
-    files.write(finding())
-    (files.folder / "rolling.2.npz").write_bytes(b"no archive")
-    (files.folder / "bad.json").write_text("{")
+    finding().save(run)
+    (run / PREFIX / "rolling.2.npz").write_bytes(b"no archive")
+    (run / PREFIX / "bad.json").write_text("{")
     with pytest.raises(UserError, match=r"bad\.json cannot be read"):
-        files.records()
+        ReconstructionRecord.load_all(run)
     with pytest.raises(UserError, match=r"rolling\.2\.npz cannot be read"):
-        files.images("rolling.2")
+        _ = loaded(run).images
     with pytest.raises(UserError, match=r"'\.\./x'"):
-        files.write(finding("../x"))
+        finding("../x").save(run)
 
 
-def test_a_full_disk_loses_nothing_old(files, monkeypatch):
+def test_a_full_disk_loses_nothing_old(run, monkeypatch):
     """What was written before is kept, and no part of the new files stays."""
     found = replace(finding(), details={})
-    files.write(found)
+    found.save(run)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match="No space left"):
-        files.write(missing("rolling.2"))
+        missing("rolling.2").save(run)
     monkeypatch.undo()
-    assert files.records() == [ReconstructionRecord.of(found)]
-    assert sorted(path.name for path in files.folder.iterdir()) == ["rolling.2.json", "rolling.2.npz"]
+    assert list(map(kept, ReconstructionRecord.load_all(run))) == [kept(found)]
+    assert names(run) == ["rolling.2.json", "rolling.2.npz"]
 
 
-def test_summary_has_every_number_by_label(files):
+def test_summary_has_every_number_by_label(run):
     """Means and best values, the share with its bounds, every null; what is missing has its time only."""
     found = finding()
     for one in (found, missing()):
-        files.write(one)
-    numbers, oracle = files.summary(), found.result.oracle
+        one.save(run)
+    numbers, oracle = summaries(RunFolder(run))["reconstruction"], found.result.oracle
     front = "attacks/reconstruction/rolling.2"
     assert numbers[f"{front}/pearson"] == oracle.pearson_mean
     assert numbers[f"{front}/psnr_best"] == oracle.psnr_best
@@ -197,13 +213,12 @@ def test_results_no_better_than_a_guess_are_named():
 
 def test_rows_have_a_value_for_every_column():
     """None where there is none; the reason at the end."""
-    good, bad = rows([finding(), missing()])
-    assert len(good) == len(bad) == len(COLUMNS)
-    named = dict(zip(COLUMNS, good, strict=True))
+    plain = rows([finding(), missing()])
+    named, lost = (dict(zip(plain.columns, row, strict=True)) for row in plain.rows)
     assert (named["label"], named["clients"], named["images"], named["reason"]) == ("rolling.2", "3, 4", 4, None)
     assert named["null"] == finding().result.strongest_null.name
-    assert dict(zip(COLUMNS, bad, strict=True))["reason"] == REASON
-    assert dict(zip(COLUMNS, bad, strict=True))["pearson"] is None
+    assert lost["reason"] == REASON
+    assert lost["pearson"] is None
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 8, 8)])
@@ -275,44 +290,41 @@ def test_the_summary_draws_both_choices_and_the_guess():
     assert [text.get_text() for text in right.texts] == ["N/A"]
 
 
-def test_all_is_kept_and_told(folder, capsys, monkeypatch):
+def test_all_is_kept_and_told(folder, monkeypatch):
     """Files at once, then table, figures, the run's summary beside what it held, and W&B."""
     experiment = Experiment()
     monkeypatch.setattr(RoundLogger, "experiment", property(lambda self: experiment))
-    results = ReconstructionResults(folder, RoundLogger(offline=True))
     found = [finding(), missing()]
     for one in found:
-        results.add(one)
+        one.save(folder.path)
     assert sorted(path.suffix for path in (folder.path / PREFIX).iterdir()) == [".json", ".json", ".npz"]
-    results.conclude(found)
-    assert table(found) in capsys.readouterr().out
+    conclude(folder, found, tracker=RoundLogger(offline=True, images=True))
+    assert ReconstructionRecord.text(found) == table(found)
     assert imread(folder.path / PREFIX / "rolling.2.png").ndim == 3
     assert imread(folder.path / f"{PREFIX}.png").ndim == 3
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert summary == {"round": 2, "reconstruction": reconstruction_summary(folder)}
-    assert experiment.results == reconstruction_summary(folder)
+    assert summary == {"round": 2, **summaries(folder)}
+    assert experiment.results == summary["reconstruction"] == ReconstructionRecord.summary(found)
     [step] = experiment.logged
-    assert step["attacks/reconstructions"].data == rows(found)
+    assert step["attacks/reconstructions"].data == rows(found).rows
     drawn = {name for name, value in step.items() if isinstance(value, wandb.Image)}
-    assert drawn == {f"{PREFIX}/rolling.2", f"{PREFIX}/summary"}
+    assert drawn == {f"{PREFIX}/rolling.2", PREFIX}
 
 
-def test_results_without_images_need_no_figures(folder, capsys):
+def test_results_without_images_need_no_figures(folder):
     """Nothing found and no tracker: a table, a summary of what is missing, and no file of images."""
-    results = ReconstructionResults(folder)
-    results.add(missing())
-    results.conclude([missing()])
-    assert REASON.split(":")[0] in capsys.readouterr().out
-    assert [path.name for path in (folder.path / PREFIX).iterdir()] == ["convergence.json"]
-    assert reconstruction_summary(RunFolder(folder.path.parent / "b")) == {}
+    missing().save(folder.path)
+    conclude(folder, [missing()])
+    assert REASON.split(":")[0] in ReconstructionRecord.text([missing()])
+    assert names(folder.path) == ["convergence.json"]
+    assert summaries(RunFolder(folder.path.parent / "b")) == {}
 
 
 def test_an_attack_without_candidates_is_drawn(folder):
     """It found nothing, which is a result: hatched boxes and a share of 0 with its interval."""
     found = finding(candidates=0)
-    results = ReconstructionResults(folder)
-    results.add(found)
-    results.conclude([found])
+    found.save(folder.path)
+    conclude(folder, [found])
     assert (folder.path / PREFIX / "rolling.2.png").is_file()
     assert "0 [0, 49]" in table([found])
     assert set(texts(draw_reconstructions(found, ""))) >= {"none"}

@@ -7,7 +7,7 @@ import pytest
 from figure_kit import clashes, data_of, figures, marks, panels, svg, table_of, texts
 from store_kit import attack, labels, make_record, make_store
 
-from app.results.attacks.membership_files import AttackRecord
+from app.results.attacks.membership import AttackRecord
 from app.results.comparison.tabulate import tabulate
 from app.results.figures import KINDS, figures_of
 from app.results.figures.data import FigureData, row_styles

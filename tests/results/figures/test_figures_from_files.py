@@ -15,8 +15,8 @@ from app.federation.channels.base import Message
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import score_reconstruction
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
-from app.results.attacks.representation_files import RepresentedSamples, write_representations
+from app.results.attacks.reconstruction import ReconstructionRecord
+from app.results.attacks.representation_files import RepresentedSamples
 from app.results.figures.cost import bytes_ratios, cost
 from app.results.figures.coverage import contributors, contributors_of
 from app.results.figures.data import FigureData
@@ -133,7 +133,7 @@ def images_of(recovered, of=12):
 def test_images_are_shown_in_pairs(tmp_path):
     """At most ten, the most alike first, frames round those that were recovered, and the share over all."""
     path, finding = folder_of(tmp_path), images_of(3)
-    ReconstructionFiles(path / PREFIX).write(finding)
+    ReconstructionRecord.of(finding).save(path)
     run = make_record(labels(), path, reconstructions=(finding,))
     hidden = make_record(labels(defense="masks"), tmp_path / "other", reconstructions=(rebuilt(None),))
     [figure] = figures(reconstructions, data_of(store_of(run, hidden)))
@@ -183,7 +183,7 @@ def test_representations_begin_with_the_baseline(tmp_path):
     assert figures(tsne, data_of(store_of(*runs))) == []
     for run in runs:
         if run.labels.defense != "bare":
-            write_representations(run.path, clusters())
+            clusters().save(run.path)
     [figure] = figures(tsne, data_of(store_of(*runs)))
     shown = panels(figure)
     titles = [axes.get_title(loc="left").partition(":")[0] for axes in shown[::2]]
@@ -201,7 +201,7 @@ def test_representations_show_a_defense_beside_the_same_method(tmp_path):
         make_record(labels(method=method, defense=name), folder_of(tmp_path, method + name)) for method, name in places
     ]
     for run in runs:
-        write_representations(run.path, clusters())
+        clusters().save(run.path)
     [figure] = figures(tsne, data_of(store_of(*runs)))
     titles = [axes.get_title(loc="left").partition(":")[0] for axes in panels(figure)[::2]]
     assert titles == ["fedavg / none", "fedavg / memdefense", "heterofl / none"]

@@ -9,17 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.errors import UserError
 from app.metrics.fairness import Fairness
 from app.results.run.fairness import (
     ClientAccuracies,
+    FairnessResult,
+    JoinedClients,
+    NewcomersResult,
     fairness_record,
     fairness_rows,
-    fairness_summary,
-    forget_unplanned,
-    write_fairness,
+    unplanned,
 )
 from app.results.run.figures import draw_fairness
 from app.results.run.folder import RunFolder
+from app.results.run.results import conclude, summaries
 
 GROUPS = ("majority", "majority", "minority", "minority")
 PLAIN = ClientAccuracies(
@@ -47,6 +50,19 @@ def record(round_, accuracy=None, **others):
     """A line of metrics.jsonl."""
     measured = {} if accuracy is None else {"everyone/accuracy": accuracy, "everyone/worst": accuracy / 2}
     return {"round": float(round_), "server/accuracy": 0.1, **measured, **others}
+
+
+def write(run, measured, history=()):
+    """Keep a measurement in a run's folder; returns its part of the summary."""
+    result = FairnessResult.of(measured, history)
+    result.save(run)
+    conclude(RunFolder(run), [result])
+    return summaries(RunFolder(run))["fairness"]
+
+
+def forget_unplanned(folder, planned):
+    """Drop what was measured in rounds that are not planned."""
+    folder.forget_metrics(lambda round_, name: unplanned(name, round_ in planned))
 
 
 def several(clients, minority=0, private=False, tests=40, seed=0):
@@ -123,8 +139,7 @@ def test_settled_is_the_mean_of_the_last_ten_measured_rounds():
 
 def test_files(tmp_path):
     """One row per client; the JSON explains itself; the summary leaves the explanations out."""
-    folder = RunFolder(tmp_path)
-    write_fairness(folder, PRIVATE, [])
+    summary = write(tmp_path, PRIVATE)
     with (tmp_path / "everyone.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["client"]) for row in rows] == [0, 1, 3, 4]
@@ -135,16 +150,47 @@ def test_files(tmp_path):
         assert tuple(float(row[whose]) for row in rows) == values
     told = json.loads((tmp_path / "fairness.json").read_text())
     assert {*told} - {"round", "words"} <= set(told["words"])
-    assert fairness_summary(folder) == {name: value for name, value in told.items() if name != "words"}
-    assert fairness_summary(folder) == json.loads(json.dumps(fairness_record(PRIVATE, [])))
+    assert summary == {name: value for name, value in told.items() if name != "words"}
+    assert summary == json.loads(json.dumps(fairness_record(PRIVATE, [])))
+    [loaded] = FairnessResult.load_all(tmp_path)
+    assert (loaded.content, loaded.closing_rows()) == (summary, fairness_rows(summary))
+    assert loaded.numbers["mean"] == 0.625
+    assert (tmp_path / "fairness.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_files_without_private_parts(tmp_path):
     """No column and no entry for what does not exist; a run without any measurement has no summary."""
-    assert fairness_summary(RunFolder(tmp_path)) == {}
-    write_fairness(RunFolder(tmp_path), replace(PLAIN, groups=("all",) * 4), [])
+    assert summaries(RunFolder(tmp_path)) == {}
+    summary = write(tmp_path, replace(PLAIN, groups=("all",) * 4))
     assert (tmp_path / "everyone.csv").read_text().splitlines()[:2] == ["client,group,test_samples,own", "0,all,8,1.0"]
-    assert not [name for name in fairness_summary(RunFolder(tmp_path))["final"] if "gap" in name]
+    assert not [name for name in summary["final"] if "gap" in name]
+
+
+def test_newcomers(tmp_path):
+    """One row per newcomer and column per stage; mean, interval and words of every stage; loaded as it was."""
+    joined = JoinedClients((7, 9), ("all", "all"), 3, {"server": (0.25, 0.75), "fitted": (0.5, 1.0)})
+    result = NewcomersResult(joined.record(), joined)
+    result.save(tmp_path)
+    conclude(RunFolder(tmp_path), [result])
+    assert (tmp_path / "newcomers.csv").read_text() == "client,group,server,fitted\n7,all,0.25,0.5\n9,all,0.75,1.0\n"
+    told = json.loads((tmp_path / "newcomers.json").read_text())
+    assert (told["clients"], told["visits"]) == (2, 3)
+    assert {stage: part["mean"] for stage, part in told["accuracy"].items()} == {"server": 0.5, "fitted": 0.75}
+    assert set(told["accuracy"]) <= set(told["words"])
+    [loaded] = NewcomersResult.load_all(tmp_path)
+    assert {**loaded.content, "words": told["words"]} == told
+    assert summaries(RunFolder(tmp_path)) == {"newcomers": loaded.content}
+    text = "50.00% with the released model; 75.00% private part fitted in 3 visits, all else frozen"
+    assert loaded.closing_rows() == [("newcomers", "2", text)]
+
+
+@pytest.mark.parametrize("kind", [FairnessResult, NewcomersResult])
+@pytest.mark.parametrize("content", ["{", "[]", "3"])
+def test_broken_files_are_named(tmp_path, kind, content):
+    """With their path, as those of other results."""
+    (tmp_path / f"{kind.label}.json").write_text(content)
+    with pytest.raises(UserError, match=rf"{kind.label}\.json cannot be read"):
+        kind.load_all(tmp_path)
 
 
 def test_rows_of_the_terminal():

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from finding_kit import kept
 from store_kit import (
     attack,
     budget,
@@ -20,6 +21,7 @@ from store_kit import (
 )
 
 from app.errors import UserError
+from app.result import Measurement
 from app.results.run.store import COMPARISON, read_store
 
 
@@ -29,6 +31,7 @@ def full(path: Path, **others) -> Path:
         path,
         attacks=(attack("yeom", "global"), attack("yeom", "uploads", 0.5)),
         reconstructions=(rebuilt(),),
+        measurements=(Measurement("drift", {"mean": 0.5}),),
         budgets=(budget(),),
         channels=(channel(),),
         fairness=spread_fairness(),
@@ -52,12 +55,14 @@ def edit_summary(folder: Path, change) -> None:
 def test_what_was_written_comes_back(tmp_path):
     """A run folder becomes the record it was made from."""
     parts = {"attacks": (attack(),), "reconstructions": (rebuilt(),), "budgets": (budget(),), "channels": (channel(),)}
+    parts["measurements"] = (Measurement("drift", {"mean": 0.5}, ("client", "norm"), ((0, 1.5),), ("a remark",)),)
     made = make_record(path=tmp_path / "a", fairness=spread_fairness(), **parts)
     make_run(tmp_path / "a", fairness=spread_fairness(), **parts)
     (read,) = read_store([tmp_path / "a"]).runs
-    for part in ("labels", "final", "rounds", "cost", "clients", "fairness", "budgets", "channels", "attacks"):
+    for part in ("labels", "final", "rounds", "cost", "clients", "fairness", "budgets", "channels"):
         assert getattr(read, part) == getattr(made, part), part
-    assert read.reconstructions == made.reconstructions
+    for part in ("attacks", "reconstructions", "measurements"):
+        assert list(map(kept, getattr(read, part))) == list(map(kept, getattr(made, part))), part
     assert read.notes == ()
     assert read.scores("yeom.global").scores.tolist() == made.scores("yeom.global").scores.tolist()
 
@@ -203,18 +208,23 @@ def test_metrics_cut_short_are_read_as_far_as_they_go(tmp_path, text, rounds, no
     assert run.notes == (note,)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"label": "x"}', '{"conditions": 4, "leakage": []}', "\xff\xfe"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"label": "x", "values": 3}', '{"conditions": 4, "leakage": []}', "\xff\xfe"]
+)
 def test_one_broken_result_does_not_lose_the_others(tmp_path, text):
-    """Neither of membership inference nor of reconstruction."""
+    """Neither of membership inference nor of reconstruction, nor of anything else."""
     folder = full(tmp_path / "a")
     (folder / "attacks" / "yeom.uploads.json").write_bytes(text.encode("latin-1"))
     (folder / "attacks" / "reconstruction" / "other.json").write_bytes(text.encode("latin-1"))
+    (folder / "results" / "other.json").write_bytes(text.encode("latin-1"))
     (run,) = read_store([folder]).runs
     assert [record.label for record in run.attacks] == ["yeom.global"]
     assert [record.label for record in run.reconstructions] == ["rolling"]
+    assert [record.label for record in run.measurements] == ["drift"]
     assert [note.partition(" cannot be read")[0] for note in run.notes] == [
         "attacks/yeom.uploads.json",
         "reconstruction/other.json",
+        "results/other.json",
     ]
 
 

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from app.federation.evaluation import Score
-from app.federation.reports import ClientReport, RoundReport
-from app.results.run.round_metrics import CLIENT_COLUMNS, client_row, round_cost, round_metrics
+from app.federation.reports import CLIENT_COLUMNS, ClientReport, RoundReport, client_row, round_cost, round_metrics
 
 
 def client(number, capacity=1.0, own=0.5, dropped=False, loss=1.0):
