@@ -29,28 +29,18 @@ DEFAULT_HOLDOUT = Holdout()
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """The samples of a dataset before they are dealt to clients.
+    """The samples of a dataset before they are dealt to clients."""
 
-    Attributes:
-        images: (n, height, width, channels), uint8 in 0..255 or float32 in 0..1; the pool that is dealt to clients.
-        labels: (n,) int64 classes.
-        test_images: (m, height, width, channels); the common test set.
-        test_labels: (m,) int64.
-        mean: per channel, on the 0..1 scale.
-        std: per channel, on the 0..1 scale.
-        owners: (n,) int64 number of each sample's owner (writer, site), None where unknown.
-        owner_names: name of each owner, empty where they have none.
-    """
-
+    # (n, height, width, channels), uint8 in 0..255 or float32 in 0..1; the pool that is dealt to clients
     images: Tensor
-    labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+    labels: Tensor  # (n,) int64 classes
+    test_images: Tensor  # (m, height, width, channels); the common test set
+    test_labels: Tensor  # (m,) int64
     class_names: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    owners: Tensor | None = None
-    owner_names: tuple[str, ...] = ()
+    mean: tuple[float, ...]  # per channel, on the 0..1 scale
+    std: tuple[float, ...]  # per channel, on the 0..1 scale
+    owners: Tensor | None = None  # (n,) int64 number of each sample's owner (writer, site), None where unknown
+    owner_names: tuple[str, ...] = ()  # name of each owner, empty where they have none
 
     @classmethod
     def divided(

@@ -59,21 +59,13 @@ class FEMNIST(FederatedDataModule):
 
 @dataclass(frozen=True, eq=False)
 class Handwriting:
-    """Samples with their writers.
+    """Samples with their writers."""
 
-    Attributes:
-        images: (n, 28, 28) uint8, 255 = white paper.
-        labels: (n,) int64: digits 0-9, capitals 10-35, small letters 36-61.
-        writers: (n,) int64 positions in writer_names.
-        test: (n,) bool, True for the common test set.
-        writer_names: LEAF's names.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    writers: np.ndarray
-    test: np.ndarray
-    writer_names: tuple[str, ...]
+    images: np.ndarray  # (n, 28, 28) uint8, 255 = white paper
+    labels: np.ndarray  # (n,) int64: digits 0-9, capitals 10-35, small letters 36-61
+    writers: np.ndarray  # (n,) int64 positions in writer_names
+    test: np.ndarray  # (n,) bool, True for the common test set
+    writer_names: tuple[str, ...]  # LEAF's names
 
 
 _LeafWriter = tuple[str, bool, np.ndarray, np.ndarray]

@@ -48,22 +48,15 @@ class Holdout:
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """Disjoint sets of sample ids (sorted int64 arrays).
+    """Disjoint sets of sample ids (sorted int64 arrays)."""
 
-    Attributes:
-        members: per client, what it trains on.
-        nonmembers: per client, what it owns and never trains on: same distribution as its members, its test set.
-        shadow: the attacker's data, from the same pool.
-        population: further data of the attacker's, from the same pool, that nobody trains on.
-        test: the common test set.
-        reference: per client, what it owns and keeps out of training and of every audit; empty where there is none.
-    """
-
-    members: tuple[np.ndarray, ...]
+    members: tuple[np.ndarray, ...]  # per client, what it trains on
+    # per client, what it owns and never trains on: same distribution as its members, its test set
     nonmembers: tuple[np.ndarray, ...]
-    shadow: np.ndarray
-    population: np.ndarray
-    test: np.ndarray
+    shadow: np.ndarray  # the attacker's data, from the same pool
+    population: np.ndarray  # further data of the attacker's, from the same pool, that nobody trains on
+    test: np.ndarray  # the common test set
+    # per client, what it owns and keeps out of training and of every audit; empty where there is none
     reference: tuple[np.ndarray, ...] = ()
 
     def among(self, clients: Collection[int]) -> Membership:

@@ -16,21 +16,15 @@ class ImageStore:
     """Every sample once: first the pool (in dataset order), then the common test set.
 
     A sample id, everywhere in the application, is the position of the sample in this store.
-
-    Attributes:
-        images: (samples, height, width, channels), uint8 in 0..255 or float32 in 0..1. Channels come last so that a
-            gathered batch is a channels_last image batch without a copy.
-        labels: (samples,) int64 classes.
-        mean: (channels,) float32, subtracted from pixels on the 0..1 scale.
-        std: (channels,) float32, what they are divided by afterwards.
-        classes: number of classes.
     """
 
+    # (samples, height, width, channels), uint8 in 0..255 or float32 in 0..1; channels come last so that a gathered
+    # batch is a channels_last image batch without a copy
     images: Tensor
-    labels: Tensor
-    mean: Tensor
-    std: Tensor
-    classes: int
+    labels: Tensor  # (samples,) int64 classes
+    mean: Tensor  # (channels,) float32, subtracted from pixels on the 0..1 scale
+    std: Tensor  # (channels,) float32, what they are divided by afterwards
+    classes: int  # number of classes
 
     def __len__(self) -> int:
         return len(self.labels)

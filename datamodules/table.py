@@ -20,18 +20,12 @@ MOST_CLASSES_IN_WORDS = 20
 
 @dataclass(frozen=True, eq=False)
 class PartitionTable:
-    """Training samples per client and class.
+    """Training samples per client and class."""
 
-    Attributes:
-        counts: (clients, classes) numbers of training samples.
-        clients: name of each client: its number, or its owner where it has a single named one.
-        groups: subpopulation of each client.
-    """
-
-    counts: np.ndarray
+    counts: np.ndarray  # (clients, classes) numbers of training samples
     classes: tuple[str, ...]
-    clients: tuple[str, ...]
-    groups: tuple[str, ...]
+    clients: tuple[str, ...]  # name of each client: its number, or its owner where it has a single named one
+    groups: tuple[str, ...]  # subpopulation of each client
 
     def write_csv(self, path: Path) -> None:
         """One row per client: client, size, one column per class, group, name."""

@@ -19,22 +19,14 @@ from app.results.text_table import text_table
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """The measurement of one competitor.
-
-    Attributes:
-        value: in the table's unit, median of the repeats.
-        least: smallest of the repeats.
-        cpu: seconds of all cores per round, NaN where unknown.
-        ratio: value as a multiple of the table's reference.
-        goal: largest ratio allowed, None where there is no goal.
-    """
+    """The measurement of one competitor."""
 
     name: str
-    value: float
-    least: float
-    cpu: float
-    ratio: float
-    goal: float | None = None
+    value: float  # in the table's unit, median of the repeats
+    least: float  # smallest of the repeats
+    cpu: float  # seconds of all cores per round, NaN where unknown
+    ratio: float  # value as a multiple of the table's reference
+    goal: float | None = None  # largest ratio allowed, None where there is no goal
     remark: str = ""
 
     @property
@@ -52,18 +44,13 @@ class BenchmarkRow:
 
 @dataclass(frozen=True)
 class Table:
-    """The measurements of one scenario.
-
-    Attributes:
-        reference: name of what a ratio of 1 is.
-        remarks: lines below the table.
-    """
+    """The measurements of one scenario."""
 
     title: str
     unit: str
-    reference: str
+    reference: str  # name of what a ratio of 1 is
     rows: tuple[BenchmarkRow, ...]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # lines below the table
 
     def __str__(self) -> str:
         head = ("", self.unit, "least", "CPU s", f"x {self.reference}", "goal", "met", "")

@@ -40,27 +40,19 @@ FASTER = 3000
 
 @dataclass(frozen=True)
 class BenchmarkNet:
-    """An update and the training it comes from.
-
-    Attributes:
-        work: one client's training, an epoch per round.
-        lengths: bits of the keys.
-        paper: total cost of encryption that MemDefense reports, as a multiple of the time without.
-        sampled: values that `phe` encrypts one by one.
-        repeats: encryptions of an update that are timed.
-        client_goals: by key length, largest multiples of local training for encrypting, for encrypting and decrypting
-            everything, for encrypting and decrypting a share.
-        round_goals: by key length, largest multiple of a plain round.
-    """
+    """An update and the training it comes from."""
 
     name: str
-    work: Work
+    work: Work  # one client's training, an epoch per round
     epochs: int
-    lengths: tuple[KeyLength, ...]
-    paper: float
-    sampled: int
-    repeats: int
+    lengths: tuple[KeyLength, ...]  # bits of the keys
+    paper: float  # total cost of encryption that MemDefense reports, as a multiple of the time without
+    sampled: int  # values that `phe` encrypts one by one
+    repeats: int  # encryptions of an update that are timed
+    # by key length, largest multiples of local training for encrypting, for encrypting and decrypting everything, for
+    # encrypting and decrypting a share
     client_goals: Mapping[KeyLength, tuple[float, float, float]] = field(default_factory=dict)
+    # by key length, largest multiple of a plain round
     round_goals: Mapping[KeyLength, float] = field(default_factory=dict)
 
 
@@ -76,28 +68,17 @@ QUICK = (BenchmarkNet("LeNet-5", replace(_LENET, samples=128), 1, (1024,), 43, 1
 
 @dataclass(frozen=True)
 class Measured:
-    """Cost of one update with one key, in wall-clock seconds; of all repeats where there are several.
-
-    Attributes:
-        bytes: size of the ciphertexts.
-        alone: encrypting in this process, from real numbers to ciphertexts.
-        encrypt: the same with `WORKERS` processes.
-        add: adding all clients' updates.
-        decrypt: decrypting the sum and unpacking it, with `WORKERS` threads.
-        decrypt_cpu: the same in CPU seconds.
-        phe_encrypt: encrypting by `phe` with one value per ciphertext, scaled to the update.
-        phe_decrypt: decrypting by `phe`, likewise.
-    """
+    """Cost of one update with one key, in wall-clock seconds; of all repeats where there are several."""
 
     bits: KeyLength
-    bytes: int
-    alone: Sequence[float]
-    encrypt: Sequence[float]
-    add: float
-    decrypt: float
-    decrypt_cpu: float
-    phe_encrypt: float
-    phe_decrypt: float
+    bytes: int  # size of the ciphertexts
+    alone: Sequence[float]  # encrypting in this process, from real numbers to ciphertexts
+    encrypt: Sequence[float]  # the same with `WORKERS` processes
+    add: float  # adding all clients' updates
+    decrypt: float  # decrypting the sum and unpacking it, with `WORKERS` threads
+    decrypt_cpu: float  # the same in CPU seconds
+    phe_encrypt: float  # encrypting by `phe` with one value per ciphertext, scaled to the update
+    phe_decrypt: float  # decrypting by `phe`, likewise
 
 
 def paillier_tables(quick: bool) -> Iterator[Table]:

@@ -29,23 +29,16 @@ MEAN, STD = 0.5, 0.25
 
 @dataclass(frozen=True)
 class Work:
-    """One setting: every client takes part in every round, trains one epoch, and the mean is taken.
-
-    Attributes:
-        samples: training samples of each client.
-        batch_size: samples per local step.
-        evaluate: evaluate the received model once and every client's trained model and the server's model on the whole
-            common test set.
-        tests: samples of the common test set.
-    """
+    """One setting: every client takes part in every round, trains one epoch, and the mean is taken."""
 
     clients: int
-    samples: int
-    batch_size: int
+    samples: int  # training samples of each client
+    batch_size: int  # samples per local step
+    # evaluate the received model once, every client's trained model and the server's on the whole common test set
     evaluate: bool = False
     net: Callable[[DataShape], ScalableNet] = CNN
     shape: DataShape = DataShape(3, 32, 32, 10)  # noqa: RUF009  (frozen)
-    tests: int = 1000
+    tests: int = 1000  # samples of the common test set
     optimizer: OptimizerCallable = ADAM
 
     def data(self) -> SyntheticImages:
@@ -75,19 +68,13 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Time and result of a competitor.
+    """Time and result of a competitor."""
 
-    Attributes:
-        seconds: wall-clock seconds of every round but the first, which warms up.
-        cpu_seconds: seconds of all cores of this process in the same rounds, which neighbours disturb less.
-        vector: the server's parameters after the last round, flat, in the order of `net.parameters()`.
-        correct: correct answers in all evaluations of the last round, 0 without evaluation.
-    """
-
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...]  # wall-clock seconds of every round but the first, which warms up
+    # seconds of all cores of this process in the same rounds, which neighbours disturb less
     cpu_seconds: tuple[float, ...]
-    vector: Tensor
-    correct: int = 0
+    vector: Tensor  # the server's parameters after the last round, flat, in the order of `net.parameters()`
+    correct: int = 0  # correct answers in all evaluations of the last round, 0 without evaluation
 
 
 Competitor = Callable[[Work, int], Run]

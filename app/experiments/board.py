@@ -20,15 +20,11 @@ REDRAW_INTERVAL = 0.5
 
 @dataclass(frozen=True)
 class Running:
-    """A run in progress.
-
-    Attributes:
-        elapsed: seconds since it started.
-        fraction: rounds done since then, as a fraction of those that were left; in [0, 1], None where unknown.
-    """
+    """A run in progress."""
 
     combination: Combination
-    elapsed: float
+    elapsed: float  # seconds since it started
+    # rounds done since then, as a fraction of those that were left; in [0, 1], None where unknown
     fraction: float | None
 
 

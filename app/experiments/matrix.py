@@ -15,14 +15,10 @@ Combination = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison.
-
-    Attributes:
-        arguments: arguments of `rampart fit`, without the folder and name of the run.
-    """
+    """One run of a comparison."""
 
     labels: RunLabels
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...]  # arguments of `rampart fit`, without the folder and name of the run
 
     @property
     def name(self) -> str:

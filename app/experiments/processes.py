@@ -31,44 +31,28 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Resources:
-    """A worker's share of the machine.
+    """A worker's share of the machine."""
 
-    Attributes:
-        threads: threads that it may keep busy, 1 or more.
-        cores: cores that it is bound to; empty for any, in which case it is passed the number of threads.
-        device: value of CUDA_VISIBLE_DEVICES, None to leave it alone.
-    """
-
-    threads: int
+    threads: int  # threads that it may keep busy, 1 or more
+    # cores that it is bound to; empty for any, in which case it is passed the number of threads
     cores: tuple[int, ...] = ()
-    device: str | None = None
+    device: str | None = None  # value of CUDA_VISIBLE_DEVICES, None to leave it alone
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planned run with its command and files.
-
-    Attributes:
-        combination: dataset, method and defense.
-        command: program and arguments, without the share of the machine.
-        log: file that its output is appended to.
-        lock: file that its process keeps locked.
-        summary: file that exists when it has finished.
-        begun: whether an earlier process has begun it.
-        workers: worker threads that it was begun with or asks for, None where that is left open.
-        home: working folder, which relative paths start from.
-    """
+    """A planned run with its command and files."""
 
     name: str
-    combination: tuple[str, str, str]
-    command: tuple[str, ...]
-    log: Path
-    lock: Path
-    summary: Path
+    combination: tuple[str, str, str]  # dataset, method and defense
+    command: tuple[str, ...]  # program and arguments, without the share of the machine
+    log: Path  # file that its output is appended to
+    lock: Path  # file that its process keeps locked
+    summary: Path  # file that exists when it has finished
     rounds: int | None = None
-    begun: bool = False
-    workers: int | None = None
-    home: Path = Path()
+    begun: bool = False  # whether an earlier process has begun it
+    workers: int | None = None  # worker threads that it was begun with or asks for, None where that is left open
+    home: Path = Path()  # working folder, which relative paths start from
 
 
 class StopRequest:

@@ -18,19 +18,12 @@ Options = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class AxisEntry:
-    """One dataset, method or defense of the matrix.
+    """One dataset, method or defense of the matrix."""
 
-    Attributes:
-        name: as shown in tables and in names of runs.
-        configs: recipes or files that it stands for, first to last.
-        options: options on top of them.
-        listed: whether it is part of the axis; otherwise it only occurs in runs that `include` adds.
-    """
-
-    name: str
-    configs: tuple[str, ...] = ()
-    options: Options = ()
-    listed: bool = True
+    name: str  # as shown in tables and in names of runs
+    configs: tuple[str, ...] = ()  # recipes or files that it stands for, first to last
+    options: Options = ()  # options on top of them
+    listed: bool = True  # whether it is part of the axis; otherwise it only occurs in runs that `include` adds
 
 
 @dataclass(frozen=True)
@@ -55,55 +48,35 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Scale:
-    """A size in which the whole comparison can be run.
+    """A size in which the whole comparison can be run."""
 
-    Attributes:
-        name: value of `--scale`.
-        seeds: replace those of the comparison; None keeps them.
-        configs: recipes over those of every run.
-        options: options on top of everything.
-    """
-
-    name: str
-    seeds: tuple[int, ...] | None = None
-    configs: tuple[str, ...] = ()
-    options: Options = ()
+    name: str  # value of `--scale`
+    seeds: tuple[int, ...] | None = None  # replace those of the comparison; None keeps them
+    configs: tuple[str, ...] = ()  # recipes over those of every run
+    options: Options = ()  # options on top of everything
 
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """The content of a comparison file.
+    """The content of a comparison file."""
 
-    Attributes:
-        name: name of the folder that holds the runs.
-        purpose: the comment in the file's first line.
-        base: recipes below those of every run.
-        attacks: recipes over those of every run.
-        options: options on top of all recipes.
-        seeds: every combination is run once with each of them.
-        include: further runs.
-        exclude: runs that are left out.
-        baseline: method and defense that the others are compared with, None for the first ones.
-        published: published figures, as they stand in the file.
-        scale: size in which it is run, `full` for that of the file.
-    """
-
-    name: str
-    purpose: str
+    name: str  # name of the folder that holds the runs
+    purpose: str  # the comment in the file's first line
     path: Path
-    base: tuple[str, ...]
+    base: tuple[str, ...]  # recipes below those of every run
     datasets: tuple[AxisEntry, ...]
     methods: tuple[AxisEntry, ...]
     defenses: tuple[AxisEntry, ...]
-    attacks: tuple[str, ...] = ()
-    options: Options = ()
-    seeds: tuple[int, ...] = (0,)
-    include: tuple[Pattern, ...] = ()
-    exclude: tuple[Pattern, ...] = ()
+    attacks: tuple[str, ...] = ()  # recipes over those of every run
+    options: Options = ()  # options on top of all recipes
+    seeds: tuple[int, ...] = (0,)  # every combination is run once with each of them
+    include: tuple[Pattern, ...] = ()  # further runs
+    exclude: tuple[Pattern, ...] = ()  # runs that are left out
+    # method and defense that the others are compared with, None for the first ones
     baseline: tuple[str, str] | None = None
     scales: tuple[Scale, ...] = ()
-    published: tuple[Mapping[str, Any], ...] = ()
-    scale: str = "full"
+    published: tuple[Mapping[str, Any], ...] = ()  # published figures, as they stand in the file
+    scale: str = "full"  # size in which it is run, `full` for that of the file
 
     def axis(self, label: str) -> tuple[AxisEntry, ...]:
         """Entries of the axis that a label is taken from, those of `include` last."""

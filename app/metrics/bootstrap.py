@@ -41,17 +41,11 @@ def confidence_problems(confidence: float) -> Iterator[Problem]:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Rows by falling score.
+    """Rows by falling score."""
 
-    Attributes:
-        order: row numbers by falling score.
-        members: bool, in that order.
-        ends: positions at which a block of equal scores ends.
-    """
-
-    order: NDArray[np.int64]
-    members: NDArray[np.bool_]
-    ends: NDArray[np.int64]
+    order: NDArray[np.int64]  # row numbers by falling score
+    members: NDArray[np.bool_]  # bool, in that order
+    ends: NDArray[np.int64]  # positions at which a block of equal scores ends
 
     @classmethod
     def of(cls, scores: MembershipScores) -> Ranking:
@@ -78,15 +72,10 @@ class Ranking:
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """Bootstrap distribution of a statistic.
+    """Bootstrap distribution of a statistic."""
 
-    Attributes:
-        values: one per resample, in the unit of the statistic.
-        units: independent observations behind each, 2 or more.
-    """
-
-    values: Array
-    units: int
+    values: Array  # one per resample, in the unit of the statistic
+    units: int  # independent observations behind each, 2 or more
 
     @property
     def constant(self) -> bool:
@@ -101,20 +90,14 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Settings of a bootstrap.
+    """Settings of a bootstrap."""
 
-    Attributes:
-        unit: what is resampled; None resamples clients where there are `SEVERAL` or more, since the rows of one client
-            share a model, and rows otherwise: then intervals hold for these clients only.
-        confidence: confidence level of intervals, between 0 and 1.
-        resamples: number of resamples, 2 or more.
-        seed: seed of the random draws.
-    """
-
+    # what is resampled; None resamples clients where there are `SEVERAL` or more, since the rows of one client share a
+    # model, and rows otherwise: then intervals hold for these clients only
     unit: Unit | None = None
-    confidence: float = 0.95
-    resamples: int = 1000
-    seed: int = 0
+    confidence: float = 0.95  # confidence level of intervals, between 0 and 1
+    resamples: int = 1000  # number of resamples, 2 or more
+    seed: int = 0  # seed of the random draws
 
     def __post_init__(self) -> None:
         raise_all(self.problems())

@@ -24,19 +24,12 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class SizeCorrelation:
-    """Correlation of data size and leakage over clients; negative where small clients leak more.
+    """Correlation of data size and leakage over clients; negative where small clients leak more."""
 
-    Attributes:
-        pearson: of log10 size and leakage, -1 to 1.
-        spearman: of the ranks of size and leakage, -1 to 1.
-        clients: number of clients used, 5 or more.
-        dropped: number of clients left out as too small or without a value.
-    """
-
-    pearson: Estimate
-    spearman: Estimate
-    clients: int
-    dropped: int
+    pearson: Estimate  # of log10 size and leakage, -1 to 1
+    spearman: Estimate  # of the ranks of size and leakage, -1 to 1
+    clients: int  # number of clients used, 5 or more
+    dropped: int  # number of clients left out as too small or without a value
 
 
 def size_correlation(

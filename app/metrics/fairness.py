@@ -50,28 +50,18 @@ class GroupMean:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Distribution of accuracy over clients, unweighted; fractions in [0, 1] except the variance.
+    """Distribution of accuracy over clients, unweighted; fractions in [0, 1] except the variance."""
 
-    Attributes:
-        clients: number of clients.
-        worst: accuracy of the worst client.
-        best: accuracy of the best client.
-        worst_tenth: mean of the worst tenth of the clients, rounded up to whole clients.
-        best_tenth: mean of the best tenth.
-        variance: population variance in squared percentage points.
-        groups: the groups in the order in which they first occur.
-        gap: mean of the majority minus mean of the minority where these are the groups, else that of the best group
-            minus that of the worst; NaN with one group.
-    """
-
-    clients: int
+    clients: int  # number of clients
     mean: float
-    worst: float
-    best: float
-    worst_tenth: float
-    best_tenth: float
-    variance: float
-    groups: tuple[GroupMean, ...]
+    worst: float  # accuracy of the worst client
+    best: float  # accuracy of the best client
+    worst_tenth: float  # mean of the worst tenth of the clients, rounded up to whole clients
+    best_tenth: float  # mean of the best tenth
+    variance: float  # population variance in squared percentage points
+    groups: tuple[GroupMean, ...]  # the groups in the order in which they first occur
+    # mean of the majority minus that of the minority where these are the groups, else best minus worst mean; NaN with
+    # one group
     gap: float
 
     @classmethod
@@ -96,15 +86,10 @@ class Fairness:
 
 @dataclass(frozen=True)
 class Swap:
-    """Accuracy that clients lose when their private part is replaced by that of another client.
+    """Accuracy that clients lose when their private part is replaced by that of another client."""
 
-    Attributes:
-        clients: clients that hold a private part.
-        cost: mean over them of the accuracy with their own part minus that with another client's, -1 to 1.
-    """
-
-    clients: int
-    cost: Estimate
+    clients: int  # clients that hold a private part
+    cost: Estimate  # mean over them of the accuracy with their own part minus that with another client's, -1 to 1
 
     @property
     def personal(self) -> bool | None:

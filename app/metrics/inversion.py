@@ -35,21 +35,13 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class ClassInversion:
-    """Pearson correlations, -1 to 1, of the reconstructions of one class; means where there are several.
+    """Pearson correlations, -1 to 1, of the reconstructions of one class; means where there are several."""
 
-    Attributes:
-        label: the class.
-        to_mean: with the mean of the training images of the class.
-        to_member: with the nearest of `compared` training images of the class.
-        to_other: with the nearest of `compared` images of the class that were not trained on.
-        compared: number of images of either kind, 1 or more.
-    """
-
-    label: int
-    to_mean: float
-    to_member: float
-    to_other: float
-    compared: int
+    label: int  # the class
+    to_mean: float  # with the mean of the training images of the class
+    to_member: float  # with the nearest of `compared` training images of the class
+    to_other: float  # with the nearest of `compared` images of the class that were not trained on
+    compared: int  # number of images of either kind, 1 or more
 
     @property
     def gap(self) -> float:
@@ -59,23 +51,16 @@ class ClassInversion:
 
 @dataclass(frozen=True)
 class InversionScores:
-    """Scores of one model inversion; correlations are means over classes.
+    """Scores of one model inversion; correlations are means over classes."""
 
-    Attributes:
-        classes: classes that have a reconstruction, training images and others, by label.
-        gap: mean gap with Student's interval over classes, which are taken as a sample of classes.
-        accuracy: share of reconstructions that an independent classifier puts into their class, with its
-            Clopper-Pearson interval.
-        left_out: number of classes that have a reconstruction, but lack training images or others.
-    """
-
-    classes: tuple[ClassInversion, ...]
+    classes: tuple[ClassInversion, ...]  # classes that have a reconstruction, training images and others, by label
     to_mean: float
     to_member: float
     to_other: float
-    gap: Estimate
+    gap: Estimate  # mean gap with Student's interval over classes, which are taken as a sample of classes
+    # share of reconstructions that an independent classifier puts into their class, with its Clopper-Pearson interval
     accuracy: Estimate | NotAvailable
-    left_out: int
+    left_out: int  # number of classes that have a reconstruction, but lack training images or others
 
 
 def inversion_scores(

@@ -21,21 +21,13 @@ from app.metrics.thresholds import Rule, decide_optimistically, decide_with_know
 
 @dataclass(frozen=True)
 class TprAtFpr:
-    """TPR at one target FPR; intervals assume independent rows, also of several clients.
+    """TPR at one target FPR; intervals assume independent rows, also of several clients."""
 
-    Attributes:
-        target: FPR that must not be exceeded, 0 to 1.
-        decision: the last point of the ROC curve not above it.
-        tpr: Clopper-Pearson interval of the TPR at the threshold of that point, taken as given.
-        fpr: Clopper-Pearson interval of the FPR at that threshold.
-        tpr_at_target: interval of the TPR at the threshold whose population FPR is the target; wider, since that
-            threshold is uncertain.
-    """
-
-    target: float
-    decision: Decision
-    tpr: Interval
-    fpr: Interval
+    target: float  # FPR that must not be exceeded, 0 to 1
+    decision: Decision  # the last point of the ROC curve not above it
+    tpr: Interval  # Clopper-Pearson interval of the TPR at the threshold of that point, taken as given
+    fpr: Interval  # Clopper-Pearson interval of the FPR at that threshold
+    # interval of the TPR at the threshold whose population FPR is the target; wider, since that threshold is uncertain
     tpr_at_target: Interval
 
 
@@ -50,24 +42,15 @@ class KnownThreshold:
 
 @dataclass(frozen=True)
 class Leakage:
-    """How well an attack separates members from non-members.
+    """How well an attack separates members from non-members."""
 
-    Attributes:
-        members: evaluated members, 1 or more.
-        nonmembers: evaluated non-members, 1 or more.
-        auc: area under the ROC curve, 0 to 1; 0.5 is chance.
-        known: decision at a threshold chosen on other samples, or why there is none.
-        optimistic: decision at the best threshold of the evaluated samples: an upper bound, above chance even for
-            random scores.
-        tpr: one entry per target FPR, or why there are too few non-members for it.
-    """
-
-    members: int
-    nonmembers: int
-    auc: Estimate
-    known: KnownThreshold | NotAvailable
+    members: int  # evaluated members, 1 or more
+    nonmembers: int  # evaluated non-members, 1 or more
+    auc: Estimate  # area under the ROC curve, 0 to 1; 0.5 is chance
+    known: KnownThreshold | NotAvailable  # decision at a threshold chosen on other samples, or why there is none
+    # decision at the best threshold of the evaluated samples: an upper bound, above chance even for random scores
     optimistic: Decision
-    tpr: tuple[TprAtFpr | NotAvailable, ...]
+    tpr: tuple[TprAtFpr | NotAvailable, ...]  # one entry per target FPR, or why there are too few non-members for it
 
     @property
     def inverted(self) -> bool:

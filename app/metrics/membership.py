@@ -25,19 +25,12 @@ class NotAvailable:
 
 @dataclass(frozen=True, eq=False)
 class MembershipScores:
-    """One attack on one run: a row for every audited pair of sample and attacked client.
+    """One attack on one run: a row for every audited pair of sample and attacked client."""
 
-    Attributes:
-        scores: finite, the higher the more likely a member; equal scores are ties, whatever the order of the rows.
-        members: whether the sample was trained on.
-        samples: sample ids.
-        clients: client whose model was attacked or whose sample it is, 0 or more; NO_CLIENT for non-members that belong
-            to no client.
-    """
-
-    scores: Array
-    members: NDArray[np.bool_]
-    samples: NDArray[np.int64]
+    scores: Array  # finite, the higher the more likely a member; equal scores are ties, whatever the order of the rows
+    members: NDArray[np.bool_]  # whether the sample was trained on
+    samples: NDArray[np.int64]  # sample ids
+    # client whose model was attacked or whose sample it is, 0 or more; NO_CLIENT for non-members of no client
     clients: NDArray[np.int64]
 
     def __post_init__(self) -> None:

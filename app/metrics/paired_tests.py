@@ -34,21 +34,13 @@ NO_CHANCE = 1e-12
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Difference of two runs.
+    """Difference of two runs."""
 
-    Attributes:
-        difference: first minus second, in the unit of what is compared.
-        interval: of the difference; not corrected for multiple comparisons.
-        p_value: two-sided.
-        test: name of the test.
-        lower_is_better: True for leakage, False for accuracy.
-    """
-
-    difference: float
-    interval: Interval
-    p_value: float
-    test: str
-    lower_is_better: bool = True
+    difference: float  # first minus second, in the unit of what is compared
+    interval: Interval  # of the difference; not corrected for multiple comparisons
+    p_value: float  # two-sided
+    test: str  # name of the test
+    lower_is_better: bool = True  # True for leakage, False for accuracy
 
     @property
     def verdict(self) -> Verdict:

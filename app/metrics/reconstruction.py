@@ -31,25 +31,15 @@ TIE = 1e-9
 
 @dataclass(frozen=True)
 class ImageScore:
-    """Similarity of one true image and its reconstruction.
+    """Similarity of one true image and its reconstruction."""
 
-    Attributes:
-        client: client that trained on it.
-        sample: sample id.
-        label: class.
-        pearson: -1 to 1, on unclipped values; 0 without a reconstruction.
-        psnr: dB, on values clipped to 0..1; without a reconstruction, that of a mid-grey image.
-        ssim: -1 to 1, on values clipped to 0..1; 0 without a reconstruction.
-        candidate: position of its reconstruction among the candidates, or UNMATCHED.
-    """
-
-    client: int
-    sample: int
-    label: int
-    pearson: float
-    psnr: float
-    ssim: float
-    candidate: int
+    client: int  # client that trained on it
+    sample: int  # sample id
+    label: int  # class
+    pearson: float  # -1 to 1, on unclipped values; 0 without a reconstruction
+    psnr: float  # dB, on values clipped to 0..1; without a reconstruction, that of a mid-grey image
+    ssim: float  # -1 to 1, on values clipped to 0..1; 0 without a reconstruction
+    candidate: int  # position of its reconstruction among the candidates, or UNMATCHED
 
     @property
     def recovered(self) -> bool:
@@ -58,12 +48,7 @@ class ImageScore:
 
 @dataclass(frozen=True)
 class Similarity:
-    """Similarity of the reconstructions: mean over all true images, matched or not, and that of the best image.
-
-    Attributes:
-        recovered: number of images with a Pearson correlation of RECOVERED or more.
-        of: number of true images, 1 or more.
-    """
+    """Similarity of the reconstructions: mean over all true images, matched or not, and that of the best image."""
 
     pearson_mean: float
     pearson_best: float
@@ -71,8 +56,8 @@ class Similarity:
     psnr_best: float
     ssim_mean: float
     ssim_best: float
-    recovered: int
-    of: int
+    recovered: int  # number of images with a Pearson correlation of RECOVERED or more
+    of: int  # number of true images, 1 or more
 
     @classmethod
     def over(cls, scores: Sequence[ImageScore]) -> Similarity:
@@ -98,21 +83,13 @@ class Null:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Scores of one attack.
+    """Scores of one attack."""
 
-    Attributes:
-        oracle: best match: every image with its best candidate, chosen with knowledge of the truth.
-        blind: attacker's choice: the same, but only among the candidates that the attacker would choose.
-        nulls: best match of baselines that read no update.
-        candidates: number of candidates.
-        per_image: scores of the best match, in the order of the true images.
-    """
-
-    oracle: Similarity
-    blind: Similarity
-    nulls: tuple[Null, ...]
-    candidates: int
-    per_image: tuple[ImageScore, ...]
+    oracle: Similarity  # best match: every image with its best candidate, chosen with knowledge of the truth
+    blind: Similarity  # attacker's choice: the same, but only among the candidates that the attacker would choose
+    nulls: tuple[Null, ...]  # best match of baselines that read no update
+    candidates: int  # number of candidates
+    per_image: tuple[ImageScore, ...]  # scores of the best match, in the order of the true images
 
     @property
     def strongest_null(self) -> Null | None:
@@ -128,17 +105,11 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class LegacyScores:
-    """Scores as the published code computes them: best over all images and candidates; NaN without candidates.
+    """Scores as the published code computes them: best over all images and candidates; NaN without candidates."""
 
-    Attributes:
-        pearson: largest correlation of any image and any candidate.
-        psnr: dB, largest of any image and any candidate, which need not be those of `pearson`.
-        recovered: images with a candidate of correlation RECOVERED or more; one candidate may count for several.
-    """
-
-    pearson: float
-    psnr: float
-    recovered: int
+    pearson: float  # largest correlation of any image and any candidate
+    psnr: float  # dB, largest of any image and any candidate, which need not be those of `pearson`
+    recovered: int  # images with a candidate of correlation RECOVERED or more; one candidate may count for several
 
 
 def score_reconstruction(

@@ -26,23 +26,15 @@ ROUND_OFF = 1e-9
 
 @dataclass(frozen=True)
 class Decision:
-    """Confusion counts of the rule that calls every score >= threshold a member.
+    """Confusion counts of the rule that calls every score >= threshold a member."""
 
-    Attributes:
-        threshold: in units of the score; infinite where no sample is called a member.
-        true_positives: members called members.
-        members: all members, 1 or more.
-        false_positives: non-members called members.
-        nonmembers: all non-members, 1 or more.
-        chosen_on: where the threshold comes from: samples whose membership the attacker knows, the evaluated samples
-            themselves (optimistic), or elsewhere.
-    """
-
-    threshold: float
-    true_positives: int
-    members: int
-    false_positives: int
-    nonmembers: int
+    threshold: float  # in units of the score; infinite where no sample is called a member
+    true_positives: int  # members called members
+    members: int  # all members, 1 or more
+    false_positives: int  # non-members called members
+    nonmembers: int  # all non-members, 1 or more
+    # where the threshold comes from: samples whose membership the attacker knows, the evaluated samples themselves
+    # (optimistic), or elsewhere
     chosen_on: Literal["knowledge", "evaluation", "elsewhere"]
 
     @property
@@ -66,17 +58,11 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class RocCurve:
-    """One point per distinct score, from no sample called a member to all of them.
+    """One point per distinct score, from no sample called a member to all of them."""
 
-    Attributes:
-        thresholds: falling, in units of the score; the first is infinite.
-        true_positives: counts, rising from 0 to all members.
-        false_positives: counts, rising from 0 to all non-members.
-    """
-
-    thresholds: Array
-    true_positives: NDArray[np.int64]
-    false_positives: NDArray[np.int64]
+    thresholds: Array  # falling, in units of the score; the first is infinite
+    true_positives: NDArray[np.int64]  # counts, rising from 0 to all members
+    false_positives: NDArray[np.int64]  # counts, rising from 0 to all non-members
 
     @property
     def tpr(self) -> Array:
