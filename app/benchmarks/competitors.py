@@ -28,6 +28,7 @@ from app.federation.evaluation import Evaluation
 from app.federation.execution.executors import ExecutorKind, available_cores
 from app.federation.local_training import LocalTraining
 from app.federation.module import FederatedModule
+from app.models.base import ScalableNet
 
 Batch = tuple[Tensor, Tensor]
 
@@ -122,7 +123,7 @@ def timed_rounds(rounds: int, step: Callable[[int], int], net: nn.Module) -> Run
     return watch.run(flat(net), correct)
 
 
-class _FastLoop:
+class FastLoop:
     """One network per worker, reused for all clients; channels_last; fused Adam."""
 
     def __init__(self, work: Work) -> None:
@@ -135,28 +136,30 @@ class _FastLoop:
     @torch.no_grad()
     def round(self, number: int, mapped: Callable[..., Iterator[int]]) -> int:
         """Train all clients with a `map` and average them; returns the correct answers of all evaluations."""
-        correct = sum(mapped(partial(self._client, number), range(self.work.clients)))
+        correct = sum(mapped(partial(self.train, number), range(self.work.clients)))
         for parameter, value in zip(self.net.parameters(), self.total, strict=True):
             parameter.copy_(value / self.work.clients)
         torch._foreach_zero_(self.total)
         return correct + (correct_answers(self.net, self.data.test) if self.work.evaluate else 0)
 
-    def _client(self, round_: int, client: int) -> int:
-        net = self._local_net()
+    def train(self, round_: int, client: int) -> int:
+        """Train one client and add its parameters to the total; returns the correct answers of its evaluations."""
+        net = self.local_net()
         correct = correct_answers(net, self.data.test) if self.work.evaluate and client == 0 else 0
-        fit(net, self._batches(round_, client), self.work.optimizer, fused=True)
+        fit(net, self.batches(round_, client), self.work.optimizer, fused=True)
         with self.lock, torch.no_grad():
             torch._foreach_add_(self.total, list(net.parameters()))
         return correct + (correct_answers(net, self.data.test) if self.work.evaluate else 0)
 
     @torch.no_grad()
-    def _local_net(self) -> nn.Module:
+    def local_net(self) -> ScalableNet:
+        """This worker's network, with the server's parameters."""
         if not hasattr(self.local, "net"):
             self.local.net = copy.deepcopy(self.net)
         torch._foreach_copy_(list(self.local.net.parameters()), list(self.net.parameters()))
         return self.local.net
 
-    def _batches(self, round_: int, client: int) -> Iterator[Batch]:
+    def batches(self, round_: int, client: int) -> Iterator[Batch]:
         images, labels = self.data.clients[client]
         for positions in self.work.order(round_, client):
             yield images.index_select(0, positions), labels[positions]
@@ -164,14 +167,14 @@ class _FastLoop:
 
 def raw_threads(work: Work, rounds: int, workers: int | None = None) -> Run:
     """Worker threads (by default one per core) with one intra-op thread each, one client at a time per thread."""
-    loop = _FastLoop(work)
+    loop = FastLoop(work)
     with ThreadPoolExecutor(workers or available_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return timed_rounds(rounds, partial(loop.round, mapped=pool.map), loop.net)
 
 
 def raw_sequence(work: Work, rounds: int) -> Run:
     """One client after the other with all intra-op threads."""
-    loop = _FastLoop(work)
+    loop = FastLoop(work)
     return timed_rounds(rounds, partial(loop.round, mapped=map), loop.net)
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam, Optimizer
 
 from app.benchmarks.competitors import rampart
-from app.benchmarks.measurements import Effort, Table, compare, progress, seconds_of, seconds_row
+from app.benchmarks.measurements import Effort, Table, compare, measured_row, progress, seconds_of
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
 from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
@@ -47,7 +47,7 @@ def private_steps(repeats: int) -> Table:
     timed = {name: times[1:] for name, times in seconds.items()}  # the first step warms up
     base = statistics.median(timed["plain step"])
     goals = {"DP-SGD, ghost": 2.1}
-    rows = tuple(seconds_row(name, times, base, goals.get(name)) for name, times in timed.items())
+    rows = tuple(measured_row(name, times, base, goals.get(name)) for name, times in timed.items())
     return Table(f"a local step, {BATCH} images of CIFAR's shape, CNN with group norm", "s", "plain step", rows)
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from app.benchmarks.competitors import naive, rampart, raw_sequence, raw_threads
-from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, progress, single_row
+from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, measured_row, progress
 from app.benchmarks.work import Competitor, Work
 from app.models.base import DataShape
 from app.models.mlp import MLP
@@ -40,8 +40,8 @@ def memory_table() -> Table:
     for settings in pairs:
         names = [f"{clients} clients, rounds: {rounds}" for clients, rounds in settings]
         small, large = (_peak(clients, total // clients, rounds) for clients, rounds in settings)
-        rows.append(single_row(names[0], small, small))
-        rows.append(single_row(names[1], large, small, ALLOWED_GROWTH, remark=f"{large - small:+.1f} MB"))
+        rows.append(measured_row(names[0], small, small))
+        rows.append(measured_row(names[1], large, small, ALLOWED_GROWTH, remark=f"{large - small:+.1f} MB"))
     return Table(f"peak memory, {total} samples in all, batch 10", "MB", "row above", tuple(rows))
 
 
@@ -55,14 +55,11 @@ def _peak(clients: int, samples: int, rounds: int) -> float:
 def federation_tables(quick: bool) -> Iterator[Table]:
     """Measure few clients, many clients, a tiny network, and in full also memory and other frameworks."""
     digits = DataShape(1, 28, 28, 10)
+    tiny = Work(10, 50 if quick else 500, 10, net=MLP, shape=digits)
     if quick:
-        effort = Effort(1, 1)
-        few, many = Work(4, 128, 128, tests=128), Work(30, 10, 10)
-        tiny = Work(10, 50, 10, net=MLP, shape=digits)
+        effort, few, many = Effort(1, 1), Work(4, 128, 128, tests=128), Work(30, 10, 10)
     else:
-        effort = Effort(3, 2)
-        few, many = Work(10, 1000, 128), Work(1000, 10, 10)
-        tiny = Work(10, 500, 10, net=MLP, shape=digits)
+        effort, few, many = Effort(3, 2), Work(10, 1000, 128), Work(1000, 10, 10)
         yield few_clients(few, effort)
     yield few_clients(replace(few, evaluate=True), effort)
     yield many_clients(many, effort)
@@ -82,13 +79,13 @@ def few_clients(work: Work, effort: Effort) -> Table:
         "rampart, vectorised": partial(rampart, executor="vectorised"),
         "naive loop": naive,
     }
-    return compare(f"{work.size}, {work.kind}", work, competitors, {"rampart": 1.15}, effort)
+    return compare(str(work), work, competitors, {"rampart": 1.15}, effort)
 
 
 def many_clients(work: Work, effort: Effort) -> Table:
     """Many clients with few samples: the overhead per client dominates."""
     competitors: dict[str, Competitor] = {"raw loop, worker threads": raw_threads, "rampart": rampart}
-    table = compare(f"{work.size}, {work.kind}", work, competitors, {"rampart": 1.3}, effort)
+    table = compare(str(work), work, competitors, {"rampart": 1.3}, effort)
     raw, own = (row.value for row in table.rows)
     overhead = 1000 * (own - raw) / work.clients
     remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {'met' if overhead <= 3 else 'NOT MET'}"
@@ -102,7 +99,7 @@ def tiny_net(work: Work, effort: Effort) -> Table:
         "rampart": rampart,
         "rampart, worker threads": partial(rampart, executor="threads"),
     }
-    return compare(f"MLP 784-200-10, {work.size}, {work.kind}", work, competitors, {}, effort)
+    return compare(f"MLP 784-200-10, {work}", work, competitors, {}, effort)
 
 
 def peers_table(work: Work, effort: Effort) -> Table:
@@ -114,7 +111,7 @@ def peers_table(work: Work, effort: Effort) -> Table:
         for name, (package, _) in able.items()
         if name not in installed
     ]
-    title = f"peers, {work.size}, {work.kind}"
+    title = f"peers, {work}"
     if not installed:
         return Table(title, "s per round", "rampart", (), tuple(missing))
     table = compare(title, work, {"rampart": rampart, **installed}, {}, effort)

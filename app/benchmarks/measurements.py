@@ -88,23 +88,22 @@ def compare(
     torch.set_num_threads(threads)
     reference = next(iter(competitors))
     base = statistics.median(wall[reference])
-    rows = tuple(seconds_row(name, wall[name], base, goals.get(name), cpu[name]) for name in competitors)
+    rows = tuple(measured_row(name, wall[name], base, goals.get(name), cpu[name]) for name in competitors)
     return Table(title, "s per round", reference, rows)
 
 
-def seconds_row(
-    name: str, seconds: Sequence[float], reference: float, goal: float | None = None, cpu: Sequence[float] = ()
+def measured_row(
+    name: str,
+    repeats: float | Sequence[float],
+    reference: float,
+    goal: float | None = None,
+    cpu: Sequence[float] = (),
+    remark: str = "",
 ) -> BenchmarkRow:
-    """Row of repeated timings; `seconds` are of the wall clock, `cpu` of all cores, `reference` is a median."""
-    value = statistics.median(seconds)
-    return BenchmarkRow(name, value, min(seconds), statistics.median(cpu) if cpu else math.nan, value / reference, goal)
-
-
-def single_row(
-    name: str, value: float, reference: float, goal: float | None = None, cpu: float = math.nan, remark: str = ""
-) -> BenchmarkRow:
-    """Row of something that is measured once."""
-    return BenchmarkRow(name, value, value, cpu, value / reference, goal, remark)
+    """Row of something measured once or several times; `cpu` are seconds of all cores, `reference` is a median."""
+    values = [repeats] if isinstance(repeats, float) else repeats
+    value, busy = statistics.median(values), statistics.median(cpu) if cpu else math.nan
+    return BenchmarkRow(name, value, min(values), busy, value / reference, goal, remark)
 
 
 def seconds_of(action: Callable[[], object]) -> float:

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from app.benchmarks.competitors import flat, raw_sequence
-from app.benchmarks.measurements import Table, progress, seconds_of, seconds_row, single_row
+from app.benchmarks.measurements import Table, measured_row, progress, seconds_of
 from app.benchmarks.work import Work
 from app.crypto.fixed_point import FixedPoint
 from app.crypto.paillier.encryption import Encrypted, EncryptionPool, decrypt
@@ -127,9 +127,9 @@ def encryption_table(net: BenchmarkNet, values: int, measured: Sequence[Measured
     for one in measured:
         base = one.phe_encrypt / FASTER
         scaled = f"{one.bits} bits, phe one by one ({net.sampled} values, scaled)"
-        rows.append(single_row(scaled, one.phe_encrypt, base))
+        rows.append(measured_row(scaled, one.phe_encrypt, base))
         for name, seconds in (("1 process", one.alone), (f"{WORKERS} processes", one.encrypt)):
-            row = seconds_row(f"{one.bits} bits, {name}", seconds, base, 1.0 if one.bits == 2048 else None)
+            row = measured_row(f"{one.bits} bits, {name}", seconds, base, 1.0 if one.bits == 2048 else None)
             rows.append(replace(row, remark=f"{one.phe_encrypt / row.value:.0f} times as fast as phe"))
     title = f"encrypting an update of {net.name}, {values} values: quantise, pack, encrypt"
     return Table(title, "s", f"phe / {FASTER}", tuple(rows), ("Starting processes and tables are not included.",))
@@ -138,17 +138,17 @@ def encryption_table(net: BenchmarkNet, values: int, measured: Sequence[Measured
 def bytes_table(net: BenchmarkNet, values: int, measured: Sequence[Measured]) -> Table:
     """Size of one encrypted update."""
     plain = 4 * values / 1e6
-    rows = [single_row("plain float32", plain, plain)]
+    rows = [measured_row("plain float32", plain, plain)]
     for one in measured:
-        rows.append(single_row(f"{one.bits} bits", one.bytes / 1e6, plain, 1.6 if one.bits == 2048 else None))
+        rows.append(measured_row(f"{one.bits} bits", one.bytes / 1e6, plain, 1.6 if one.bits == 2048 else None))
         unpacked = values * one.bits // 4 / 1e6
-        rows.append(single_row(f"{one.bits} bits, one value per ciphertext", unpacked, plain))
+        rows.append(measured_row(f"{one.bits} bits, one value per ciphertext", unpacked, plain))
     return Table(f"bytes of an update of {net.name}", "MB", "plain float32", tuple(rows))
 
 
 def client_table(net: BenchmarkNet, training: float, measured: Sequence[Measured]) -> Table:
     """Time that a client spends on encryption in a round, against its training."""
-    rows = [single_row("local training, one thread", training, training)]
+    rows = [measured_row("local training, one thread", training, training)]
     for one in measured:
         goals = net.client_goals.get(one.bits, (None, None, None))
         encrypt = median(one.encrypt)
@@ -161,7 +161,7 @@ def client_table(net: BenchmarkNet, training: float, measured: Sequence[Measured
             (f"server: add {CLIENTS} updates (one, {CLIENTS} times)", one.add, None),
             (f"phe one by one ({net.sampled} values, scaled)", one.phe_encrypt + one.phe_decrypt, None),
         ]
-        timed = [single_row(f"{one.bits} bits, {name}", seconds, training, goal) for name, seconds, goal in parts]
+        timed = [measured_row(f"{one.bits} bits, {name}", seconds, training, goal) for name, seconds, goal in parts]
         timed[4] = replace(timed[4], cpu=one.decrypt_cpu)
         rows += timed
     title = f"a client's round, {net.name}: {net.work.samples} samples, epochs: {net.epochs}"
@@ -171,11 +171,11 @@ def client_table(net: BenchmarkNet, training: float, measured: Sequence[Measured
 def round_table(net: BenchmarkNet, training: float, measured: Sequence[Measured]) -> Table:
     """A round of all clients on `WORKERS` cores, computed from the measured parts."""
     plain = CLIENTS * training / WORKERS
-    rows = [single_row("plain", plain, plain)]
+    rows = [measured_row("plain", plain, plain)]
     for one in measured:
         encrypted = plain + CLIENTS * median(one.encrypt) + one.add
         goal = net.round_goals.get(one.bits)
-        rows.append(single_row(f"{one.bits} bits, decrypted once", encrypted + one.decrypt, plain, goal))
+        rows.append(measured_row(f"{one.bits} bits, decrypted once", encrypted + one.decrypt, plain, goal))
     title = f"a round of {CLIENTS} clients on {WORKERS} cores, {net.name}, computed from the parts above"
     remark = f"MemDefense reports {net.paper:g}x for encryption in all, with its own code on its own machine."
     return Table(title, "s", "plain", tuple(rows), (remark,))

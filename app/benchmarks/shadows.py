@@ -15,7 +15,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
 from app.benchmarks.competitors import naive, raw_sequence, raw_threads
-from app.benchmarks.measurements import Effort, Table, compare, seconds_of, single_row
+from app.benchmarks.measurements import Effort, Table, compare, measured_row, seconds_of
 from app.benchmarks.work import LEARNING_RATE, SEED, Competitor, Run, Work
 from app.federation.local_training import LocalTraining
 from app.models.cnn import CNN
@@ -45,9 +45,8 @@ def shadows(work: Work, rounds: int) -> Run:
     knowledge, data = _knowledge(work, rounds), work.data()
     jobs = [ShadowJob(number, 1.0, data.membership.members[number]) for number in range(work.clients)]
     train_centrally(knowledge, jobs, (1,), SEED)
-    wall, cpu = time.perf_counter(), time.process_time()
-    models = train_centrally(knowledge, jobs, (rounds - 1,), SEED)
-    timed = rounds - 1
+    wall, cpu, timed = time.perf_counter(), time.process_time(), rounds - 1
+    models = train_centrally(knowledge, jobs, (timed,), SEED)
     seconds, cpu_seconds = (time.perf_counter() - wall) / timed, (time.process_time() - cpu) / timed
     return Run((seconds,) * timed, (cpu_seconds,) * timed, models[0][-1].vector)
 
@@ -62,7 +61,7 @@ def _stored(work: Work) -> Table:
             return CentralShadows(knowledge, {}, SHADOWS, Path(folder)).shadows(target, "out")
 
         first, second = seconds_of(shadows), seconds_of(shadows)
-    rows = single_row("trained", first, first), single_row("loaded", second, first)
+    rows = measured_row("trained", first, first), measured_row("loaded", second, first)
     return Table(f"{SHADOWS} shadows, first and second time", "s", "trained", rows)
 
 

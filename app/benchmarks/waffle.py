@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from app.benchmarks.competitors import LoadedData, rampart, raw_sequence, raw_threads, timed_rounds
+from app.benchmarks.competitors import FastLoop, rampart, raw_sequence, raw_threads, timed_rounds
 from app.benchmarks.measurements import Effort, Table, compare
 from app.benchmarks.work import SEED, Competitor, Run, Work
 from app.models.base import DataShape, ScalableNet
@@ -45,7 +45,7 @@ def _table(title: str, work: Work, raw: Competitor, effort: Effort) -> Table:
     }
     if raw is raw_sequence:
         competitors["raw loop, worker threads"] = raw_threads
-    table = compare(f"{title}: {work.size}, {work.kind}", work, competitors, {}, effort)
+    table = compare(f"{title}: {work}", work, competitors, {}, effort)
     seen = work.clients * work.samples
     rows = tuple(replace(row, remark=f"{seen / row.value:,.0f} samples/s") for row in table.rows)
     return replace(table, rows=rows)
@@ -54,48 +54,44 @@ def _table(title: str, work: Work, raw: Competitor, effort: Effort) -> Table:
 def raw_waffle(work: Work, rounds: int) -> Run:
     """WAFFLe written directly in PyTorch: one client after the other, nothing but the local steps and the mean."""
     loop = _WaffleLoop(work)
-    return timed_rounds(rounds, loop.round, loop.net)
+    return timed_rounds(rounds, partial(loop.round, mapped=map), loop.net)
 
 
-class _WaffleLoop:
-    """One network, reused for all clients; private parameters are loaded before a client trains and saved after."""
+class _WaffleLoop(FastLoop):
+    """Private parameters are loaded before a client trains and saved after."""
 
     def __init__(self, work: Work) -> None:
-        self.work, self.data = work, LoadedData.of(work, channels_last=True)
-        self.net, self._local = work.initial_net(), work.initial_net()
-        private = set(self.net.private_names())
-        self._private = [name in private for name, _ in self.net.named_parameters()]
-        start = [parameter.detach().clone() for parameter in self.net.parameters()]
-        self._own = [[tensor.clone() for tensor in start] for _ in range(work.clients)]
+        super().__init__(work)
+        private = {name: self.net.get_parameter(name).detach() for name in self.net.private_names()}
+        self._own = [{name: value.clone() for name, value in private.items()} for _ in range(work.clients)]
         self.net.mask_private()
 
-    @torch.no_grad()
-    def round(self, number: int) -> int:
-        total = [torch.zeros_like(parameter) for parameter in self.net.parameters()]
-        for client in range(self.work.clients):
-            places = zip(self._local.parameters(), self.net.parameters(), self._own[client], self._private, strict=True)
-            for local, shared, own, private in places:
-                local.copy_(own if private else shared)
-            self._train(self._local, number, client)
-            self._own[client] = [parameter.detach().clone() for parameter in self._local.parameters()]
-            torch._foreach_add_(total, list(self._local.parameters()))
-        for parameter, value, private in zip(self.net.parameters(), total, self._private, strict=True):
-            if not private:
-                parameter.copy_(value / self.work.clients)
+    def round(self, number: int, mapped: Callable[..., Iterator[int]]) -> int:
+        correct = super().round(number, mapped)
+        self.net.mask_private()
+        return correct
+
+    def train(self, round_: int, client: int) -> int:
+        net, own = self.local_net(), self._own[client]
+        for name, value in own.items():
+            net.get_parameter(name).copy_(value)
+        self._fit(net, round_, client)
+        for name, value in own.items():
+            value.copy_(net.get_parameter(name))
+        torch._foreach_add_(self.total, list(net.parameters()))
         return 0
 
     @torch.enable_grad()
-    def _train(self, net: ScalableNet, round_: int, client: int) -> None:
+    def _fit(self, net: ScalableNet, round_: int, client: int) -> None:
         net.train()
-        images, labels = self.data.clients[client]
         noise = torch_generator(SEED, "noise", round_, client)
         optimizer = self.work.optimizer(net.parameters())
         optimizer.param_groups[0]["fused"] = True
-        for positions in self.work.order(round_, client):
+        for images, labels in self.batches(round_, client):
             _settle(net, noise)
             penalty = net.penalty()
             assert penalty is not None
-            loss = cross_entropy(net(images[positions]), labels[positions]) + penalty / self.work.samples
+            loss = cross_entropy(net(images), labels) + penalty / self.work.samples
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

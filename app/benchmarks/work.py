@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -52,13 +52,9 @@ class Work:
             torch.manual_seed(derive_key(SEED, "initialisation"))
             return self.net(self.shape)
 
-    @property
-    def size(self) -> str:
-        return f"{self.clients} clients x {self.samples} samples, batch {self.batch_size}"
-
-    @property
-    def kind(self) -> str:
-        return "with evaluation" if self.evaluate else "training only"
+    def __str__(self) -> str:
+        kind = "with evaluation" if self.evaluate else "training only"
+        return f"{self.clients} clients x {self.samples} samples, batch {self.batch_size}, {kind}"
 
     def order(self, round_: int, client: int) -> tuple[Tensor, ...]:
         """Positions in the client's training set of each batch of a (0-based) round."""
@@ -93,9 +89,9 @@ class Stopwatch:
 
     def run(self, vector: Tensor, correct: int = 0) -> Run:
         """The rounds after the first."""
-        pairs = list(itertools.pairwise(self._ends))
-        wall = tuple(end[0] - start[0] for start, end in pairs)
-        return Run(wall, tuple(end[1] - start[1] for start, end in pairs), vector, correct)
+        clocks = zip(*self._ends, strict=True)
+        wall, cpu = (tuple(end - start for start, end in pairwise(ends)) for ends in clocks)
+        return Run(wall, cpu, vector, correct)
 
 
 class SyntheticImages(FederatedDataModule):
