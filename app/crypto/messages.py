@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, SupportsIndex
 
 from cryptography.exceptions import InvalidSignature
@@ -75,6 +75,13 @@ class SignedMessage:
         """Bytes when sent: the body, the signature (64) and a header of 49."""
         return HEADER_BYTES + len(self.body) + len(self.signature)
 
+    @property
+    def signed_bytes(self) -> bytes:
+        """Bytes that a signature covers: every field with its length, so that no two messages give the same bytes."""
+        numbers = (struct.pack(">q", number) for number in (self.round, self.sender, self.recipient))
+        fields = (b"rampart message", self.session, self.step.encode(), *numbers, hashlib.sha256(self.body).digest())
+        return b"".join(struct.pack(">I", len(part)) + part for part in fields)
+
 
 class SigningKey(SecretHolder):
     """The long-term Ed25519 key of one client (number 0 or more)."""
@@ -91,15 +98,8 @@ class SigningKey(SecretHolder):
         """Sign a message; the fields are those of `SignedMessage`."""
         if len(session) != SESSION_BYTES:
             raise ValueError(f"a session has {SESSION_BYTES} bytes, not {len(session)}")
-        parts = (session, round_, step, self.client, recipient, body)
-        return SignedMessage(*parts, self._key.sign(_signed(*parts)))
-
-
-def _signed(session: bytes, round_: int, step: Step, sender: int, recipient: int, body: bytes) -> bytes:
-    """Bytes that a signature covers: every field with its length, so that no two messages give the same bytes."""
-    numbers = (struct.pack(">q", number) for number in (round_, sender, recipient))
-    fields = (b"rampart message", session, step.encode(), *numbers, hashlib.sha256(body).digest())
-    return b"".join(struct.pack(">I", len(part)) + part for part in fields)
+        message = SignedMessage(session, round_, step, self.client, recipient, body, b"")
+        return replace(message, signature=self._key.sign(message.signed_bytes))
 
 
 class KeyRegistry:
@@ -124,21 +124,14 @@ class KeyRegistry:
         client = message.sender
         if client not in self._public:
             raise RejectedMessageError(client, step, f"nobody is enrolled as client {client}")
-        if not self._genuine(message):
-            raise RejectedMessageError(client, step, f"the signature is not that of client {client}")
+        try:
+            Ed25519PublicKey.from_public_bytes(self._public[client]).verify(message.signature, message.signed_bytes)
+        except InvalidSignature:
+            raise RejectedMessageError(client, step, f"the signature is not that of client {client}") from None
         if (message.session, message.round) != (session, round_):
             raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
         if message.step != step:
             raise RejectedMessageError(client, step, f"it is meant for another step ({message.step})")
-
-    def _genuine(self, message: SignedMessage) -> bool:
-        key = Ed25519PublicKey.from_public_bytes(self._public[message.sender])
-        parts = (message.session, message.round, message.step, message.sender, message.recipient, message.body)
-        try:
-            key.verify(message.signature, _signed(*parts))
-        except InvalidSignature:
-            return False
-        return True
 
 
 class Transport:

@@ -19,11 +19,11 @@ class _Kept:
     """Cache of the overlaps of pairs of arrays, up to a total size."""
 
     def __init__(self) -> None:
-        self.pairs: dict[tuple[int, int], tuple[Where, Where]] = {}
+        self.pairs: dict[tuple[int, int], Where] = {}
         self.room = _ROOM
 
-    def add(self, pair: tuple[int, int], overlap: tuple[Where, Where]) -> None:
-        size = sum(where.size for where in overlap if not isinstance(where, slice))
+    def add(self, pair: tuple[int, int], overlap: Where) -> None:
+        size = 0 if isinstance(overlap, slice) else overlap.size
         if size <= self.room:
             self.pairs[pair] = overlap
             self.room -= size
@@ -75,18 +75,15 @@ class VectorLayout:
         """Where a client's values lie in the sum."""
         return _compact(self.positions[client])
 
-    def overlap(self, u: int, v: int) -> tuple[Where, Where]:
-        """Where the positions that both clients hold lie inside the vector of `u` and inside the vector of `v`."""
+    def overlap(self, u: int, v: int) -> Where:
+        """Where the positions that both clients hold lie inside the vector of `u`."""
         first, second = self.positions[u], self.positions[v]
         if first is second:
-            return slice(0, first.size), slice(0, first.size)
-        if id(first) > id(second):
-            there, here = self.overlap(v, u)
-            return here, there
+            return slice(0, first.size)
         pair = (id(first), id(second))
         overlap = self._kept.pairs.get(pair)
         if overlap is None:
-            overlap = self._common(first, second), self._common(second, first)
+            overlap = self._common(first, second)
             self._kept.add(pair, overlap)
         return overlap
 
@@ -102,8 +99,3 @@ def _compact(positions: np.ndarray) -> Where:
         return slice(0, 0)
     first, last = int(positions[0]), int(positions[-1])
     return slice(first, last + 1) if last - first + 1 == positions.size else positions
-
-
-def extent(where: Where) -> int:
-    """Number of positions; slices have a start and a stop."""
-    return where.stop - where.start if isinstance(where, slice) else where.size

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.crypto.messages import RejectedMessageError
 from app.crypto.secure_aggregation.agreement import KeyPair, domain_label
-from app.crypto.secure_aggregation.layout import VectorLayout, extent
+from app.crypto.secure_aggregation.layout import VectorLayout
 from app.crypto.secure_aggregation.streams import add_stream
 
 
@@ -52,12 +52,10 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
     for peer in peers:
         groups.setdefault(id(layout.positions[peer]), []).append(peer)
     for group in groups.values():
-        where, _ = layout.overlap(client, group[0])
-        if not extent(where):
-            continue
+        where = layout.overlap(client, group[0])
         # Peers with the same submodel are added up first: scattering costs more than making a stream.
         part = total[where] if isinstance(where, slice) else np.zeros(where.size, dtype=layout.word)
-        for peer in group:
+        for peer in group if part.size else ():
             add_stream(part, keys.key(peer), negative=peer < client)
         if not isinstance(where, slice):
             total[where] += part

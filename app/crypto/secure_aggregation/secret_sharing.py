@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +18,7 @@ PRIME = 2**256 + 297
 SECRET_BYTES = 32
 """Length of a secret."""
 
-_VALUE_BYTES = 33
-_HEAD = struct.Struct(">HH")
-
-SHARE_BYTES = _HEAD.size + _VALUE_BYTES
-"""Length of a share as bytes."""
+_RECORD = struct.Struct(">qBHH33s")  # owner, kind of secret, point, threshold, value
 
 
 @dataclass(frozen=True)
@@ -37,19 +34,6 @@ class Share:
     point: int
     threshold: int
     value: int = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        return _HEAD.pack(self.point, self.threshold) + self.value.to_bytes(_VALUE_BYTES, "big")
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Share:
-        if len(data) != SHARE_BYTES:
-            raise ValueError(f"a share has {SHARE_BYTES} bytes, not {len(data)}")
-        point, threshold = _HEAD.unpack_from(data)
-        value = int.from_bytes(data[_HEAD.size :], "big")
-        if not (point and threshold and value < PRIME):
-            raise ValueError("the bytes are not those of a share")
-        return cls(point, threshold, value)
 
 
 def split(secret: bytes, shares: int, threshold: int) -> list[Share]:
@@ -98,12 +82,9 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange coefficients that turn the values at these points into the value at 0."""
     weights = []
     for point in points:
-        above, below = 1, 1
-        for other in points:
-            if other != point:
-                above *= other
-                below *= other - point
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
+        others = [other for other in points if other != point]
+        below = math.prod(other - point for other in others)
+        weights.append(math.prod(others) * pow(below, -1, PRIME) % PRIME)
     return tuple(weights)
 
 
@@ -125,26 +106,25 @@ class HeldShare:
     share: Share
 
 
-_HELD_HEAD = struct.Struct(">qB")
-_RECORD = _HELD_HEAD.size + SHARE_BYTES
-
-
 def pack(shares: Iterable[HeldShare]) -> bytes:
     """Shares as bytes."""
-    return b"".join(_HELD_HEAD.pack(held.owner, held.secret) + held.share.to_bytes() for held in shares)
+    records = ((one.owner, one.secret, one.share.point, one.share.threshold, one.share.value) for one in shares)
+    return b"".join(_RECORD.pack(*head, value.to_bytes(33, "big")) for *head, value in records)
 
 
 def read(sender: int, step: Step, data: bytes) -> list[HeldShare]:
     """The shares that `pack` wrote; a RejectedMessageError with the sender where the bytes are no shares."""
     try:
-        return [_unpack(data[start : start + _RECORD]) for start in range(0, len(data), _RECORD)]
+        return [_held(*record) for record in _RECORD.iter_unpack(data)]
     except (ValueError, struct.error):
         raise RejectedMessageError(sender, step, "its bytes are not those of shares") from None
 
 
-def _unpack(record: bytes) -> HeldShare:
-    owner, secret = _HELD_HEAD.unpack_from(record)
-    return HeldShare(owner, SecretKind(secret), Share.from_bytes(record[_HELD_HEAD.size :]))
+def _held(owner: int, secret: int, point: int, threshold: int, value: bytes) -> HeldShare:
+    share = Share(point, threshold, int.from_bytes(value, "big"))
+    if not (point and threshold and share.value < PRIME):
+        raise ValueError("the bytes are not those of a share")
+    return HeldShare(owner, SecretKind(secret), share)
 
 
 class AbortedRoundError(Exception):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from app.errors import UserError
 
-KEY_BYTES = 32
-"""Length of a stream's key."""
-
 _CHUNK = 1 << 16
 """Bytes made at once: they stay in the processor's cache until they are added."""
 
 _BLOCK = 16
-_ZEROS = bytes(_CHUNK)
+_ZEROS = memoryview(bytes(_CHUNK))
 
 
 def word_for(largest_sum: int) -> np.dtype:
@@ -36,36 +31,20 @@ def word_for(largest_sum: int) -> np.dtype:
     )
 
 
-def stream(key: bytes, length: int, word: np.dtype) -> np.ndarray:
-    """Uniform integers, the same for the same key of 32 secret bytes. A key is for one stream only."""
-    numbers = np.zeros(length, dtype=word)
-    add_stream(numbers, key)
-    return numbers
-
-
 def add_stream(total: np.ndarray, key: bytes, negative: bool = False) -> None:
-    """Add (or subtract) a key's stream to words in place, modulo their width, without storing the stream."""
-    change = np.subtract if negative else np.add
-    start = 0
-    for part in _parts(key, total.size, total.dtype):
-        target = total[start : start + part.size]
-        change(target, part, out=target)
-        start += part.size
+    """Add (or subtract) a stream of uniform integers to words in place, modulo their width, without storing it.
 
-
-def _parts(key: bytes, length: int, word: np.dtype) -> Iterator[np.ndarray]:
-    """A stream piece by piece, little endian; a piece is overwritten by the next one."""
+    The stream is the same for the same key of 32 secret bytes. A key is for one stream only.
+    """
     # AES in counter mode is the fastest here: with processor support it is ahead of ChaCha20. A key makes one stream
     # only, so that the counter may start at zero.
     encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(_BLOCK))).encryptor()
-    missing = length * word.itemsize
-    buffer = bytearray(min(missing, _CHUNK) + _BLOCK)
-    zeros = memoryview(_ZEROS)
-    while missing:
-        size = min(missing, _CHUNK)
-        encryptor.update_into(zeros[:size], buffer)
-        yield np.frombuffer(buffer, dtype=word.newbyteorder("<"), count=size // word.itemsize)
-        missing -= size
+    change, step = np.subtract if negative else np.add, _CHUNK // total.itemsize
+    buffer = bytearray(min(total.nbytes, _CHUNK) + _BLOCK)
+    for start in range(0, total.size, step):
+        target = total[start : start + step]
+        encryptor.update_into(_ZEROS[: target.nbytes], buffer)
+        change(target, np.frombuffer(buffer, total.dtype.newbyteorder("<"), target.size), out=target)
 
 
 def to_words(values: np.ndarray, word: np.dtype) -> np.ndarray:

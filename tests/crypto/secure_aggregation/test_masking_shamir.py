@@ -1,14 +1,16 @@
 """Shares of secrets: any threshold of them restores the secret, fewer do not."""
 
 import random
+import struct
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.crypto.messages import RejectedMessageError
 from app.crypto.secure_aggregation import secret_sharing as shamir
-from app.crypto.secure_aggregation.secret_sharing import PRIME, SHARE_BYTES, Share, join, split
+from app.crypto.secure_aggregation.secret_sharing import PRIME, HeldShare, SecretKind, Share, join, pack, read, split
 
 SECRETS = st.binary(min_size=32, max_size=32)
 
@@ -121,9 +123,16 @@ def test_secrets_of_another_length_are_refused(length):
 def test_shares_travel_as_bytes():
     """Written and read back; other lengths and impossible numbers are refused; the value is not shown."""
     share = split(b"\xff" * 32, 300, 270)[299]
-    assert len(share.to_bytes()) == SHARE_BYTES
-    assert Share.from_bytes(share.to_bytes()) == share
+    held = [HeldShare(7, SecretKind.SELF_MASK, share), HeldShare(-1, SecretKind.MASKING_KEY, Share(1, 65535, 0))]
+    data = pack(held)
+    assert data[:13] == struct.pack(">qBHH", 7, 2, 300, 270)
+    assert data[13:46] == share.value.to_bytes(33, "big")
+    assert len(data) == 92
+    assert read(3, "reveal", data) == held
+    assert read(3, "reveal", b"") == []
     assert repr(share) == "Share(point=300, threshold=270)"
-    for data in (share.to_bytes()[:-1], share.to_bytes() + b"\0", bytes(SHARE_BYTES), b"\xff" * SHARE_BYTES):
-        with pytest.raises(ValueError, match="share"):
-            Share.from_bytes(data)
+    nobody, nothing = data[:9] + bytes(37), data[:13] + b"\xff" * 33
+    for wrong in (data[:-1], data + b"\0", bytes(46), nobody, nothing, data[:8] + b"\3" + data[9:]):
+        with pytest.raises(RejectedMessageError, match="not those of shares") as caught:
+            read(3, "reveal", wrong)
+        assert (caught.value.client, caught.value.step) == (3, "reveal")

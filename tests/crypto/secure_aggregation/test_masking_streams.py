@@ -7,10 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masking_kit import NARROW, WIDE
 
-from app.crypto.secure_aggregation.streams import add_stream, from_words, stream, to_words, word_for
+from app.crypto.secure_aggregation.streams import add_stream, from_words, to_words, word_for
 from app.errors import UserError
 
 KEY = bytes(range(32))
+
+
+def stream(key, length, word):
+    """The words of a stream by themselves."""
+    numbers = np.zeros(length, dtype=word)
+    add_stream(numbers, key)
+    return numbers
 
 
 def test_stream_is_aes_in_counter_mode():
