@@ -69,10 +69,13 @@ class AlexNet(ScalableNet):
         raise_all(choice_problems("variant", variant, get_args(AlexNetVariant)))
         blocks, kind = _BLOCKS[variant], norm or _OWN_NORM[variant]
         widths = [scaled_width(block.channels, rate) for block in blocks]
+        smallest = next(side for side in count(1) if _side_of_map(blocks, side) >= 1)
+        nasr = "use --model.net.variant bn, which needs 8x8, or --model.net CNN"
+        remedy = nasr if variant == "nasr" else "use --model.net MLP for tiny images"
         raise_all(
             rate_problems(rate),
             dropout_problems(dropout),
-            image_problems("AlexNet", shape.height, shape.width, _smallest_side(blocks), _size_remedy(variant)),
+            image_problems("AlexNet", shape.height, shape.width, smallest, remedy),
             norm_problems(kind, widths, statistics, channels_per_group),
         )
         normalise = partial(make_norm, kind, statistics=statistics, channels_per_group=channels_per_group)
@@ -103,13 +106,3 @@ def _side_of_map(blocks: tuple[_Conv, ...], side: int) -> int:
         side = (side + 2 * block.padding - block.kernel) // block.stride + 1
         side = side // 2 if block.pool else side
     return side
-
-
-def _smallest_side(blocks: tuple[_Conv, ...]) -> int:
-    return next(side for side in count(1) if _side_of_map(blocks, side) >= 1)
-
-
-def _size_remedy(variant: str) -> str:
-    if variant == "nasr":
-        return "use --model.net.variant bn, which needs 8x8, or --model.net CNN"
-    return "use --model.net MLP for tiny images"

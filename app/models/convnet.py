@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from app.errors import Problem, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import dropout_problems, image_problems, rate_problems, width_problems
-from app.models.layers import SeededDropout, conv_block
+from app.models.layers import conv_block, linear_chain
 
 
 class ConvNet(ScalableNet):
@@ -59,13 +58,7 @@ class ConvNet(ScalableNet):
         height, width = (_side_of_map(side, len(channels), kernel, padding) for side in (shape.height, shape.width))
         self.pixels, self.depth = height * width, len(hidden)
         widths = [maps[-1] * self.pixels, *(scaled_width(width, rate) for width in hidden)]
-        layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-        for number, (before, after) in enumerate(pairwise(widths), start=1):
-            layers[f"hidden{number}"] = nn.Linear(before, after, bias=bias)
-            layers[f"activation{number}"] = nn.ReLU()
-            layers[f"dropout{number}"] = SeededDropout(dropout)
-        layers["classifier"] = nn.Linear(widths[-1], shape.classes, bias=bias)
-        self.layers = nn.Sequential(layers)
+        self.layers = linear_chain(widths, shape.classes, bias, dropout)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
         convs = [f"conv{number}" for number in range(1, len(self.blocks) + 1)]

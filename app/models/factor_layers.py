@@ -25,8 +25,6 @@ PRIVATE = ("pi", "c", "d")
 NOISE = ("uniform_b", "uniform_v")
 """Buffers of a layer that a local step draws."""
 
-_SLACK = 1e-3
-
 
 @dataclass(frozen=True)
 class FactorSettings:
@@ -122,17 +120,13 @@ class FactorLayer(nn.Module, ABC):
         return {name: (-limit / self._scale, limit / self._scale) for name, limit in limits.items()}
 
     @torch.no_grad()
-    def choose_prior(self) -> None:
-        """Set the private parameters to the mean of the prior."""
+    def choose(self, everything: bool = False) -> None:
+        """Set the private parameters to the mean of the prior; `everything` uses every factor with certainty."""
         self.pi.copy_(torch.logit(ibp.prior_means(self.alpha, self.factors)) / self._scale)
         self.c.fill_(min(max(math.log(self.alpha), -ibp.LOG_LIMIT), ibp.LOG_LIMIT) / self._scale)
         self.d.zero_()
-
-    @torch.no_grad()
-    def choose_everything(self) -> None:
-        """Use every factor with certainty; the parameters of the sticks return to the prior."""
-        self.choose_prior()
-        self.pi.fill_(ibp.LIMIT / self._scale)
+        if everything:
+            self.pi.fill_(ibp.LIMIT / self._scale)
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -168,7 +162,7 @@ class FactorLayer(nn.Module, ABC):
             nn.init.normal_(self.right, std=deviation * (outputs / columns) ** 0.25)
         if self.bias is not None:
             nn.init.uniform_(self.bias, -(columns**-0.5), columns**-0.5)
-        self.choose_prior()
+        self.choose()
 
 
 class FactorLinear(FactorLayer):
@@ -196,13 +190,13 @@ class FactorConv2d(FactorLayer):
         self,
         inputs: int,
         outputs: int,
-        kernel: tuple[int, int],
+        kernel: tuple[int, ...],
         factors: int,
         bias: bool = True,
         settings: FactorSettings | None = None,
-        stride: tuple[int, int] = (1, 1),
-        padding: str | tuple[int, int] = (0, 0),
-        dilation: tuple[int, int] = (1, 1),
+        stride: tuple[int, ...] = (1, 1),
+        padding: str | tuple[int, ...] = (0, 0),
+        dilation: tuple[int, ...] = (1, 1),
     ) -> None:
         super().__init__(outputs, inputs * math.prod(kernel), factors, bias, settings or FactorSettings())
         self.kernel_shape = (inputs, *kernel)
@@ -225,14 +219,12 @@ class FactorConv2d(FactorLayer):
             for side, kernel, stride, dilated, margin in sides
         )
 
-    def _margins(self) -> tuple[int, int]:
+    def _margins(self) -> list[int]:
         """Rows and columns of zero padding, both sides together."""
-        reach = [dilated * (kernel - 1) for kernel, dilated in zip(self.kernel_shape[1:], self.dilation, strict=True)]
         if self.padding == "same":
-            return reach[0], reach[1]
-        if isinstance(self.padding, str):
-            return 0, 0
-        return 2 * self.padding[0], 2 * self.padding[1]
+            sides = zip(self.kernel_shape[1:], self.dilation, strict=True)
+            return [dilated * (kernel - 1) for kernel, dilated in sides]
+        return [0, 0] if isinstance(self.padding, str) else [2 * margin for margin in self.padding]
 
 
 def per_sample_gradients(layer: FactorLayer, x: Tensor, gradient: Tensor) -> dict[nn.Parameter, Tensor]:
@@ -264,4 +256,4 @@ class _Bare(nn.Module):
 
 def _slack(dtype: torch.dtype) -> float:
     """Rounding error allowed to a value that was clamped to its limit."""
-    return max(_SLACK, ibp.LIMIT * torch.finfo(dtype).eps)
+    return max(1e-3, ibp.LIMIT * torch.finfo(dtype).eps)

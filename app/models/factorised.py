@@ -193,14 +193,11 @@ class Factorised(ScalableNet):
         return tuple(f"{layer}.{name}" for layer in self._sizes for name in PRIVATE)
 
     def mask_private(self) -> None:
-        for layer in self._layers():
-            if self.unqueried == "everything":
-                layer.choose_everything()
-            else:
-                layer.choose_prior()
+        for layer in self.factor_layers().values():
+            layer.choose(everything=self.unqueried == "everything")
 
     def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
-        like = self._layers()[0].strength
+        like = next(iter(self.factor_layers().values())).strength
         sizes = {f"{layer}.{name}": size for layer, size in self._sizes.items() for name in NOISE}
         drawn = torch.rand(sum(sizes.values()), generator=generator, device=generator.device, dtype=like.dtype)
         return dict(zip(sizes, drawn.split(list(sizes.values())), strict=True))
@@ -212,10 +209,7 @@ class Factorised(ScalableNet):
     def penalty(self) -> Tensor | None:
         if self.kl_weight == 0:
             return None
-        return self.kl_weight * torch.stack([layer.divergence() for layer in self._layers()]).sum()
-
-    def _layers(self) -> list[FactorLayer]:
-        return list(self.factor_layers().values())
+        return self.kl_weight * torch.stack([layer.divergence() for layer in self.factor_layers().values()]).sum()
 
 
 def _built(net: Callable[[DataShape], ScalableNet], shape: DataShape) -> tuple[ScalableNet | None, list[Problem]]:
@@ -245,18 +239,13 @@ def _replacement(layer: nn.Module, factors: int, settings: FactorSettings) -> Fa
         made = FactorConv2d(
             layer.in_channels,
             layer.out_channels,
-            _pair(layer.kernel_size),
+            layer.kernel_size,
             factors,
             False,
             settings,
-            stride=_pair(layer.stride),
-            padding=layer.padding if isinstance(layer.padding, str) else _pair(layer.padding),
-            dilation=_pair(layer.dilation),
+            layer.stride,
+            layer.padding,
+            layer.dilation,
         )
     made.register_parameter("bias", layer.bias if isinstance(layer.bias, nn.Parameter) else None)
     return made.to(layer.weight.device, layer.weight.dtype)
-
-
-def _pair(sides: tuple[int, ...]) -> tuple[int, int]:
-    height, width = sides
-    return height, width

@@ -1,8 +1,10 @@
-"""Layers that networks share: seeded dropout, HeteroFL's Scaler, and the block of a convolutional chain."""
+"""Layers that networks share: seeded dropout, HeteroFL's Scaler, blocks of convolutions and chains of linear layers."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +22,11 @@ class SeededDropout(nn.Module):
         p: fraction of activations that are dropped in training, in [0, 1); the others are divided by 1 - p.
     """
 
-    generator: torch.Generator | None
-
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         raise_all(dropout_problems(p))
         self.p = p
-        self.generator = None
+        self.generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
@@ -81,13 +81,19 @@ def make_scaler(active: bool, rate: float, keep: bool) -> nn.Module:
 
 def conv_block(conv: nn.Conv2d, norm: nn.Module, pool: bool, scaler: nn.Module | None = None) -> nn.Sequential:
     """Convolution, optional scaler, norm, ReLU and optional 2x2 max-pool, under the names conv, scaler, norm, ..."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=conv)
-    if scaler is not None:
-        layers["scaler"] = scaler
-    layers["norm"] = norm
-    layers["activation"] = nn.ReLU()
-    if pool:
-        layers["pool"] = nn.MaxPool2d(2)
+    layers = {"conv": conv, "scaler": scaler, "norm": norm, "activation": nn.ReLU()}
+    layers["pool"] = nn.MaxPool2d(2) if pool else None
+    return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
+
+
+def linear_chain(widths: Sequence[int], classes: int, bias: bool, dropout: float) -> nn.Sequential:
+    """Flatten; hidden linear layers (widths[0] inputs, widths[1:] outputs) with ReLU and dropout; classifier."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    for number, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+        layers[f"hidden{number}"] = nn.Linear(inputs, outputs, bias=bias)
+        layers[f"activation{number}"] = nn.ReLU()
+        layers[f"dropout{number}"] = SeededDropout(dropout)
+    layers["classifier"] = nn.Linear(widths[-1], classes, bias=bias)
     return nn.Sequential(layers)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from app.errors import raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import dropout_problems, rate_problems, width_problems
-from app.models.layers import SeededDropout
+from app.models.layers import linear_chain
 
 
 class MLP(ScalableNet):
@@ -37,16 +36,8 @@ class MLP(ScalableNet):
         super().__init__()
         self.save_hyperparameters()
         raise_all(rate_problems(rate), width_problems("hidden", hidden), dropout_problems(dropout))
-        inputs = shape.channels * shape.height * shape.width
-        layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-        for number, full in enumerate(hidden, start=1):
-            width = scaled_width(full, rate)
-            layers[f"hidden{number}"] = nn.Linear(inputs, width, bias=bias)
-            layers[f"activation{number}"] = nn.ReLU()
-            layers[f"dropout{number}"] = SeededDropout(dropout)
-            inputs = width
-        layers["classifier"] = nn.Linear(inputs, shape.classes, bias=bias)
-        self.layers = nn.Sequential(layers)
+        widths = [shape.channels * shape.height * shape.width, *(scaled_width(width, rate) for width in hidden)]
+        self.layers = linear_chain(widths, shape.classes, bias, dropout)
         self.depth = len(hidden)
 
     def layer_axes(self) -> dict[str, LayerAxes]:

@@ -121,12 +121,11 @@ def _gather(net: nn.Module, norms: Sequence[_BatchNorm], batches: Iterable[Tenso
 
 
 def _pass_through(net: nn.Module, images: Tensor) -> None:
-    if len(images) > 1:
-        net(images)
-        return
     try:
         net(images)
     except ValueError as error:  # torch refuses a single value per channel: one image whose map is a single pixel
+        if len(images) > 1:
+            raise
         cause, consequence = "a batch of one image whose last map is one pixel", "its variance is not defined"
         remedy = "gather statistics over batches of at least 2 images, or use --model.net.norm group"
         raise UserError.of(cause, consequence, remedy) from error

@@ -62,11 +62,9 @@ class ResNet18(ScalableNet):
         normalise = partial(make_norm, norm, statistics=statistics, channels_per_group=channels_per_group)
 
         def conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Module:
-            layers: OrderedDict[str, nn.Module] = OrderedDict()
-            layers["conv"] = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=norm == "none")
-            layers["scaler"] = make_scaler(scaler, rate, keep_scaling)
-            layers["norm"] = normalise(outputs)
-            return nn.Sequential(layers)
+            plain = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=norm == "none")
+            scaling = make_scaler(scaler, rate, keep_scaling)
+            return nn.Sequential(OrderedDict(conv=plain, scaler=scaling, norm=normalise(outputs)))
 
         self.stem = conv(shape.channels, widths[0], 3, 1)
         self.activation = nn.ReLU()
