@@ -107,14 +107,9 @@ class Swap:
 
 def mean_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
     """Mean accuracy over clients, 0 to 1, with the interval of a bootstrap of clients stratified by group."""
-    value, parts = fmean(accuracies), _by_group(accuracies, groups)
-    if too_few := _too_few(parts.values()):
-        return Estimate(value, too_few)
-    drawn = [part.size * _drawn_means(part, bootstrap, number) for number, part in enumerate(parts.values())]
-    total = len(accuracies)
-    # degrees of freedom: one mean is estimated per group
-    replicates = Replicates(np.sum(drawn, axis=0) / total, total - len(parts) + 1)
-    return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence))
+    parts, total = [(part.size, part) for part in _by_group(accuracies, groups).values()], len(accuracies)
+    units = total - len(parts) + 1  # degrees of freedom: one mean is estimated per group
+    return _estimate(fmean(accuracies), parts, units, bootstrap, total, lowest=0.0)
 
 
 def gap_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
@@ -126,28 +121,19 @@ def gap_estimate(accuracies: Sequence[float], groups: Sequence[str], bootstrap: 
     if len(set(groups)) > 2:
         return Estimate(value, NotAvailable("the best and the worst of several groups are picked by their results"))
     parts = _by_group(accuracies, groups)
-    compared = [parts[group.name] for group in pair]
-    if too_few := _too_few(compared):
-        return Estimate(value, too_few)
-    ahead, behind = (_drawn_means(part, bootstrap, number) for number, part in enumerate(compared))
-    replicates = Replicates(ahead - behind, min(part.size for part in compared))
-    return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, -1.0, 1.0))
+    ahead, behind = (parts[group.name] for group in pair)
+    return _estimate(value, [(1, ahead), (-1, behind)], min(ahead.size, behind.size), bootstrap)
 
 
 def swap_estimate(own: Sequence[float], another: Sequence[float], bootstrap: Bootstrap = BOOTSTRAP) -> Swap:
     """Mean cost of swapping private parts, with the paired bootstrap interval over clients.
 
-    Args:
-        own: accuracy of every client that holds a private part, with that part.
-        another: accuracy of the same clients with the private part of another one.
-        bootstrap: number of resamples and confidence level.
+    `own` holds the accuracy of every client that has a private part, with that part, `another` that of the same clients
+    with the private part of another one.
     """
     changes = np.asarray(own, dtype=np.float64) - np.asarray(another, dtype=np.float64)
     value = fmean(changes.tolist()) if changes.size else math.nan
-    if too_few := _too_few([changes]):
-        return Swap(changes.size, Estimate(value, too_few))
-    replicates = Replicates(_drawn_means(changes, bootstrap, 0), changes.size)
-    return Swap(changes.size, Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, -1.0, 1.0)))
+    return Swap(changes.size, _estimate(value, [(1, changes)], changes.size, bootstrap))
 
 
 def _by_group(accuracies: Sequence[float], groups: Sequence[str]) -> dict[str, Array]:
@@ -173,13 +159,16 @@ def _compared(means: Sequence[GroupMean]) -> tuple[GroupMean, GroupMean] | None:
     return ranked[-1], ranked[0]
 
 
-def _drawn_means(part: Array, bootstrap: Bootstrap, number: int) -> Array:
-    """Means of bootstrap resamples of one group."""
-    generator, size = numpy_generator(bootstrap.seed, "fairness", number), part.size
-    return np.array([part[generator.integers(0, size, size)].mean() for _ in range(bootstrap.resamples)])
-
-
-def _too_few(parts: Iterable[Array]) -> NotAvailable | None:
-    if min(part.size for part in parts) < 2:
-        return NotAvailable("an interval needs at least 2 clients in every group")
-    return None
+def _estimate(
+    value: float, parts: list[tuple[int, Array]], units: int, bootstrap: Bootstrap, total: int = 1, lowest: float = -1.0
+) -> Estimate:
+    """A sum of group means, each times its weight / total, with its interval up to 1; groups are resampled apart."""
+    if min(part.size for _, part in parts) < 2:
+        return Estimate(value, NotAvailable("an interval needs at least 2 clients in every group"))
+    drawn = []
+    for number, (weight, part) in enumerate(parts):
+        generator, size = numpy_generator(bootstrap.seed, "fairness", number), part.size
+        means = [part[generator.integers(0, size, size)].mean() for _ in range(bootstrap.resamples)]
+        drawn.append(weight * np.array(means))
+    replicates = Replicates(np.sum(drawn, axis=0) / total, units)
+    return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, lowest, 1.0))

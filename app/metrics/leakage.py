@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
@@ -16,7 +15,7 @@ from app.metrics.intervals import (
 )
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import FPR_TARGETS, Decision, RocCurve, roc_curve, tpr_at_fpr
-from app.metrics.thresholds import Rule, decide_optimistically, decide_with_knowledge
+from app.metrics.thresholds import decide_optimistically, decide_with_knowledge
 
 
 @dataclass(frozen=True)
@@ -59,35 +58,26 @@ class Leakage:
 
 
 def measure_leakage(
-    scores: MembershipScores,
-    knowledge: MembershipScores | None = None,
-    *,
-    rule: Rule = "best",
-    allow_overlap: bool = False,
-    targets: Sequence[float] = FPR_TARGETS,
-    bootstrap: Bootstrap = BOOTSTRAP,
+    scores: MembershipScores, knowledge: MembershipScores | None = None, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Leakage:
     """All metrics of one attack.
 
     Args:
         scores: evaluated samples.
-        knowledge: samples whose membership the attacker knows.
-        rule: how the threshold follows from them.
-        allow_overlap: accept known samples among the evaluated ones.
-        targets: false positive rates, above 0 and below 1.
+        knowledge: other samples, whose membership the attacker knows.
         bootstrap: settings for the interval of the AUC; its confidence level is that of every interval.
     """
     curve = roc_curve(scores)
     known: KnownThreshold | NotAvailable = NotAvailable("the attacker knows no samples to choose a threshold on")
     if knowledge is not None:
-        known = known_threshold(decide_with_knowledge(scores, knowledge, rule, allow_overlap), bootstrap.confidence)
+        known = known_threshold(decide_with_knowledge(scores, knowledge), bootstrap.confidence)
     return Leakage(
         members=scores.member_count,
         nonmembers=scores.nonmember_count,
         auc=auc_estimate(scores, bootstrap),
         known=known,
         optimistic=decide_optimistically(scores),
-        tpr=tuple(tpr_with_intervals(curve, target, bootstrap.confidence) for target in targets),
+        tpr=tuple(tpr_with_intervals(curve, target, bootstrap.confidence) for target in FPR_TARGETS),
     )
 
 

@@ -72,12 +72,14 @@ class MembershipScores:
         """The rows of a mask or of positions; refused when they lack members or non-members."""
         return MembershipScores(self.scores[rows], self.members[rows], self.samples[rows], self.clients[rows])
 
-    def select_clients(self, clients: Sequence[int]) -> MembershipScores | NotAvailable:
-        """Rows of these clients and non-members of no client, or why there is no metric of them."""
+    def select_clients(
+        self, clients: Sequence[int], have: str = "the chosen clients have"
+    ) -> MembershipScores | NotAvailable:
+        """Rows of these clients and non-members of no client, or why there is none; `have` begins the reason."""
         rows = np.isin(self.clients, [*clients, NO_CLIENT])
         for name, part in (("members", self.members & rows), ("non-members", ~self.members & rows)):
             if not part.any():
-                return NotAvailable(f"the chosen clients have no {name} in the audit set")
+                return NotAvailable(f"{have} no {name} in the audit set")
         return self.select(rows)
 
 
