@@ -126,12 +126,22 @@ def test_editing_an_update_changes_the_aggregate():
     torch.testing.assert_close(end, (7.0 + vectors[1]) / 2, rtol=0, atol=1e-15)
 
 
-def test_callbacks_edit_updates_in_the_given_order():
-    """The later one has the last word; the earlier one's edit is what it sees."""
-    recorder = Recorder()
-    run(small_federation(), Blobs((5, 8)), 1, [recorder, Editor(update=7.0)])
-    vectors = {client: vector for client, vector, _ in recorder.updates}
-    assert not bool((vectors[0] == 7.0).any())
+class Reader(Recorder):
+    """A recorder that acts among the defenses."""
+
+    kind = "defense"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_defenses_edit_updates_in_the_given_order(first):
+    """The later one has the last word; the earlier one's edit is what it sees. Recorders see all edits."""
+    reader, recorder, editor = Reader(), Recorder(), Editor(update=7.0)
+    run(small_federation(), Blobs((5, 8)), 1, [recorder, *([reader, editor] if first else [editor, reader])])
+    before, after = ({client: vector for client, vector, _ in one.updates} for one in (reader, recorder))
+    assert bool((before[0] == 7.0).all()) is not first
+    assert bool((before[0] == 7.0).any()) is not first
+    assert torch.equal(after[0], torch.full_like(after[0], 7.0))
+    assert torch.equal(before[1], after[1])
 
 
 @pytest.mark.parametrize("executor", ["threads", "sequence"])

@@ -124,7 +124,7 @@ def initial(federation: FederatedModule, data: FederatedDataModule | None = None
 class Recorder(FederatedCallback):
     """Keeps every update, message, aggregate and server vector of a run."""
 
-    kind = "observer"
+    kind = "recorder"
 
     def __init__(self) -> None:
         self.updates, self.messages, self.aggregates, self.started = [], [], [], []

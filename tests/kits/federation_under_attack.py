@@ -7,15 +7,16 @@ import numpy as np
 import torch
 from federation_kit import FederatedModule, LocalTraining, make_trainer, sgd
 
+from app.attacks.audit_context import AuditContext
 from app.attacks.membership.catalogue import make_attack
 from app.attacks.protocols.audit import Audit, AuditSettings
 from app.attacks.shadows.shadow_store import ShadowSettings
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript, TranscriptSettings
+from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP
 from app.seeding import torch_generator
-from callbacks.attacks.membership_inference import MembershipInference
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
+from callbacks.attacks.membership_inference import public_knowledge
 from datamodules import FederatedDataModule, Holdout, Iid, RawData
 from datamodules.split import Membership
 
@@ -53,8 +54,8 @@ def trained(folder, rounds=2, lr=0.3, epochs=25, callbacks=(), data=None, keep=N
 
 def audit_of(federation, transcript, **changes):
     """The federation under attack."""
-    rounds = federation.trainer.current_epoch
-    return replace(MembershipInference().audit_context(federation, transcript, rounds, final=True), **changes)
+    knowledge = public_knowledge(federation, federation.trainer.current_epoch)
+    return replace(AuditContext(knowledge, transcript, federation.data.membership), **changes)
 
 
 def audited(audit, *names, attacks=None, **settings):

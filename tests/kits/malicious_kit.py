@@ -68,7 +68,8 @@ def attacked(
     make_trainer(rounds, precision, callbacks=[*callbacks, server], **options).fit(
         federation, datamodule=data or Noise(sizes), ckpt_path=checkpoint, weights_only=True
     )
-    return server, server.findings or server.run(federation), federation
+    found = federation.results if federation.trainer.is_global_zero else list(server.run(federation))
+    return server, found, federation
 
 
 def only(found) -> Reconstruction:

@@ -12,9 +12,9 @@ from app.attacks.audit_context import AuditContext
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.transcript import Transcript, TranscriptSettings
+from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP
-from callbacks.attacks.membership_inference import MembershipInference
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
+from callbacks.attacks.membership_inference import public_knowledge
 from datamodules import FederatedDataModule, Holdout, RawData
 
 PIXELS, CLASSES = (4, 8), 4
@@ -60,7 +60,7 @@ def make_audit(
     federation = small_federation(net, local=local, **settings)
     recorder = TranscriptRecorder(folder, TranscriptSettings(last=keep or rounds), announce=False)
     run(federation, data, rounds, [*defenses, recorder], precision="32-true")
-    return MembershipInference().audit_context(federation, Transcript(folder), rounds, final=True)
+    return AuditContext(public_knowledge(federation, rounds), Transcript(folder), federation.data.membership)
 
 
 def figure(finding, name):

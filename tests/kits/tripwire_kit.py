@@ -21,7 +21,7 @@ OFF = {
 class Server(FederatedCallback):
     """A server that is malicious to some clients in some rounds (0-based)."""
 
-    kind = "observer"
+    kind = "attack"
 
     def __init__(self, clients=(1, 3), rounds=(1, 2)):
         self.clients, self.rounds = clients, rounds
@@ -119,7 +119,7 @@ class Moved(SubmodelMethod):
 class Moving(FederatedCallback):
     """Runs another method than the announced one."""
 
-    kind = "observer"
+    kind = "attack"
 
     def __init__(self, clients=(1, 3)):
         self.clients = clients
@@ -132,7 +132,7 @@ class Moving(FederatedCallback):
 class Diary(FederatedCallback):
     """What a tripwire tells after every round."""
 
-    kind = "observer"
+    kind = "recorder"
 
     def __init__(self, tripwire):
         self.tripwire, self.rounds = tripwire, []

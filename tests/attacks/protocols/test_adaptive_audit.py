@@ -161,11 +161,12 @@ def test_adaptations_use_their_adversarys_view_only(noised, zeroed):
         seen(zeroed, "client_view", "uploads", Refill())
 
 
-def test_an_observer_is_no_defense(tmp_path):
+@pytest.mark.parametrize("role", ["attack", "recorder"])
+def test_what_watches_is_no_defense(role, tmp_path):
     """Only defenses that say what they do are adapted to; a callback that watches is not."""
 
     class Watching(Different):
-        kind = "observer"
+        kind = role
 
     audit = audit_with(tmp_path, Watching(), epochs=1)
     assert audit.knowledge.defenses == ()

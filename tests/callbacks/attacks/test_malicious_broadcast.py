@@ -13,7 +13,7 @@ COHORT = tuple(client for client, rate in enumerate(MIXED) if rate == 0.5)
 class TwoModels(FederatedCallback):
     """One cohort gets another model than the rest, off by a constant in one of its coordinates."""
 
-    kind = "observer"
+    kind = "attack"
 
     def __init__(self, cohort=COHORT, by=0.01):
         self.cohort, self.by = cohort, by
@@ -27,7 +27,7 @@ class TwoModels(FederatedCallback):
 class Indices(FederatedCallback):
     """Keeps which coordinates every client trains in the first round."""
 
-    kind = "observer"
+    kind = "recorder"
 
     def on_round_start(self, trainer, federation, plan):
         """The public plan."""

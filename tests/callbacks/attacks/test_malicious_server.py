@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_not_available(what, words):
         )
         server = MaliciousServer(RollingModel())
         make_trainer(2, callbacks=[server], limit_val_batches=0).fit(federation, datamodule=Noise())
-        found = server.run(federation)
+        found = federation.results
     else:
         _, found, _ = attacked(RollingModel(), hidden=16, **what)
     assert words in found[0].result.reason
@@ -251,7 +251,7 @@ def test_convolutions_can_be_searched():
     )
     server = MaliciousServer(RollingModel())
     make_trainer(2, callbacks=[server], limit_val_batches=0).fit(federation, datamodule=Noise())
-    assert "matching" in server.run(federation)[0].result.reason
+    assert "matching" in federation.results[0].result.reason
 
 
 def test_isolated_update_can_be_refilled():

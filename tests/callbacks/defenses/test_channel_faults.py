@@ -113,7 +113,7 @@ def test_a_replayed_message_is_noticed(make, step):
 class Tampering(FederatedCallback):
     """Does something to the channel when the last update has been sent."""
 
-    kind = "observer"
+    kind = "attack"
 
     def __init__(self, act):
         self.act, self.messages = act, 0

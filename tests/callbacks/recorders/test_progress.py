@@ -6,7 +6,8 @@ import re
 import pytest
 from run_kit import UNEQUAL, command, records, train
 
-from app.commands.fit import FitCommand
+from app.configuration import expand, run_parser
+from app.run import run_of
 from callbacks.recorders.progress import FederationProgress
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -55,11 +56,11 @@ def test_bar_on_a_terminal(tmp_path, capsys, monkeypatch):
 
 def test_time_left_is_the_pace_so_far(tmp_path, monkeypatch):
     """Three of four rounds in 30 seconds: one more takes 10."""
-    command_ = FitCommand(command(tmp_path, "a", rounds=4))
-    [progress] = [callback for callback in command_.trainer.callbacks if isinstance(callback, FederationProgress)]
-    command_.trainer.fit(command_.model, datamodule=command_.datamodule)
-    command_.trainer.fit_loop.epoch_progress.current.processed = 2
-    command_.trainer.fit_loop.epoch_progress.current.completed = 2
+    parser = run_parser()
+    run = run_of(parser, parser.parse_args(expand(command(tmp_path, "a", rounds=4)))).fit()
+    [progress] = [callback for callback in run.trainer.callbacks if isinstance(callback, FederationProgress)]
+    run.trainer.fit_loop.epoch_progress.current.processed = 2
+    run.trainer.fit_loop.epoch_progress.current.completed = 2
     monkeypatch.setattr("callbacks.recorders.progress.time.monotonic", lambda: progress._started + 30)
-    assert command_.model.clients_done == 4, "the last round counts as done"
-    assert progress._left(command_.trainer, command_.model) == "0:00:10"
+    assert run.federation.clients_done == 4, "the last round counts as done"
+    assert progress._left(run.trainer, run.federation) == "0:00:10"

@@ -12,25 +12,25 @@ from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.federation.transcript import Transcript, TranscriptSettings
+from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP, DataShape
-from app.results.attacks.representation_files import RepresentedSamples, read_representations, write_representations
+from app.results.attacks.representation_files import RepresentedSamples, read_representations
 from app.results.run.folder import RunFolder
 from callbacks.recorders.representations import Representations
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
+from callbacks.recorders.run_recorder import RunRecorder
 
 SIZES = (30, 24, 20, 36)
 
 
 def represented(folder, samples=300, seed=0, nonmembers=0.3):
-    """A federation that has kept its representations, its data, and the callback."""
-    keeper = Representations(samples)
-    keeper.folder = RunFolder(folder)
+    """A federation that has kept its representations, its data, and the result."""
     local = LocalTraining(batch_size=8, epochs=2, optimizer=sgd(0.1))
     federation = small_federation(partial(MLP, hidden=[12, 7]), local=local, seed=seed)
     recorder = TranscriptRecorder(folder / "transcript", TranscriptSettings(1), announce=False)
     data = Blobs(SIZES, DataShape(1, 4, 4, 5), nonmembers=nonmembers)
-    make_trainer(1, "32-true", [keeper, recorder]).fit(federation, datamodule=data)
-    return federation, data, keeper
+    keepers = [Representations(samples), recorder, RunRecorder(RunFolder(folder))]
+    make_trainer(1, "32-true", keepers).fit(federation, datamodule=data)
+    return federation, data, *federation.results
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_features_give_the_released_models_answers(kept):
 
 def test_members_are_members(kept):
     """All of them where they are fewer than asked for, each told right, none twice."""
-    _, data, keeper, folder = kept
+    _, data, result, folder = kept
     found = read_representations(folder)
     members, others = (
         set(np.concatenate(own).tolist()) for own in (data.membership.members, data.membership.nonmembers)
@@ -64,16 +64,16 @@ def test_members_are_members(kept):
     assert set(found.samples[found.members].tolist()) == members
     assert set(found.samples[~found.members].tolist()) == others
     assert len(set(found.samples.tolist())) == len(found.samples)
-    np.testing.assert_array_equal(keeper.represented.features, found.features)
+    np.testing.assert_array_equal(result.features, found.features)
 
 
 def test_draw_is_limited_and_follows_the_seed(tmp_path):
     """As many members as non-members, the same ones for the same seed."""
     draws = []
     for number, seed in enumerate((0, 0, 1)):
-        _, _, keeper = represented(tmp_path / str(number), samples=11, seed=seed)
-        assert (keeper.represented.members.sum(), (~keeper.represented.members).sum()) == (11, 11)
-        draws.append(keeper.represented.samples.tolist())
+        _, _, result = represented(tmp_path / str(number), samples=11, seed=seed)
+        assert (result.members.sum(), (~result.members).sum()) == (11, 11)
+        draws.append(result.samples.tolist())
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
 
@@ -106,7 +106,8 @@ def test_broken_file_is_told(tmp_path):
     arrays = RepresentedSamples(
         np.ones((2, 3), np.float32), np.array([0, 1]), np.array([True, False]), np.array([4, 5])
     )
-    path = write_representations(tmp_path, arrays)
+    arrays.save(tmp_path)
+    path = tmp_path / "representations.npz"
     assert read_representations(tmp_path).features.tolist() == [[1, 1, 1], [1, 1, 1]]
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(UserError, match=r"representations\.npz"):

@@ -8,7 +8,7 @@ import pytest
 from run_kit import UNEQUAL, command, records, train
 
 from app.commands.fit import fit
-from app.results.run.round_metrics import ACCURACIES
+from app.federation.reports import ACCURACIES
 
 ROUNDS = 3
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from run_kit import UNEQUAL, Witness, command, records, train
 
-from app.commands.fit import FitCommand
+from app.configuration import expand, run_parser
 from app.errors import UserError
 from app.federation.transcript import Transcript, TranscriptSettings
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
+from app.federation.transcript_recorder import TranscriptRecorder
+from app.run import run_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -117,11 +118,12 @@ def test_hidden_payload_is_not_recorded(form, tmp_path):
 @pytest.mark.parametrize("options", [UNEQUAL, ("--config", "local-head"), ("--config", "local")], ids=" ".join)
 def test_announced_size_is_the_size_on_disk(options, tmp_path):
     """Within a tenth, whatever part of the network travels."""
-    fit = FitCommand(command(tmp_path, "a", *options, "--model.net.hidden", "[400]"))
-    fit.trainer.fit(fit.model, datamodule=fit.datamodule)
-    [recorder] = [callback for callback in fit.trainer.callbacks if isinstance(callback, TranscriptRecorder)]
+    parser = run_parser()
+    run = run_of(parser, parser.parse_args(expand(command(tmp_path, "a", *options, "--model.net.hidden", "[400]"))))
+    run.fit()
+    [recorder] = [callback for callback in run.trainer.callbacks if isinstance(callback, TranscriptRecorder)]
     found = sum(path.stat().st_size for path in (tmp_path / "a" / "transcript").rglob("*.npz"))
-    assert recorder.expected_bytes(fit.model) == pytest.approx(found, rel=0.1)
+    assert recorder.expected_bytes(run.federation) == pytest.approx(found, rel=0.1)
 
 
 @pytest.mark.parametrize("ask", [lambda view: view.uploads(2), lambda view: view.broadcast(2)])

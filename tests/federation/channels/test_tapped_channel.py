@@ -11,7 +11,7 @@ from app.federation.hooks import FederatedCallback
 class Tapping(FederatedCallback):
     """Listens, and scribbles on what it hears."""
 
-    kind = "observer"
+    kind = "attack"
 
     def __init__(self):
         self.heard = []
