@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 Attack = str | MembershipAttack | ActiveAttack | PassiveAttack | FederatedCallback
 
+KINDS: Any = (MembershipAttack, ActiveAttack, PassiveAttack, FederatedCallback)
+
 OTHERS: dict[str, type[FederatedCallback]] = {"factor-recovery": FactorRecovery}
 """Attacks that neither infer membership nor reconstruct images, by name."""
 
@@ -89,7 +91,7 @@ class AttackSuite:
             score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
             insist: let a malicious server attack also where it cannot succeed; the result is labelled.
         """
-        chosen = [_made(attack) for attack in attacks or ()]
+        chosen = [_made(attack, protocol) for attack in attacks or ()]
         self.callbacks: list[FederatedCallback] = []
         membership = [attack for attack in chosen if isinstance(attack, (str, MembershipAttack))]
         if membership or attacks is None:
@@ -116,22 +118,13 @@ class AttackSuite:
         self.callbacks += [attack for attack in chosen if isinstance(attack, FederatedCallback)]
 
 
-def _made(attack: Attack) -> Attack:
-    """An attack by name; names of membership attacks are left as they are, since protocols have some of their own."""
-    if not isinstance(attack, str) or attack in ATTACKS:
-        return attack
+def _made(attack: Attack, protocol: ProtocolName | Protocol) -> Attack:
+    """An attack by name; names that only the evaluation of a paper has are left to it."""
     others: dict[str, Any] = {**ACTIVE, **PASSIVE, **OTHERS}
-    module, _, name = attack.rpartition(".")
-    kinds = (ActiveAttack, PassiveAttack, FederatedCallback)
-    try:
-        named = getattr(importlib.import_module(module), name, None) if module else None
-    except ImportError:
-        named = None
-    near = difflib.get_close_matches(attack, [*others, *ATTACKS], n=1)
-    if attack in others or (isinstance(named, type) and issubclass(named, kinds)) or (near and near[0] in others):
-        made: Attack = by_name(attack, others, object, "attack")
-        return made
-    return attack
+    if not isinstance(attack, str) or (protocol != "audit" and attack not in others and "." not in attack):
+        return attack
+    made: Attack = by_name(attack, {**ATTACKS, **others}, KINDS, "attack")
+    return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -278,7 +271,8 @@ def _repeated_rounds(finished: FinishedRun, server: MaliciousServer, rounds: int
     federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
     repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"repeating {repeated} of {finished.folder.path} with a malicious server: {server.label}", flush=True)
-    trainer.fit(federation, datamodule=run.data)
+    with redirect_stdout(StringIO()):  # results are shown together with those of other attacks
+        trainer.fit(federation, datamodule=run.data)
     return federation.results
 
 

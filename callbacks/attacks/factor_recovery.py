@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from app.attacks.adaptive.factor_choice import FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import Choices, recover_factors
-from app.errors import Problem, raise_all
+from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
@@ -42,7 +42,13 @@ class FactorRecovery(FederatedCallback):
         raise_all(self.problems(federation))
         rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        yield FactorRecord.of(recover_factors(audit, true_choices(federation)))
+        if not (choices := true_choices(federation)):
+            raise UserError.of(
+                "the run has no checkpoint",
+                "which factors its clients truly use is known from there alone",
+                "train it again with --trainer.enable_checkpointing true, or with --config factor-recovery",
+            )
+        yield FactorRecord.of(recover_factors(audit, choices))
 
 
 def true_choices(federation: FederatedModule) -> Choices:

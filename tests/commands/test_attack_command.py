@@ -10,7 +10,7 @@ from run_kit import command, exit_code, train
 
 from app.commands.fit import fit
 from app.federation.hooks import FederatedCallback
-from app.results.attacks.membership_files import AttackFiles
+from app.results.attacks.membership import AttackRecord, scores_by_label
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -25,6 +25,18 @@ def attacked(tmp_path_factory):
         patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
         names = "[yeom, lira-offline, lira-online]"
         return train(tmp_path_factory.mktemp("runs"), "a", *MIA, "--attacks.mia.attacks", names)
+
+
+def scores_of(run):
+    """Scores of all membership attacks in a run's folder, by label."""
+    return {label: found.scores for label, found in scores_by_label(AttackRecord.load_all(run)).items()}
+
+
+def assert_equal_scores(before, after):
+    """The same results with the same scores, bit for bit."""
+    assert set(before) == set(after)
+    for label, scores in before.items():
+        assert np.array_equal(after[label], scores), label
 
 
 def test_results_of_the_end_of_the_run(attacked, capsys):
@@ -42,11 +54,10 @@ def test_results_of_the_end_of_the_run(attacked, capsys):
 
 def test_later_attacks_give_the_same_scores(attacked):
     """From the transcript alone, bit for bit; other results stay."""
-    files = AttackFiles(attacked / "attacks")
-    before = {label: files.scores(label).scores for label in ("yeom.uploads", "lira-online.global")}
+    before = scores_of(attacked)
     assert exit_code("attack", str(attacked), "--attacks", "yeom,lira-online", *QUICK) == 0
-    for label, scores in before.items():
-        assert np.array_equal(files.scores(label).scores, scores), label
+    assert {"yeom.uploads", "lira-online.global"} < set(before)
+    assert_equal_scores(before, scores_of(attacked))
 
 
 def test_further_attacks_are_added(attacked):
@@ -68,7 +79,7 @@ def test_shadows_are_kept_beside_the_runs(attacked):
 def test_on_the_way(tmp_path):
     """Every second round, and the end; rounds that are attacked are kept."""
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--attacks.mia.every", "2", rounds=5)
-    labels = {record.label for record in AttackFiles(folder / "attacks").records()}
+    labels = {record.label for record in AttackRecord.load_all(folder)}
     assert labels == {f"yeom.{kind}{when}" for kind in ("global", "uploads") for when in ("@2", "@4", "")}
     assert {path.name for path in (folder / "transcript").glob("round-*")} >= {"round-00002", "round-00004"}
 
@@ -76,7 +87,7 @@ def test_on_the_way(tmp_path):
 def test_chosen_rounds(tmp_path):
     """Rounds 1 and 3 of 4 are kept and attacked."""
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--attacks.mia.rounds", "[1, 3]", rounds=4)
-    labels = {record.label for record in AttackFiles(folder / "attacks").records()}
+    labels = {record.label for record in AttackRecord.load_all(folder)}
     assert {"yeom.uploads", "yeom.uploads@1", "yeom.uploads@3"} <= labels
 
 
@@ -119,26 +130,25 @@ def test_attackers_who_know_the_defense(tmp_path, capsys, monkeypatch):
     """At the end of the run and later from disk, bit for bit; `--adaptive false` leaves them out."""
     for name in ("draw_roc", "draw_leakage", "draw_clients"):
         monkeypatch.setattr(
-            f"app.results.attacks.membership_results.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
+            f"app.results.attacks.membership.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
         )
     options = ("--defenses.zero", "test_attack_command.Zeroing", "--attacks.mia.attacks", "[yeom]")
     folder = train(tmp_path, "a", *MIA, *options, "--attacks.mia.calibrate", "false", rounds=2)
-    files = AttackFiles(folder / "attacks")
     labels = ["yeom.global", "yeom.uploads", "yeom.uploads+refilled"]
-    assert [record.label for record in files.records()] == labels
-    before = {label: files.scores(label).scores for label in labels}
+    assert [record.label for record in AttackRecord.load_all(folder)] == labels
+    before = scores_of(folder)
     told = json.loads((folder / "summary.json").read_text())["attacks"]
     assert told["headline"]["uploads"]["auc"] == max(told[f"attacks/{label}/auc"] for label in labels[1:])
     for path in (folder / "attacks").glob("yeom.uploads*"):
         path.unlink()
     quick = ("--attacks", "yeom", "--calibrate", "false", *QUICK)
     assert exit_code("attack", str(folder), *quick, "--adaptive", "false") == 0
-    assert [record.label for record in files.records()] == labels[:2]
+    assert [record.label for record in AttackRecord.load_all(folder)] == labels[:2]
     capsys.readouterr()
     assert exit_code("attack", str(folder), *quick) == 0
     assert "an attacker who" in capsys.readouterr().out
-    for label, scores in before.items():
-        assert np.array_equal(files.scores(label).scores, scores), label
+    assert list(before) == labels
+    assert_equal_scores(before, scores_of(folder))
 
 
 @pytest.mark.slow
@@ -149,7 +159,7 @@ def test_federated_shadows_repeat_the_defense(tmp_path, monkeypatch):
     federated = ("--attacks.mia.shadows.mode", "federated", "--attacks.mia.calibrate", "false")
     folder = train(tmp_path, "a", *MIA, *options, *federated)
     assert len(Marked.federations) == 5
-    records = {record.label: record for record in AttackFiles(folder / "attacks").records()}
+    records = {record.label: record for record in AttackRecord.load_all(folder)}
     assert abs(records["lira-online.global"].leakage.auc.value - 0.5) < 0.15
     assert records["lira-online.global"].conditions.shadows == "4 federated"
 
@@ -211,7 +221,7 @@ def test_a_papers_protocol(attacked, capsys):
     """Its results lie beside those of the audit under the paper's name, with the numbers that the paper reports."""
     assert exit_code("attack", str(attacked), "--protocol", "MappFL", "--protocol.exclude_known", "true") == 0
     assert "as the paper reports it:" in capsys.readouterr().out
-    records = {record.label: record for record in AttackFiles(attacked / "attacks").records()}
+    records = {record.label: record for record in AttackRecord.load_all(attacked)}
     assert {"mapp-fl.yeom.uploads", "mapp-fl.yeom.global", "yeom.uploads"} <= set(records)
     assert records["mapp-fl.yeom.uploads"].figures[0].name == "Adv %"
     assert exit_code("attack", str(attacked), "--protocol", "mapp-fl", "--attacks", "nasr") == 2

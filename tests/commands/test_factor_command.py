@@ -45,14 +45,20 @@ def test_the_same_afterwards(attacked):
 
 
 def test_other_attacks_beside_it(attacked, capsys):
-    """Membership inference reads its own files only; both kinds at once are refused."""
+    """Membership inference reads its own files only; both kinds at once give what each gives alone."""
     quick = ("--targets", "uploads", "--controls", "skip", "--calibrate", "false")
     assert exit_code("attack", str(attacked), "--attacks", "yeom", *quick) == 0
     assert "uploads+recovered" in capsys.readouterr().out
     summary = json.loads((attacked / "summary.json").read_text())
     assert "attacks/yeom.uploads+recovered/auc" in summary["attacks"]
-    assert exit_code("attack", str(attacked), "--attacks=factor-recovery,yeom") != 0
-    assert "together with yeom" in capsys.readouterr().err
+    before = (attacked / "attacks" / "factors.csv").read_bytes()
+    assert exit_code("attack", str(attacked), "--attacks=factor-recovery,yeom", *quick) == 0
+    told = capsys.readouterr().out
+    assert told.index("\nmembership inference\n") < told.index("\nprivate choice of factors\n")
+    assert (attacked / "attacks" / "factors.csv").read_bytes() == before
+    both = json.loads((attacked / "summary.json").read_text())
+    assert both["factors"] == summary["factors"]
+    assert both["attacks"].keys() == summary["attacks"].keys()
 
 
 def test_uploads_are_inverted(attacked):

@@ -10,7 +10,7 @@ from app.commands.fit import fit
 from app.crypto.paillier.keys import generate
 from app.federation.channels import paillier as paillier_channel
 from app.federation.transcript import Transcript
-from app.results.attacks.membership_files import AttackFiles
+from app.results.attacks.membership import AttackRecord
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -69,7 +69,7 @@ def test_server_has_nothing_to_attack(tmp_path, channel, what):
     uploads = json.loads((folder / "attacks" / "yeom.uploads.json").read_text())
     assert f"the server sees {what} only" in json.dumps(uploads)
     assert not (folder / "attacks" / "yeom.uploads.npz").exists()
-    assert {record.label for record in AttackFiles(folder / "attacks").records()} == {"yeom.uploads", "yeom.global"}
+    assert {record.label for record in AttackRecord.load_all(folder)} == {"yeom.uploads", "yeom.global"}
     assert (folder / "attacks" / "yeom.global.npz").exists()
     server = Transcript(folder / "transcript").server_view()
     assert server.readable(2) == (what == "masked sums")

@@ -9,7 +9,8 @@ import app.models
 import datamodules
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
-from app.commands.listing import CATALOGUE, OTHERS
+from app.auditing import OTHERS
+from app.catalogue import CATALOGUE
 from app.federation.aggregation import ServerOptimizer
 from app.models import ScalableNet
 from app.recipes import shipped_recipes

@@ -113,14 +113,33 @@ def test_memdefense_gets_a_second_reading(tmp_path):
     ("names", "hint"),
     [
         ("rolling-modle", "did you mean rolling-model"),
-        ("yeom,rolling-model", "once for each kind"),
-        ("rolling-model,nothing.Such", "there is no reconstruction"),
+        ("yeom,rolling-modle", "did you mean rolling-model"),
+        ("rolling-model,nothing.Such", "there is no attack 'nothing.Such'"),
+        ("rolling-model,lira-onlin", "did you mean lira-online"),
+        ("yeom,collections.Counter", "there is no attack 'collections.Counter'"),
     ],
 )
 def test_wrong_names(honest, capsys, names, hint):
     """Every slip gets a way out."""
     assert exit_code("attack", str(honest), "--attacks", names) != 0
     assert hint in capsys.readouterr().err
+
+
+def test_attacks_of_all_kinds_at_once(honest, capsys):
+    """Each gives what it gives alone; the tables stand at the end, one for each kind, every result once."""
+    quick = ("--targets", "uploads", "--controls", "skip", "--calibrate", "false")
+    assert exit_code("attack", str(honest), "--attacks", "trap-weights") == 0
+    alone = record(honest, "trap-weights")
+    capsys.readouterr()
+    assert exit_code("attack", str(honest), "--attacks", "trap-weights,yeom,dense-inversion", *quick) == 0
+    told = capsys.readouterr().out
+    assert record(honest, "trap-weights")["result"] == alone["result"]
+    assert (honest / "attacks" / "yeom.uploads.json").is_file()
+    place = [told.index(f"\n{kind}\n") for kind in ("membership inference", "reconstruction")]
+    assert max(told.rindex(line) for line in ("attacking", "repeating")) < place[0] < place[1]
+    first_words = [line.split()[0] for line in told.splitlines() if line.split()]
+    for label in ("yeom", "trap-weights", *(f"dense-inversion-{client}" for client in range(3))):
+        assert first_words.count(label) == 1, label
 
 
 def test_uploads_of_a_deceived_run_are_refused(tmp_path, capsys):

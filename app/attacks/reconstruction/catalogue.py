@@ -7,7 +7,6 @@ from app.attacks.reconstruction.active.base import ActiveAttack
 from app.attacks.reconstruction.active.convergence_rate import ConvergenceRate
 from app.attacks.reconstruction.active.rolling_model import RollingModel
 from app.attacks.reconstruction.active.trap_server import TrapServer
-from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion
 from app.attacks.reconstruction.inversion.uploads import DenseInversion, GradientInversion, PassiveAttack
 
@@ -29,11 +28,3 @@ def make_active(attack: str | ActiveAttack) -> ActiveAttack:
 def make_passive(attack: str | PassiveAttack) -> PassiveAttack:
     """A passive attack with default settings, by name or class path; attacks are returned as they are."""
     return by_name(attack, PASSIVE, PassiveAttack, "reconstruction")  # type: ignore[type-abstract]
-
-
-def make_reconstruction(attack: str | ActiveAttack | PassiveAttack) -> ActiveAttack | PassiveAttack:
-    """An attack of either kind with default settings, by name or class path; attacks are returned as they are."""
-    known: dict[str, type[ReconstructionAttack]] = {**ACTIVE, **PASSIVE}
-    made = by_name(attack, known, ReconstructionAttack, "reconstruction")
-    assert isinstance(made, (ActiveAttack, PassiveAttack))
-    return made
