@@ -295,7 +295,9 @@ def restored(kind: Any, value: Any, mend: Callable[[Any], Any] = lambda value: v
     if isinstance(kind, UnionType) and isinstance(value, (Mapping, list)):
         other = next(option for option in options if option is not NotAvailable)
         return restored(NotAvailable if set(value) == {"reason"} else other, value, mend)
-    return float("nan" if value is None else value) if kind is float else value
+    if kind is float:
+        return math.nan if value is None else float(value)
+    return str(value) if kind is str else value
 
 
 def _plain_fields(value: Any) -> Any:
@@ -305,4 +307,6 @@ def _plain_fields(value: Any) -> Any:
         return {name: _plain_fields(getattr(value, name)) for name in kept}
     if isinstance(value, Mapping):
         return {key: _plain_fields(item) for key, item in value.items()}
-    return [_plain_fields(item) for item in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_plain_fields(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value  # of NumPy and PyTorch

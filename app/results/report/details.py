@@ -1,7 +1,8 @@
-"""Details of every row as data for the template: its runs, guarantees, channels, attacks and remarks."""
+"""Details of every row as data for the template: its runs, guarantees, channels, attacks, own results and remarks."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
 from app.privacy.statements import ChannelStatement, PrivacyStatement
+from app.result import Cell, Measurement, fits_file
 from app.results.attacks.membership_report import auc_text
 from app.results.comparison.table import ComparisonTable, Row
 from app.results.report.notes import NoteLink, PageNotes
@@ -22,6 +24,9 @@ Result = tuple[str, str | NoteLink]
 MEMBERSHIP = "Membership inference: AUC with its 95 % interval over samples; chance is 0.5"
 RECONSTRUCTION = "Reconstruction: images recovered, of all that were attacked"
 
+LARGEST = 10**6
+"""Bytes of a figure that the page holds, at most."""
+
 
 @dataclass(frozen=True)
 class AttackTable:
@@ -29,6 +34,19 @@ class AttackTable:
 
     caption: str
     rows: tuple[tuple[str, str, tuple[str | NoteLink, ...]], ...]
+
+
+@dataclass(frozen=True)
+class MeasurementPart:
+    """Results of one label, of attacks and recorders of the user's own.
+
+    Attributes:
+        tables: caption, heads and rows: the numbers with one column per run, then the own tables of the runs.
+        figures: caption, and the image as a data URL.
+    """
+
+    tables: tuple[tuple[str, list[str], list[list[str]]], ...]
+    figures: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,7 @@ class RowDetails:
         runs: its runs.
         lists: titled lists of statements; those without an entry are left out.
         attacks: results of attacks.
+        measurements: results of attacks and recorders of the user's own.
         notes: footnotes of these results.
         remarks: remarks on the row, its runs and their attacks.
         remarks_id: id of the remarks.
@@ -49,6 +68,7 @@ class RowDetails:
     runs: tuple[RunRecord, ...]
     lists: dict[str, list[str]]
     attacks: tuple[AttackTable, ...]
+    measurements: tuple[MeasurementPart, ...]
     notes: PageNotes
     remarks: list[str]
     remarks_id: str
@@ -56,7 +76,7 @@ class RowDetails:
     @property
     def seed_heads(self) -> list[str]:
         """Heads of the columns of the runs."""
-        return [f"seed {run.labels.seed}" for run in self.runs]
+        return list(map(_head, self.runs))
 
 
 def row_details(store: Store, table: ComparisonTable) -> list[RowDetails]:
@@ -85,6 +105,7 @@ def _details(row: Row, runs: Sequence[RunRecord], number: int) -> RowDetails:
         tuple(runs),
         {title: list(dict.fromkeys(entries)) for title, entries in lists.items() if entries},
         tuple(each for each in attacks if each.rows),
+        tuple(_measurements(runs)),
         notes,
         list(dict.fromkeys([*row.notes, *_remarks(runs)])),
         remarks_id(number),
@@ -136,6 +157,51 @@ def _attack_table(caption: str, runs: Sequence[Mapping[str, Result]]) -> AttackT
     return AttackTable(caption, tuple(rows))
 
 
+def _measurements(runs: Sequence[RunRecord]) -> Iterator[MeasurementPart]:
+    found = [{result.label: result for result in run.measurements} for run in runs]
+    for label in sorted({label for results in found for label in results}):
+        pairs = [(run, results[label]) for run, results in zip(runs, found, strict=True) if label in results]
+        tables = [(label, ["Number", *map(_head, runs)], _number_rows([results.get(label) for results in found]))]
+        tables += [
+            (f"{label}, {_head(run)}", list(result.columns), [list(map(_cell, row)) for row in result.rows])
+            for run, result in pairs
+        ]
+        figures = [(f"{label}, {_head(run)}", url) for run, _ in pairs if (url := _figure(run, label))]
+        yield MeasurementPart(tuple(each for each in tables if each[2]), tuple(figures))
+
+
+def _number_rows(results: Sequence[Measurement | None]) -> list[list[str]]:
+    """One row per number, with its name and its value in every run."""
+    numbers = [None if result is None else result.numbers for result in results]
+    names = dict.fromkeys(name for own in numbers for name in own or ())
+    return [
+        [name, *("not run" if own is None else _cell(own[name]) if name in own else "N/A" for own in numbers)]
+        for name in names
+    ]
+
+
+def _head(run: RunRecord) -> str:
+    return f"seed {run.labels.seed}"
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _figure(run: RunRecord, label: str) -> str | None:
+    """The figure of a result as a data URL; None where there is none, it is large, or it lies outside the run."""
+    path = run.path / Measurement.folder / f"{label}.png"
+    try:
+        own = fits_file(label) and path.resolve().is_relative_to(run.path.resolve()) and path.is_file()
+        if not own or path.stat().st_size > LARGEST:
+            return None
+        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    except (OSError, RuntimeError):  # not readable, or links that lead to each other
+        return None
+
+
 def _remarks(runs: Sequence[RunRecord]) -> Iterator[str]:
     """Files that could not be read, and every remark on attacks once, with the results that it concerns."""
     concerned: dict[str, list[str]] = {}
@@ -143,6 +209,7 @@ def _remarks(runs: Sequence[RunRecord]) -> Iterator[str]:
         yield from (f"{run.name}: {note}" for note in run.notes)
         remarks = [(record.label, record.notes) for record in run.attacks]
         remarks += [(record.label, record.conditions.notes) for record in run.reconstructions]
+        remarks += [(result.label, result.notes) for result in run.measurements]
         for label, notes in remarks:
             for note in notes:
                 concerned.setdefault(note, []).append(label)

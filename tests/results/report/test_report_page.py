@@ -25,14 +25,17 @@ from report_kit import (
 
 from app.errors import UserError
 from app.metrics.intervals import Interval
+from app.result import Measurement
 from app.results.comparison.table import ComparisonTable
 from app.results.published.ours import OwnResult
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
 from app.results.published.values import PublishedFigure
+from app.results.report.details import LARGEST
 from app.results.report.page import write_page
 from app.results.report.threats import Requirement
 from app.results.run.store import Skipped
 
+PNG = b"\x89PNG\r\n\x1a\n"
 EVIL = """<img src=x onerror=alert(1)> & "quoted" 'too'"""
 LINKS = ("href", "src", "action", "formaction", "poster", "data", "srcset")
 
@@ -96,7 +99,8 @@ def test_foreign_text_stays_text():
     )
     measures = tuple(replace(measure, title=EVIL, meaning=EVIL, unit=EVIL) for measure in known.measures)
     runs = store()
-    run = replace(runs.runs[0], path=Path(f"runs/{EVIL}"), notes=(EVIL,))
+    own = Measurement(EVIL, {EVIL: 1.0}, (EVIL,), ((EVIL,),), (EVIL,))
+    run = replace(runs.runs[0], path=Path(f"runs/{EVIL}"), notes=(EVIL,), measurements=(own,))
     run = replace(run, labels=replace(run.labels, dataset=EVIL, method=EVIL, defense=EVIL))
     bad = replace(runs, name=EVIL, purpose=EVIL, runs=(run, *runs.runs), skipped=(Skipped(Path(EVIL), EVIL),))
     evil = replace(figure(label=EVIL), title=EVIL, shows=EVIL, reading=EVIL)
@@ -238,6 +242,85 @@ def test_details_of_runs(markup):
     assert "secure aggregation: single updates" in masked
     assert "accepted: client 3 is alone in round 2" in masked
     assert "the server sees sums of updates only" in masked
+
+
+def measured(path: Path, *results: tuple[Measurement, ...]):
+    """Details of the first row of a page whose runs have these results of their own; the runs lie in a folder."""
+    runs = [
+        replace(run, path=path / run.name, measurements=own)
+        for run, own in zip(store().runs, [*results, *[()] * len(store().runs)], strict=False)
+    ]
+    return parsed(page_of(store_=replace(store(), runs=tuple(runs)))).one("section", id="runs").all("details")[0]
+
+
+def grids(part):
+    """Tables by caption: heads and rows."""
+    return {
+        each.one("caption").text: [[cell.text for cell in line.children] for line in each.all("tr")]
+        for each in part.all("table")
+    }
+
+
+def test_results_of_the_users_own(tmp_path):
+    """Numbers of every label with a column per run, the tables of the runs below, and remarks with the label."""
+    table_ = (("client", "width", "norm"), ((0, "wide", 0.123456), (1, None, 2.0)))
+    first = Measurement("drift", {"mean": 0.123456, "most": 1234.0, "none": math.nan}, *table_, ("two rounds",))
+    second = Measurement("drift", {"mean": 0.5}, notes=("two rounds",))
+    part = measured(tmp_path, (first, Measurement("bare")), (second, Measurement("shift", {"mean": 7})))
+    found = grids(part)
+    assert [name for name in found if name.startswith(("drift", "shift", "bare"))] == [
+        "drift",
+        "drift, seed 0",
+        "shift",
+    ]
+    heads = ["Number", "seed 0", "seed 1", "seed 2"]
+    assert found["drift"] == [heads, ["mean", "0.1235", "0.5", "not run"], ["most", "1234", "N/A", "not run"]]
+    assert found["drift, seed 0"] == [["client", "width", "norm"], ["0", "wide", "0.1235"], ["1", "", "2"]]
+    assert found["shift"] == [heads, ["mean", "not run", "7", "not run"]]
+    assert part.one("div", id="remarks-0").text.count("two rounds (drift)") == 1
+    assert "img" not in part
+
+
+def test_figures_of_the_users_own(tmp_path):
+    """Part of the page, with the label; of every run that has one."""
+    runs = [tmp_path / run.name / "results" for run in store().runs[:2]]
+    for folder, content in zip(runs, (PNG + b"first", PNG + bytes(LARGEST - len(PNG))), strict=True):
+        folder.mkdir(parents=True)
+        (folder / "drift.png").write_bytes(content)
+    found = measured(tmp_path, *[(Measurement("drift"),)] * 3).all("figure")
+    assert [each.one("figcaption").text for each in found] == ["drift, seed 0", "drift, seed 1"]
+    images = [each.one("img").attributes for each in found]
+    assert [each["alt"] for each in images] == ["drift, seed 0", "drift, seed 1"]
+    assert images[0]["src"] == f"data:image/png;base64,{base64.b64encode(PNG + b'first').decode()}"
+    assert len(base64.b64decode(images[1]["src"].partition(",")[2])) == LARGEST
+
+
+def test_no_other_files_become_figures(tmp_path):
+    """Neither large ones, nor folders, nor what links and labels point at outside the run, nor links in a circle."""
+    run, secret = tmp_path / store().runs[0].name, tmp_path / "secret.png"
+    secret.write_bytes(PNG)
+    (run / "results").mkdir(parents=True)
+    (run / "results" / "large.png").write_bytes(bytes(LARGEST + 1))
+    (run / "results" / "folder.png").mkdir()
+    (run / "results" / "link.png").symlink_to(secret)
+    (run / "results" / "circle.png").symlink_to("circle.png")
+    labels = ("large", "folder", "link", "circle", "absent", "../../secret", str(secret.with_suffix("")), "a\0b")
+    assert "img" not in measured(tmp_path, tuple(Measurement(label, {"a": 1.0}) for label in labels))
+    (run / "results").rename(run / "moved")
+    (run / "results").symlink_to(tmp_path)
+    assert "img" not in measured(tmp_path, (Measurement("secret"),))
+
+
+def test_labels_of_the_users_own_are_harmless(tmp_path):
+    """Wherever they are shown: a script in them stays text."""
+    script = "<script>alert(1)</script>"
+    result = Measurement(script, {script: 1.0}, (script,), ((script,),), (script,))
+    part = measured(tmp_path, (result,))
+    assert "script" not in part
+    found = grids(part)
+    assert found[script][1] == [script, "1", "not run", "not run"]
+    assert found[f"{script}, seed 0"] == [[script], [script]]
+    assert f"{script} ({script})" in part.one("div", id="remarks-0").text
 
 
 def test_remarks_on_attacks_are_told_once():
