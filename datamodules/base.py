@@ -46,12 +46,7 @@ class RawData:
     def divided(
         cls, images: Tensor, labels: Tensor, test: Tensor, owners: Tensor | None = None, **described: Any
     ) -> RawData:
-        """Pool and test set out of one set of n samples.
-
-        Args:
-            test: (n,) bool, True for samples of the common test set.
-            described: attributes of both parts: class names, mean, std, owner names.
-        """
+        """Pool and test set out of one set of n samples; `test` (n,) bool is True for the common test set."""
         return cls(
             images=images[~test],
             labels=labels[~test],
@@ -125,11 +120,7 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         return self.partition.problems() + self.holdout.problems() + augment + own
 
     def setup(self, stage: str | None = None) -> None:
-        """Load and deal once; later calls do nothing.
-
-        Raises:
-            UserError: naming everything that is wrong with the settings or the data.
-        """
+        """Load and deal once; later calls do nothing. One error names all that is wrong with settings or data."""
         if self._ready is not None:
             return
         raise_all(self.problems())

@@ -83,13 +83,9 @@ class PartitionTable:
             return
         for start, end in zip([0, *starts], [*starts, len(self.groups)], strict=True):
             axes.axhline(end - 0.5, color="black", linewidth=1)
-            middle = (start + end - 1) / 2
-            right: dict[str, Any] = {
-                "xycoords": ("axes fraction", "data"),
-                "xytext": (4, 0),
-                "textcoords": "offset points",
-            }
-            axes.annotate(self.groups[start], (1, middle), **right, rotation=90, va="center", annotation_clip=False)
+            right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+            right |= {"rotation": 90, "va": "center", "annotation_clip": False}
+            axes.annotate(self.groups[start], (1, (start + end - 1) / 2), (4, 0), **right)
 
     def _spell_counts(self, axes: Axes) -> None:
         dark = 0.36 * self.counts.max()

@@ -87,6 +87,7 @@ class MNIST(TorchvisionData):
         pad: black pixels added on each side, at least 0; 2 gives 32x32.
     """
 
+    published: ClassVar[Any] = datasets.MNIST
     title = "MNIST"
     mean = (0.1307,)
     std = (0.3081,)
@@ -99,7 +100,7 @@ class MNIST(TorchvisionData):
         return super().problems() + minimum_problems({"pad": self.pad}, 0, "images would be cut")
 
     def open(self, train: bool, download: bool = False) -> Any:
-        return datasets.MNIST(self.root, train=train, download=download)
+        return self.published(self.root, train=train, download=download)
 
     def pixels(self, part: Any) -> Tensor:
         return pad_borders(part.data, (self.pad,) * 4).unsqueeze(-1)
@@ -108,12 +109,10 @@ class MNIST(TorchvisionData):
 class FashionMNIST(MNIST):
     """FashionMNIST: 60,000 + 10,000 pieces of clothing in ten classes, 28x28 grey."""
 
+    published = datasets.FashionMNIST
     title = "FashionMNIST"
     mean = (0.2860,)
     std = (0.3530,)
-
-    def open(self, train: bool, download: bool = False) -> Any:
-        return datasets.FashionMNIST(self.root, train=train, download=download)
 
 
 def _files_exist(dataset: datasets.CIFAR10) -> bool:

@@ -14,9 +14,6 @@ from app.experiments.matrix import Combination
 from app.experiments.processes import Job, last_lines
 from app.experiments.supervisor import BUSY
 
-REDRAW_INTERVAL = 0.5
-"""Seconds between two updates of the status line."""
-
 
 @dataclass(frozen=True)
 class Running:
@@ -128,7 +125,7 @@ class Board:
 
     def tick(self) -> None:
         """Redraw the status line of a terminal."""
-        if self._live and time.monotonic() - self._drawn > REDRAW_INTERVAL:
+        if self._live and time.monotonic() - self._drawn > 0.5:  # seconds between two updates
             self._drawn = time.monotonic()
             width = shutil.get_terminal_size().columns - 1
             self._write(f"\r\x1b[K{self.status()[:width]}")
@@ -142,7 +139,8 @@ class Board:
         """Counts, estimated time left and running jobs in one line."""
         parts = [f"{self._done} of {self._total} done"]
         parts += [f"{len(self.failures)} failed"] * bool(self.failures)
-        left = self._seconds_left()
+        now = [self._running_now(started) for started in self._running.values()]
+        left = seconds_left([job.combination for job in self._waiting.values()], now, self._ended, self._workers)
         parts += [] if left is None or not (self._running or self._waiting) else [f"about {in_words(left)} left"]
         running = [self._progress(started) for started in self._running.values()]
         parts += [f"running {', '.join(running)}"] * bool(running)
@@ -154,11 +152,6 @@ class Board:
         if rounds and done >= rounds:
             return f"{name} (closing)"
         return f"{name} (round {done}{f' of {rounds}' if rounds else ''})"
-
-    def _seconds_left(self) -> float | None:
-        running = [self._running_now(started) for started in self._running.values()]
-        waiting = [job.combination for job in self._waiting.values()]
-        return seconds_left(waiting, running, self._ended, self._workers)
 
     def _running_now(self, started: _Started) -> Running:
         ahead = (started.job.rounds or 0) - started.rounds

@@ -25,11 +25,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 class FieldReader:
-    """Reads fields and gathers their problems; `where` names the field in messages.
-
-    Args:
-        folder: folder of the comparison file, in which files that it names are looked up.
-    """
+    """Reads fields and gathers their problems; `where` names the field in messages, `folder` holds files it names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

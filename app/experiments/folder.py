@@ -59,11 +59,7 @@ class ComparisonFolder:
         return State.PARTLY if (self.run(name) / "config.yaml").is_file() else State.NEW
 
     def claim(self) -> None:
-        """Make the folder.
-
-        Raises:
-            UserError: where it is a single run, or cannot be written.
-        """
+        """Make the folder; refused where it is a single run, or cannot be written."""
         if (self.path / "config.yaml").is_file() or self.path.is_file():
             raise UserError.of(
                 f"{self.path} is not the folder of a comparison",
@@ -77,10 +73,9 @@ class ComparisonFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working on the same comparison; the system frees the lock when this one ends.
+        """Keep other processes from working on the same comparison; refused where one is at work.
 
-        Raises:
-            UserError: where another process is at work.
+        The system frees the lock when this process ends.
         """
         with (self.path / ".lock").open("a+") as file:
             try:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import product
 
-from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern
+from app.experiments.spec import AXES, ComparisonSpec, Pattern
 from app.results.run.labels import NO_DEFENSE, RunLabels
 
 Combination = tuple[str, str, str]
@@ -73,7 +73,7 @@ def baseline_of(spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> tuple[str
 
 def _arguments(spec: ComparisonSpec, labels: RunLabels) -> tuple[str, ...]:
     """Recipes from the general to the particular, attacks over them, then options in the same order, then the seed."""
-    entries = [_entry(spec, labels, label) for label in AXES]
+    entries = [entry for label in AXES for entry in spec.axis(label) if entry.name == getattr(labels, label)]
     recipes = [*spec.base, *(name for entry in entries for name in entry.configs), *spec.attacks]
     options = [*(pair for entry in entries for pair in entry.options), *spec.options]
     return (
@@ -81,10 +81,6 @@ def _arguments(spec: ComparisonSpec, labels: RunLabels) -> tuple[str, ...]:
         *(part for option, value in options for part in (f"--{option}", value)),
         *("--seed_everything", str(labels.seed)),
     )
-
-
-def _entry(spec: ComparisonSpec, labels: RunLabels, label: str) -> AxisEntry:
-    return next(entry for entry in spec.axis(label) if entry.name == getattr(labels, label))
 
 
 def _names(spec: ComparisonSpec, pattern: Pattern, label: str) -> list[str]:

@@ -44,8 +44,7 @@ class ParsedRun:
 def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
     """The configuration of every combination of dataset, method and defense; nothing is loaded or trained.
 
-    Raises:
-        UserError: with the problems of all combinations, each once.
+    The problems of all combinations are raised together, each once.
     """
     parsed: dict[Combination, ParsedRun] = {}
     problems: dict[Problem, list[str]] = defaultdict(list)

@@ -23,9 +23,6 @@ ROOT = Path(app.__file__).parents[1]
 PAUSE = 0.2
 """Seconds between two looks at a process."""
 
-GRACE = 60.0
-"""Seconds that interrupted runs get to end by themselves."""
-
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -87,8 +84,8 @@ class StopRequest:
 
     @property
     def urgent(self) -> bool:
-        """Whether runs are no longer waited for."""
-        return self.count > 1 or (self.requested and time.monotonic() - self._since > GRACE)
+        """Whether runs are no longer waited for: they get a minute to end by themselves."""
+        return self.count > 1 or (self.requested and time.monotonic() - self._since > 60)
 
     def _count(self, number: int, frame: FrameType | None) -> None:
         self._since = self._since or time.monotonic()

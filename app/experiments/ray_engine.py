@@ -94,8 +94,7 @@ def _ray() -> ModuleType:
             "runs cannot be sent to a cluster",
             "install it with `pip install 'rampart-fl[ray]'`, or leave out --engine",
         ) from error
-    module: ModuleType = ray
-    return module
+    return ray
 
 
 def _unreachable(address: str | None, error: Exception) -> UserError:

@@ -17,14 +17,12 @@ KEYS = (
     *("name", "base", "datasets", "methods", "defenses", "attacks", "set", "seeds"),
     *("include", "exclude", "baseline", "scales", "published"),
 )
-PATTERN_KEYS = (*AXES, "seed")
 
 
 def read_spec(source: str | Path | Mapping[str, Any]) -> ComparisonSpec:
     """The comparison in a file, the shipped one of that name, or one that is given as the content of such a file.
 
-    Raises:
-        UserError: with everything that is wrong with it.
+    One error names everything that is wrong with it.
     """
     path = Path("comparison") if isinstance(source, Mapping) else find_comparison(str(source))
     reader = _SpecReader(path)
@@ -34,11 +32,7 @@ def read_spec(source: str | Path | Mapping[str, Any]) -> ComparisonSpec:
 
 
 def find_scale(spec: ComparisonSpec, name: str) -> Scale:
-    """The scale of that name.
-
-    Raises:
-        UserError: where there is none.
-    """
+    """The scale of that name; refused where there is none."""
     known = {scale.name: scale for scale in spec.scales}
     if name not in known:
         choice = f"{did_you_mean(name, known)}there are {', '.join(known)}" if known else "leave out --scale"
@@ -94,7 +88,7 @@ class _SpecReader(FieldReader):
         patterns = []
         for number, item in enumerate(items, 1):
             where = f"{key}[{number}]"
-            labels = self.mapping(item, where, PATTERN_KEYS)
+            labels = self.mapping(item, where, (*AXES, "seed"))
             if key == "include":
                 self._add_new_entries(labels, where)
             patterns.append(self._pattern(labels, where))

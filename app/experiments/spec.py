@@ -80,8 +80,7 @@ class ComparisonSpec:
 
     def axis(self, label: str) -> tuple[AxisEntry, ...]:
         """Entries of the axis that a label is taken from, those of `include` last."""
-        entries: tuple[AxisEntry, ...] = getattr(self, AXES[label])
-        return entries
+        return getattr(self, AXES[label])
 
     def at_scale(self, scale: Scale) -> ComparisonSpec:
         """The same comparison in another size, under a name of its own unless the scale changes nothing."""

@@ -100,19 +100,13 @@ class Bootstrap:
     seed: int = 0  # seed of the random draws
 
     def __post_init__(self) -> None:
-        raise_all(self.problems())
-
-    def problems(self) -> Iterator[Problem]:
-        if self.resamples < 2:
-            yield Problem(f"{self.resamples} resamples", "they show no spread", "draw 2 or more, 1000 as a rule")
-        yield from confidence_problems(self.confidence)
+        few = Problem(f"{self.resamples} resamples", "they show no spread", "draw 2 or more, 1000 as a rule")
+        raise_all([few] * (self.resamples < 2), confidence_problems(self.confidence))
 
     def run(self, statistic: Callable[[Weights], Array], scores: MembershipScores) -> Replicates | NotAvailable:
-        """The statistic of every resample, or why it cannot be resampled.
+        """The statistic of every resample, or why the rows of `scores` cannot be resampled.
 
-        Args:
-            statistic: maps weights (resamples x rows) to one number per resample; NaN where undefined.
-            scores: rows to resample.
+        The statistic maps weights (resamples x rows) to one number per resample, NaN where it is undefined.
         """
         unit = self.unit or ("client" if scores.client_ids.size >= SEVERAL else "row")
         units = {"client": scores.client_ids.size, "row": min(scores.member_count, scores.nonmember_count)}

@@ -76,7 +76,8 @@ def tpr_interval_at_target(curve: RocCurve, target: float, confidence: float = 0
     these ranks; Bonferroni over the four bounds, so that coverage is at least the confidence level.
     """
     members, nonmembers = int(curve.true_positives[-1]), int(curve.false_positives[-1])
-    raise_all(_target_problems(target, confidence))
+    wrong = Problem(f"the target FPR is {target:g}", "no threshold can be placed", "give a fraction between 0 and 1")
+    raise_all([wrong] * (not 0 < target < 1), confidence_problems(confidence))
     tail = (1 - confidence) / 4
     fewest = int(stats.binom.ppf(tail, nonmembers, target)) - 1
     most = int(stats.binom.isf(tail, nonmembers, target)) + 1
@@ -105,15 +106,7 @@ def auc_estimate(scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> 
 def bounded_interval(
     value: float, replicates: Replicates, confidence: float, lowest: float = 0.0, highest: float = 1.0
 ) -> Interval:
-    """Interval of a quantity between two bounds: bootstrap standard error and Student's t on the logit scale.
-
-    Args:
-        value: the estimate, lowest to highest.
-        replicates: its bootstrap distribution.
-        confidence: between 0 and 1.
-        lowest: smallest possible value.
-        highest: largest possible value.
-    """
+    """Interval of a quantity between two bounds: bootstrap standard error and Student's t on the logit scale."""
     below, above = value - lowest, highest - value
     if replicates.constant or below <= 0 or above <= 0:
         # Perfect separation or constant scores: the bootstrap shows no spread, so an exact bound takes its place.
@@ -139,10 +132,4 @@ def _share_problems(successes: int, trials: int, confidence: float) -> Iterator[
     if trials < 1 or not 0 <= successes <= trials:
         cause = f"{successes} successes in {trials} trials"
         yield Problem(cause, "they have no share", "give 1 or more trials and at most as many successes")
-    yield from confidence_problems(confidence)
-
-
-def _target_problems(target: float, confidence: float) -> Iterator[Problem]:
-    if not 0 < target < 1:
-        yield Problem(f"the target FPR is {target:g}", "no threshold can be placed", "give a fraction between 0 and 1")
     yield from confidence_problems(confidence)

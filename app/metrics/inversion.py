@@ -68,7 +68,6 @@ def inversion_scores(
     members: LabelledImages,
     others: LabelledImages,
     predicted: Tensor | None,
-    confidence: float = 0.95,
 ) -> InversionScores | NotAvailable:
     """Scores of the reconstructions.
 
@@ -80,7 +79,6 @@ def inversion_scores(
         members: training images.
         others: images from the same source that were not trained on.
         predicted: (reconstructions,) predictions of an independent classifier, None without one.
-        confidence: confidence level of intervals, between 0 and 1.
     """
     labels = sorted(set(reconstructions.labels.tolist()))
     compared = [_class_scores(label, reconstructions, members, others) for label in labels]
@@ -92,8 +90,8 @@ def inversion_scores(
         to_mean=fmean(row.to_mean for row in classes),
         to_member=fmean(row.to_member for row in classes),
         to_other=fmean(row.to_other for row in classes),
-        gap=_student([row.gap for row in classes], confidence),
-        accuracy=_accuracy(reconstructions.labels, predicted, confidence),
+        gap=_student([row.gap for row in classes]),
+        accuracy=_accuracy(reconstructions.labels, predicted),
         left_out=len(labels) - len(classes),
     )
 
@@ -122,15 +120,15 @@ def _class_scores(
     return ClassInversion(label, float(pearson_matrix(images, centre).mean()), near, far, compared)
 
 
-def _accuracy(labels: Tensor, predicted: Tensor | None, confidence: float) -> Estimate | NotAvailable:
+def _accuracy(labels: Tensor, predicted: Tensor | None) -> Estimate | NotAvailable:
     if predicted is None:
         return NotAvailable("there is no independent classifier")
     assert len(predicted) == len(labels)
     right = int((predicted.cpu() == labels.cpu()).sum())
-    return Estimate(right / len(labels), clopper_pearson(right, len(labels), confidence))
+    return Estimate(right / len(labels), clopper_pearson(right, len(labels)))
 
 
-def _student(values: Sequence[float], confidence: float) -> Estimate:
+def _student(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Mean with Student's interval; none of fewer than 2 values."""
     mean, count = fmean(values), len(values)
     if count < 2:

@@ -60,12 +60,9 @@ class Leakage:
 def measure_leakage(
     scores: MembershipScores, knowledge: MembershipScores | None = None, bootstrap: Bootstrap = BOOTSTRAP
 ) -> Leakage:
-    """All metrics of one attack.
+    """All metrics of one attack; `knowledge` are other samples, whose membership the attacker knows.
 
-    Args:
-        scores: evaluated samples.
-        knowledge: other samples, whose membership the attacker knows.
-        bootstrap: settings for the interval of the AUC; its confidence level is that of every interval.
+    The bootstrap is that of the AUC; its confidence level is that of every interval.
     """
     curve = roc_curve(scores)
     known: KnownThreshold | NotAvailable = NotAvailable("the attacker knows no samples to choose a threshold on")

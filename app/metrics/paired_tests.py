@@ -28,9 +28,6 @@ OVER_SEEDS = "paired t over seeds"
 DIGITS = 12
 """Decimal places kept of differences, so that rounding neither makes nor breaks ties."""
 
-NO_CHANCE = 1e-12
-"""Residuals up to this share of the largest result are rounding errors: the seeds changed nothing."""
-
 
 @dataclass(frozen=True)
 class PairedDifference:
@@ -111,13 +108,9 @@ def block_design_p_values(rows: Mapping[str, Mapping[int, float]]) -> dict[tuple
     """Two-sided p-value, 0 to 1, of the difference of every pair of rows, by names in the order of `rows`.
 
     Randomised block design with seeds as blocks: least squares of row and seed effects, t-tests of the contrasts with
-    the residual variance pooled over all rows (assumed equal). With two rows it is the paired t-test.
-
-    Args:
-        rows: results by seed of every row by name, in any unit; a row may lack seeds.
-
-    Returns:
-        Pairs that the seeds connect, directly or through other rows; empty where the residual variance is 0.
+    the residual variance pooled over all rows (assumed equal). With two rows it is the paired t-test. Rows hold results
+    by seed, in any unit; a row may lack seeds. Only pairs that the seeds connect, directly or through other rows, have
+    a p-value, and none where the residual variance is 0.
     """
     names, seeds = list(rows), sorted({seed for row in rows.values() for seed in row})
     results = [
@@ -133,7 +126,8 @@ def block_design_p_values(rows: Mapping[str, Mapping[int, float]]) -> dict[tuple
     effects = inverse @ design.T @ values
     freedom = len(results) - int(np.linalg.matrix_rank(design))
     residuals = values - design @ effects
-    if freedom < 1 or np.abs(residuals).max() <= NO_CHANCE * np.abs(values).max():
+    # residuals up to this share of the largest result are rounding errors: the seeds changed nothing
+    if freedom < 1 or np.abs(residuals).max() <= 1e-12 * np.abs(values).max():
         return {}
     variance = float(residuals @ residuals) / freedom
     p_values = {}

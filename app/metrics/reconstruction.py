@@ -23,11 +23,6 @@ RECOVERED = 0.98
 UNMATCHED = -1
 """In place of a position, for an image without a matched candidate."""
 
-MID_GREY = 0.5
-
-TIE = 1e-9
-"""Weight of PSNR in matching: breaks ties between candidates of equal correlation, such as scaled copies."""
-
 
 @dataclass(frozen=True)
 class ImageScore:
@@ -165,14 +160,15 @@ def _matched_scores(truth: Tensor, keys: Sequence[tuple[int, int, int]], candida
     """Scores of every image with the candidate that is assigned to it."""
     clipped, offered = truth.double().clamp(0, 1), candidates.clamp(0, 1)
     pearson = pearson_matrix(truth, candidates)
-    worth = torch.where(pearson > 0, pearson + TIE * psnr_matrix(clipped, offered) / HIGHEST_PSNR, 0.0)
+    # a little PSNR breaks ties between candidates of equal correlation, such as scaled copies
+    worth = torch.where(pearson > 0, pearson + 1e-9 * psnr_matrix(clipped, offered) / HIGHEST_PSNR, 0.0)
     images, places = (torch.from_numpy(part) for part in linear_sum_assignment(worth.cpu().numpy(), maximize=True))
     matched = pearson[images, places] > 0
     images, places = images[matched], places[matched]
     none = torch.zeros(len(truth), dtype=torch.float64)
     columns = (
         none.index_put((images,), pearson[images, places]),
-        psnr(clipped, torch.full_like(clipped, MID_GREY)).index_put((images,), psnr(clipped[images], offered[places])),
+        psnr(clipped, torch.full_like(clipped, 0.5)).index_put((images,), psnr(clipped[images], offered[places])),
         none.index_put((images,), ssim(clipped[images], offered[places])),
         torch.full((len(truth),), UNMATCHED).index_put((images,), places),
     )

@@ -118,11 +118,9 @@ def last_point(curve: RocCurve, false_positives: int) -> int:
 
 
 def log_log_roc(curve: RocCurve, points: int = 200) -> tuple[Array, Array]:
-    """FPR and TPR of a log-log ROC curve.
+    """FPR, evenly spaced on a logarithmic axis from 1 / non-members to 1, and TPR of a log-log ROC curve.
 
-    Returns:
-        `points` FPR values, evenly spaced on a logarithmic axis from 1 / non-members to 1, and the TPR at each; NaN
-        where the TPR is 0, which a logarithmic axis cannot show.
+    The TPR is NaN where it is 0, which a logarithmic axis cannot show.
     """
     nonmembers = int(curve.false_positives[-1])
     fpr = np.geomspace(1 / nonmembers, 1, points)

@@ -33,11 +33,7 @@ def decide_with_knowledge(
 ) -> Decision:
     """Decision on the evaluated samples at a threshold chosen on samples whose membership the attacker knows.
 
-    Args:
-        evaluation: samples the attack is evaluated on.
-        knowledge: samples whose membership the attacker knows.
-        rule: how the threshold follows from them.
-        allow_overlap: accept known samples among the evaluated ones, as some published code does; biased upwards.
+    `allow_overlap` accepts known samples among the evaluated ones, as some published code does; it is biased upwards.
     """
     shared = overlap(evaluation, knowledge)
     if shared and not allow_overlap:

@@ -13,7 +13,6 @@ from app.models.layers import conv_block, conv_chain_axes, make_scaler
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
 
 _GROWTH = (1, 2, 4, 8)
-_SMALLEST_SIDE = 8  # three 2x2 pools must leave a pixel
 
 
 class CNN(ScalableNet):
@@ -53,7 +52,8 @@ class CNN(ScalableNet):
         raise_all(
             rate_problems(rate),
             width_problems("u", [u]),
-            image_problems("CNN", shape.height, shape.width, _SMALLEST_SIDE, "use --model.net MLP for tiny images"),
+            # three 2x2 pools must leave a pixel
+            image_problems("CNN", shape.height, shape.width, 8, "use --model.net MLP for tiny images"),
             norm_problems(norm, widths, statistics, channels_per_group),
         )
         normalise = partial(make_norm, norm, statistics=statistics, channels_per_group=channels_per_group)

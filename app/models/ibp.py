@@ -65,12 +65,8 @@ def concrete_kl(logits: Tensor, p: Tensor, uniform: Tensor) -> Tensor:
     """One-sample estimate of the divergence between two binary concrete distributions, summed over factors.
 
     The temperature, equal in both, cancels: with y = (logits + logit U) / t, the log density of y around a location a
-    is a - t y + log t - 2 softplus(a - t y).
-
-    Args:
-        logits: (..., factors) locations of the posterior.
-        p: (..., factors) probabilities of the prior.
-        uniform: (..., factors) the uniform numbers U that `relaxed_bernoulli` made the sample of.
+    is a - t y + log t - 2 softplus(a - t y). The posterior has these logits as locations, the prior the probabilities
+    p; `uniform` are the numbers U that `relaxed_bernoulli` made the sample of.
     """
     noise = _noise_logit(uniform)
     posterior, prior = -noise, torch.logit(_within(p, EDGE)) - logits - noise

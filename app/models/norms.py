@@ -26,15 +26,10 @@ BatchStatistics = Literal["batch", "posthoc", "running"]
 def make_norm(
     kind: NormKind, channels: int, statistics: BatchStatistics = "batch", channels_per_group: int = 8
 ) -> nn.Module:
-    """Normalisation of a map with `channels` channels.
+    """Normalisation of a map with `channels` channels; of the batch statistics, only "running" keeps buffers.
 
-    Args:
-        kind: batch normalisation, group normalisation, or none at all.
-        channels: channels of the map, at least 1.
-        statistics: what batch normalisation uses in evaluation; only "running" keeps buffers.
-        channels_per_group: group size of group normalisation. The size of a group is fixed, not the number of groups,
-            so that a submodel of whole groups normalises each one as the full model does. A layer with fewer channels
-            is one group.
+    The size of a group is fixed, not the number of groups, so that a submodel of whole groups normalises each one as
+    the full model does. A layer with fewer channels is one group.
     """
     raise_all(norm_problems(kind, [channels], statistics, channels_per_group))
     if kind == "batch":

@@ -51,7 +51,7 @@ class Partition(Described, ABC):
         return minimum_problems({f"partition.{name}": getattr(self, name) for name in names}, 1, consequence)
 
     def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        """Share of each client.
+        """Share of each client; one error names every setting that cannot be met.
 
         Args:
             labels: (n,) class of each sample.
@@ -60,9 +60,6 @@ class Partition(Described, ABC):
 
         Returns:
             One sorted int64 array of positions in `labels` per client, pairwise disjoint, none empty.
-
-        Raises:
-            UserError: naming every setting that cannot be met.
         """
         raise_all(self.problems() or self.misfits(labels, owners))
         chosen = self.seed if self.seed is not None else seed

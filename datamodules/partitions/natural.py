@@ -21,6 +21,8 @@ class Natural(Partition):
         min_samples: owners with fewer samples are left out.
     """
 
+    fewer_owners = "--data.partition.owners_per_client or --data.partition.min_samples"
+
     def __init__(self, owners_per_client: int | list[int] = 1, min_samples: int = 1, seed: int | None = None) -> None:
         super().__init__(None if isinstance(owners_per_client, int) else len(owners_per_client), seed)
         self.owners_per_client = owners_per_client
@@ -55,7 +57,7 @@ class Natural(Partition):
         if needed <= kept:
             return []
         cause = f"{needed} owners asked for, {kept} have at least {self.min_samples} samples"
-        return [Problem(cause, "some clients would have no owner", self._remedy())]
+        return [Problem(cause, "some clients would have no owner", f"lower {self.fewer_owners}")]
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         assert owners is not None
@@ -75,9 +77,6 @@ class Natural(Partition):
         names, counts = np.unique(owners, return_counts=True)
         return names[counts >= self.min_samples]
 
-    def _remedy(self) -> str:
-        return "lower --data.partition.owners_per_client or --data.partition.min_samples"
-
 
 class Staircase(Natural):
     """By owner, in steps: clients of step, 2 step, 3 step ... owners and one with the rest, largest first.
@@ -90,6 +89,7 @@ class Staircase(Natural):
     """
 
     clients: int
+    fewer_owners = "--data.partition.clients, --data.partition.step or --data.partition.min_samples"
 
     def __init__(self, clients: int = 10, step: int = 3, min_samples: int = 1, seed: int | None = None) -> None:
         super().__init__(step, min_samples, seed)
@@ -107,6 +107,3 @@ class Staircase(Natural):
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         return super().deal(labels, owners, seed)[::-1]
-
-    def _remedy(self) -> str:
-        return "lower --data.partition.clients, --data.partition.step or --data.partition.min_samples"

@@ -59,12 +59,12 @@ def test_scores_by_hand():
 
 def test_the_interval_is_students():
     """Of the gaps of the classes."""
-    scores = inversion_scores(noise(8, 8, 0), noise(40, 8, 1), noise(40, 8, 2), None, confidence=0.9)
+    scores = inversion_scores(noise(8, 8, 0), noise(40, 8, 1), noise(40, 8, 2), None)
     gaps = [row.gap for row in scores.classes]
-    low, high = stats.t.interval(0.9, 7, np.mean(gaps), stats.sem(gaps))
+    low, high = stats.t.interval(0.95, 7, np.mean(gaps), stats.sem(gaps))
     assert scores.gap.interval.low == pytest.approx(low)
     assert scores.gap.interval.high == pytest.approx(high)
-    assert scores.gap.interval.confidence == 0.9
+    assert scores.gap.interval.confidence == 0.95
 
 
 def test_memorised_images_make_a_gap():
