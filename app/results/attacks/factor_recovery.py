@@ -152,6 +152,9 @@ MEANINGS = {
 }
 """What is measured, in words."""
 
+TABLE = "attacks/factors.csv"
+"""One line per client, within the run's folder."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactorRecord(Result):
@@ -194,6 +197,10 @@ class FactorRecord(Result):
     def paths(cls, run: Path) -> list[Path]:
         return [path for path in super().paths(run) if path.stem == cls.label]
 
+    def save(self, run: Path) -> None:
+        super().save(run)
+        (run / TABLE).unlink(missing_ok=True)  # of an earlier result; `overview` writes that of this one
+
     def draw(self, title: str) -> Iterator[tuple[str, Figure]]:
         if self.finding is not None:
             yield f"{self.label}.png", draw_factors(self.finding, title)
@@ -233,7 +240,7 @@ class FactorRecord(Result):
     def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
         for finding in (one.finding for one in results if one.finding is not None):
             rows = [list(finite(asdict(client)).values()) for client in finding.clients]
-            yield "attacks/factors.csv", csv_text([[each.name for each in fields(ClientRecovery)], *rows])
+            yield TABLE, csv_text([[each.name for each in fields(ClientRecovery)], *rows])
 
 
 def _form(name: str) -> Callable[[float], str]:

@@ -245,8 +245,11 @@ def test_an_empty_folder_has_no_results(files):
     """Also where it does not exist, or holds results of another kind."""
     assert files.records() == []
     assert files.summary() == {}
+    files.folder.mkdir(parents=True)
+    for outdated in ("factors.csv", "factors.png"):
+        (files.folder / outdated).touch()
     FactorRecord(reason="nothing is private").save(files.run)
-    assert (files.folder / "factors.json").is_file()
+    assert [path.name for path in files.folder.iterdir()] == ["factors.json"]
     assert files.records() == []
 
 
