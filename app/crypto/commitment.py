@@ -86,11 +86,8 @@ class BlockDigests:
     def __init__(self, contributors: Contributors, index: np.ndarray, values: np.ndarray) -> None:
         self._contributors, self._values = contributors, values
         self._blocks = blocks = contributors.block_of[index]
-        self._digests: dict[int, bytes] = {}
+        self._digests = {} if contributors.blocks > MANY else block_digests(blocks, values)
         self._bindings: dict[tuple[int, int], bytes] = {}
-        if contributors.blocks > MANY:
-            return
-        self._digests = block_digests(blocks, values)
 
     def binding(self, one: int, other: int) -> bytes:
         """Digest of the values that two clients have in common."""

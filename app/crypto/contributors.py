@@ -31,20 +31,10 @@ class Contributors:
 
     @classmethod
     def of(cls, coordinates: int, indices: Mapping[int, np.ndarray]) -> Contributors:
-        """Sort the coordinates of a round into blocks.
-
-        Args:
-            coordinates: number of coordinates of the server's vector.
-            indices: coordinates of every client (int64, strictly ascending); clients may share one array.
-        """
-        submodels: list[np.ndarray] = []
-        place: dict[int, int] = {}
-        submodel_of: dict[int, int] = {}
-        for client, index in indices.items():
-            if id(index) not in place:
-                place[id(index)] = len(submodels)
-                submodels.append(index)
-            submodel_of[client] = place[id(index)]
+        """Sort coordinates into blocks, by those of every client (int64, strictly ascending; arrays may be shared)."""
+        distinct = {id(index): index for index in indices.values()}
+        place, submodels = {key: number for number, key in enumerate(distinct)}, list(distinct.values())
+        submodel_of = {client: place[id(index)] for client, index in indices.items()}
         block_of = _blocks(coordinates, submodels)
         holds = np.zeros((len(submodels), int(block_of.max(initial=-1)) + 1), dtype=bool)
         for row, index in zip(holds, submodels, strict=True):

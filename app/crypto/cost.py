@@ -27,24 +27,17 @@ class OperationCost:
         encrypt: seconds per ciphertext.
         add: seconds per ciphertext, of adding it to a sum.
         decrypt: seconds per ciphertext.
-        table: seconds to set encryption up, once per process.
-        sample: ciphertexts measured.
     """
 
     encrypt: float
     add: float
     decrypt: float
-    table: float
-    sample: int
 
 
 def measure_paillier(private: PrivateKey, exponent: Exponent, sample: int = 48) -> OperationCost:
     """Measure on `sample` random plaintexts in this process, after a warm-up."""
-    public = private.public
-    encryptors: list[Encryptor] = []
-    table = _seconds(lambda: encryptors.append(Encryptor(public, exponent)))
-    encryptor, total = encryptors[0], EncryptedSum(public)
-    plaintexts = [secrets.randbelow(public.n) for _ in range(sample)]
+    encryptor, total = Encryptor(private.public, exponent), EncryptedSum(private.public)
+    plaintexts = [secrets.randbelow(private.public.n) for _ in range(sample)]
     ciphertexts = encryptor.encrypt(plaintexts)
     places = range(sample)
     total.add(places, ciphertexts)  # a first ciphertext is stored, not multiplied
@@ -53,15 +46,13 @@ def measure_paillier(private: PrivateKey, exponent: Exponent, sample: int = 48) 
         encrypt=_seconds(lambda: encryptor.encrypt(plaintexts)) / sample,
         add=_seconds(lambda: total.add(places, ciphertexts)) / sample,
         decrypt=decrypt(private, ciphertexts, workers=1, progress=False).seconds / sample,
-        table=table,
-        sample=sample,
     )
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.thread_time()
+def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
+    started = clock()
     work()
-    return time.thread_time() - started
+    return clock() - started
 
 
 _WORDS = 1 << 20
@@ -91,9 +82,7 @@ def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:
     seconds = time.process_time() - started
     words = np.zeros(_WORDS, dtype=word)
     add_stream(words, bytes(32))  # the first one warms up
-    started = time.process_time()
-    add_stream(words, bytes(32))
-    per_word = (time.process_time() - started) / _WORDS
+    per_word = _seconds(lambda: add_stream(words, bytes(32)), time.process_time) / _WORDS
     pairs = clients * (clients - 1)
     size = sum(message.size for message in keys) / clients + HEADER_BYTES + 64
     return MaskingCost(seconds / pairs, per_word, sum(message.size for message in others) / pairs, size)

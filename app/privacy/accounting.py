@@ -143,15 +143,11 @@ class Ledger:
 
     def __init__(self, accountant: AccountantName = "rdp") -> None:
         self.accountant = accountant
-        self._histories: dict[int, list[Steps]] = {}
-
-    @property
-    def histories(self) -> Mapping[int, Sequence[Steps]]:
-        return self._histories
+        self.histories: dict[int, list[Steps]] = {}
 
     def spend(self, client: int, steps: Steps) -> None:
         """Enter steps that a client has taken; equal steps in a row become one entry."""
-        history = self._histories.setdefault(client, [])
+        history = self.histories.setdefault(client, [])
         if history and (history[-1].noise, history[-1].rate) == (steps.noise, steps.rate):
             history[-1] = replace(steps, count=history[-1].count + steps.count)
         else:
@@ -162,16 +158,16 @@ class Ledger:
 
         Clients with equal histories share one computation, and an unchanged history is not computed again.
         """
-        return epsilon([*self._histories.get(client, ()), *more], delta, self.accountant)
+        return epsilon([*self.histories.get(client, ()), *more], delta, self.accountant)
 
     def state_dict(self) -> dict[str, list[list[float]]]:
         return {
             str(client): [[steps.noise, steps.rate, steps.count] for steps in history]
-            for client, history in self._histories.items()
+            for client, history in self.histories.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        self._histories = {
+        self.histories = {
             int(client): [Steps(noise, rate, int(count)) for noise, rate, count in history]
             for client, history in state.items()
         }

@@ -20,12 +20,8 @@ class Rule:
 
     Attributes:
         code: identifier, for tests and for searching.
-        severity: what happens.
         first: a trait of one component ...
         second: ... and a trait of another one; both may be the same trait.
-        consequence: what the combination would lead to.
-        remedy: ways out.
-        cause: what was found.
         ordered: whether it only applies where the first component acts before the second on uploads.
     """
 
@@ -42,9 +38,8 @@ class Rule:
         """Whether the rule holds for two components in this order."""
         if self.first not in first.traits or self.second not in second.traits:
             return False
-        if not self.ordered:
-            return True
-        return first.place is not None and second.place is not None and first.place < second.place
+        placed = first.place is not None and second.place is not None and first.place < second.place
+        return placed or not self.ordered
 
 
 @dataclass(frozen=True)

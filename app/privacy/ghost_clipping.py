@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,7 @@ class BatchShare:
     weighted: Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class _Pass:
+class _Pass(NamedTuple):
     """One layer in one forward pass."""
 
     layer: nn.Module

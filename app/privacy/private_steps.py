@@ -157,9 +157,9 @@ class _ClippingMethod(ABC):
     def __init__(self, net: nn.Module, clip: float) -> None:
         self.net, self._clip = net, clip
 
-    @abstractmethod
     def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
         """Store in the parameters what the optimiser adds up."""
+        loss.backward()
 
     @abstractmethod
     def close(self) -> None:
@@ -198,9 +198,6 @@ class _Hooks(_ClippingMethod):
     def __init__(self, net: nn.Module, clip: float) -> None:
         super().__init__(net, clip)
         self._wrapped = _ContiguousHooks(net, strict=False)  # `unsupported_layers` is stricter
-
-    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
-        loss.backward()
 
     def close(self) -> None:
         self._wrapped.to_standard_module()
@@ -241,9 +238,6 @@ class _ExpandedWeights(_ClippingMethod):
         self._last = any(p.dim() == 4 and not p.is_contiguous() for p in net.parameters())
         self._wrapped = _ContiguousWeights(net.to(memory_format=torch.contiguous_format))
         self.net = self._wrapped.train()
-
-    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
-        loss.backward()
 
     def close(self) -> None:
         self._wrapped.to_standard_module()

@@ -11,7 +11,7 @@ from app.federation.module import FederatedModule
 NAMES = ["plain", "secure aggregation", "Paillier, 1024 bits", "Paillier, 2048 bits", "Paillier, 3072 bits"]
 
 
-MEASURED = OperationCost(encrypt=1.0, add=0.01, decrypt=100.0, table=0.0, sample=1)
+MEASURED = OperationCost(encrypt=1.0, add=0.01, decrypt=100.0)
 
 
 @pytest.fixture

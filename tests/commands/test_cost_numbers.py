@@ -14,7 +14,7 @@ CELLS = 610
 def measured(monkeypatch):
     """Seconds that count words of masks."""
     monkeypatch.setattr("app.commands.cost.generate", lambda bits: bits)
-    monkeypatch.setattr("app.commands.cost.measure_paillier", lambda *_: OperationCost(1.0, 0.01, 100.0, 0.0, 1))
+    monkeypatch.setattr("app.commands.cost.measure_paillier", lambda *_: OperationCost(1.0, 0.01, 100.0))
     monkeypatch.setattr("app.commands.cost.measure_masking", lambda _: MaskingCost(0.0, 1.0, 0.0, 0.0))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
-from app.attacks.adaptive.base import Adaptation, ObservedModel
-from app.attacks.models import TargetKind
-from app.privacy.traits import Trait
+from app.attacks.adaptive.base import Adaptation, CalledBy, ObservedModel
 
 
 class Averaging(Adaptation):
@@ -22,7 +20,7 @@ class Averaging(Adaptation):
 
     name = "averaged"
     what = "models are averaged over the rounds that were kept"
-    called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {
+    called_by: ClassVar[CalledBy] = {
         "uploads": frozenset({"own-noise", "partial-noise", "sample-dp"}),
         "global": frozenset({"server-noise"}),
     }

@@ -41,6 +41,10 @@ class ObservedModel:
         return Snapshot(self.round, self.rate, self.after)
 
 
+CalledBy = Mapping[TargetKind, frozenset[Trait]]
+"""Traits of defenses, by the kind of target."""
+
+
 class Adaptation(ABC):
     """Undoes a defense as far as an adversary can. One file per adaptation; a subclass overrides `applied`."""
 
@@ -50,7 +54,7 @@ class Adaptation(ABC):
     what: ClassVar[str]
     """What the attacker does, in words for the report."""
 
-    called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]]
+    called_by: ClassVar[CalledBy]
     """Traits of defenses that it is made for, by the kind of target that it applies to."""
 
     needs_rounds: ClassVar[int] = 1
@@ -89,11 +93,6 @@ class ReadingStrategy:
         """Such as `refilled+averaged`."""
         return adapted_name(self.adaptations)
 
-    @property
-    def needs_rounds(self) -> int:
-        """Fewest rounds of a model without which some adaptation changes nothing."""
-        return max(adaptation.needs_rounds for adaptation in self.adaptations)
-
     def snapshots(self, models: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
         """The adapted models of the given rounds."""
         for adaptation in self.adaptations:
@@ -103,11 +102,12 @@ class ReadingStrategy:
     @property
     def obstacle(self) -> str | None:
         """Why it changes nothing for want of rounds, if so."""
-        if len(self.rounds) >= self.needs_rounds:
+        needed = max(adaptation.needs_rounds for adaptation in self.adaptations)
+        if len(self.rounds) >= needed:
             return None
         return (
-            f"{self.name} models need at least {self.needs_rounds} rounds, the transcript holds {len(self.rounds)} of "
-            "the target (--transcript.last or --transcript.rounds keeps more)"
+            f"{self.name} models need at least {needed} rounds, the transcript holds {len(self.rounds)} of the target "
+            "(--transcript.last or --transcript.rounds keeps more)"
         )
 
 

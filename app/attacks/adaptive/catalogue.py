@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from app.attacks.adaptive.averaging import Averaging
-from app.attacks.adaptive.base import Adaptation
+from app.attacks.adaptive.base import Adaptation, CalledBy
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.adaptive.refill import Refill
 from app.attacks.models import TargetKind
@@ -22,7 +22,7 @@ RETRAINED_WHAT = "shadows are trained through the whole federation, defenses inc
 UNSEEN_IN_MODELS: frozenset[Trait] = frozenset({"channel", "stops-early"})
 """Traits that do not change the model after a given number of rounds, so that there is nothing to adapt to."""
 
-READ_ANYWAY: Mapping[TargetKind, frozenset[Trait]] = {
+READ_ANYWAY: CalledBy = {
     "uploads": frozenset({"kept-cells", "chosen-cells"}),
     "global": frozenset({"hidden-choice"}),
 }

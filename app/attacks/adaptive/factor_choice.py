@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from app.attacks.adaptive.base import Adaptation, ObservedModel
-from app.attacks.models import TargetKind
+from app.attacks.adaptive.base import Adaptation, CalledBy, ObservedModel
 from app.federation.parameters import Block, ParameterSpace
 from app.models.base import ScalableNet
 from app.models.factorised import Factorised
 from app.models.ibp import LIMIT, prior_means
-from app.privacy.traits import Trait
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class FactorChoice(Adaptation):
 
     name = "recovered"
     what = "which factors a client uses is guessed from how far each of them moved"
-    called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {"uploads": frozenset({"hidden-choice"})}
+    called_by: ClassVar[CalledBy] = {"uploads": frozenset({"hidden-choice"})}
     reads_shadows = True
 
     def __init__(self, layout: FactorLayout | None = None) -> None:
@@ -150,10 +148,9 @@ class FactorChoice(Adaptation):
         return type(self)(FactorLayout.of(prototype))
 
     def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
-        layout = self.layout
-        if layout is None or not layout.layers:
+        if self.layout is None or not self.layout.layers:
             return list(models)
-        return [_with_estimate(layout, models[: place + 1]) for place in range(len(models))]
+        return [_with_estimate(self.layout, models[: place + 1]) for place in range(len(models))]
 
 
 def _with_estimate(layout: FactorLayout, models: Sequence[ObservedModel]) -> ObservedModel:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
-from app.attacks.adaptive.base import Adaptation, ObservedModel
-from app.attacks.models import TargetKind
-from app.privacy.traits import Trait
+from app.attacks.adaptive.base import Adaptation, CalledBy, ObservedModel
 
 
 class Refill(Adaptation):
@@ -21,7 +19,7 @@ class Refill(Adaptation):
 
     name = "refilled"
     what = "parameters that arrive as zero take the value of the broadcast"
-    called_by: ClassVar[Mapping[TargetKind, frozenset[Trait]]] = {"uploads": frozenset({"pruned-uploads"})}
+    called_by: ClassVar[CalledBy] = {"uploads": frozenset({"pruned-uploads"})}
 
     def applied(self, models: Sequence[ObservedModel]) -> list[ObservedModel]:
         return [_refilled(model) for model in models]

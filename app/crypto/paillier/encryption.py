@@ -6,11 +6,11 @@ import math
 import multiprocessing
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import gmpy2
@@ -29,6 +29,9 @@ def progress_bar(what: str, total: int, shown: bool) -> tqdm:
 
 Exponent = Literal["short", "half", "full"]
 """Where the noise comes from: powers of a fixed element with short or half-length exponents, or r^n."""
+
+TimedNumbers = tuple[list[int], float]
+"""Ciphertexts or plaintexts, and the CPU seconds that they took."""
 
 _WINDOW = 8  # bits of the exponent per look-up: a byte of the operating system's randomness each
 _FEW = 64  # plaintexts that are encrypted sooner than they are sent to workers
@@ -113,14 +116,8 @@ class EncryptionPool:
     def encrypt(self, plaintexts: Sequence[int]) -> Encrypted:
         """Encrypt integers in [0, n), spread over the workers; a UserError where a worker died."""
         check_plaintexts(self._public, plaintexts)
-        ciphertexts: list[int] = []
-        seconds = 0.0
-        with progress_bar("encrypting", len(plaintexts), self._progress) as bar:
-            for part in self._parts(plaintexts):
-                ciphertexts += part.ciphertexts
-                seconds += part.seconds
-                bar.update(len(part.ciphertexts))
-        return Encrypted(ciphertexts, seconds)
+        bar = progress_bar("encrypting", len(plaintexts), self._progress)
+        return Encrypted(*_collected(self._parts(plaintexts), bar))
 
     def close(self) -> None:
         if self._processes is not None:
@@ -131,11 +128,11 @@ class EncryptionPool:
     def _encryptor(self) -> Encryptor:
         return Encryptor(self._public, self._exponent)
 
-    def _parts(self, plaintexts: Sequence[int]) -> Iterator[Encrypted]:
+    def _parts(self, plaintexts: Sequence[int]) -> Iterator[TimedNumbers]:
         size = min(_CHUNK, -(-len(plaintexts) // (4 * self._workers)) or 1)
         chunks = [plaintexts[start : start + size] for start in range(0, len(plaintexts), size)]
         if self._workers == 1 or len(plaintexts) < _FEW:
-            yield from (_timed(self._encryptor, chunk) for chunk in chunks)
+            yield from (_timed(self._encryptor.encrypt, chunk) for chunk in chunks)
             return
         try:
             yield from self._started().map(_in_worker, chunks)
@@ -166,14 +163,24 @@ def _start_worker(public: PublicKey, exponent: Exponent) -> None:
     _worker = Encryptor(public, exponent)
 
 
-def _in_worker(plaintexts: Sequence[int]) -> Encrypted:
-    return _timed(_worker, plaintexts)
+def _in_worker(plaintexts: Sequence[int]) -> TimedNumbers:
+    return _timed(_worker.encrypt, plaintexts)
 
 
-def _timed(encryptor: Encryptor, plaintexts: Sequence[int]) -> Encrypted:
+def _timed(work: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> TimedNumbers:
     started = time.thread_time()
-    ciphertexts = encryptor.encrypt(plaintexts)
-    return Encrypted(ciphertexts, time.thread_time() - started)
+    return work(numbers), time.thread_time() - started
+
+
+def _collected(parts: Iterable[TimedNumbers], bar: tqdm) -> TimedNumbers:
+    numbers: list[int] = []
+    seconds = 0.0
+    with bar:
+        for part, spent in parts:
+            numbers += part
+            seconds += spent
+            bar.update(len(part))
+    return numbers, seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,19 +194,10 @@ class Decrypted:
 def decrypt(private: PrivateKey, ciphertexts: Sequence[int], workers: int, progress: bool) -> Decrypted:
     """Decrypt integers in [1, n^2) on so many threads, not in constant time; a ValueError where a number is outside."""
     check_ciphertexts(private.public, ciphertexts, range(len(ciphertexts)))
-    halves = _Halves(private)
     chunks = [ciphertexts[start : start + _DECRYPTED] for start in range(0, len(ciphertexts), _DECRYPTED)]
-    plaintexts: list[int] = []
-    seconds = 0.0
-    with (
-        ThreadPoolExecutor(workers, "decrypt") as pool,
-        progress_bar("decrypting", len(ciphertexts), progress) as bar,
-    ):
-        for part in pool.map(halves.decrypt, chunks):
-            plaintexts += part.plaintexts
-            seconds += part.seconds
-            bar.update(len(part.plaintexts))
-    return Decrypted(plaintexts, seconds)
+    bar = progress_bar("decrypting", len(ciphertexts), progress)
+    with ThreadPoolExecutor(workers, "decrypt") as pool:
+        return Decrypted(*_collected(pool.map(partial(_timed, _Halves(private).decrypt), chunks), bar))
 
 
 class _Halves:
@@ -215,12 +213,10 @@ class _Halves:
         self._hp, self._hq = gmpy2.mpz(key.hp), gmpy2.mpz(key.hq)
         self._p_inverse = gmpy2.mpz(key.p_inverse)
 
-    def decrypt(self, ciphertexts: Sequence[int]) -> Decrypted:
-        started = time.thread_time()
+    def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
         numbers = [gmpy2.mpz(ciphertext) for ciphertext in ciphertexts]
         pairs = zip(_modulo(numbers, self._p, self._hp), _modulo(numbers, self._q, self._hq), strict=True)
-        plaintexts = [int(mp + self._p * ((mq - mp) * self._p_inverse % self._q)) for mp, mq in pairs]
-        return Decrypted(plaintexts, time.thread_time() - started)
+        return [int(mp + self._p * ((mq - mp) * self._p_inverse % self._q)) for mp, mq in pairs]
 
 
 def _modulo(ciphertexts: list[gmpy2.mpz], prime: gmpy2.mpz, h: gmpy2.mpz) -> list[gmpy2.mpz]:

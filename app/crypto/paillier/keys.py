@@ -64,11 +64,7 @@ class PrivateKey:
 
     def __init__(self, public: PublicKey, p: int, q: int) -> None:
         self.public = public
-        self._phe = phe.PaillierPrivateKey(public.phe, p, q)
-
-    @property
-    def phe(self) -> phe.PaillierPrivateKey:
-        return self._phe
+        self.phe = phe.PaillierPrivateKey(public.phe, p, q)
 
     def __repr__(self) -> str:
         return f"PrivateKey({self.public.fingerprint})"
@@ -85,9 +81,6 @@ def generate(bits: KeyLength) -> PrivateKey:
     generate. This is what lets powers of one fixed h stand for random elements (Damgard, Jurik and Nielsen), and
     `phe`'s own generator does not ensure it. About one pair in six will do. y is drawn until no factor of p - 1 or
     q - 1 below 2^16 shows that h generates less than the group; a larger one does so with a probability below 10^-5.
-
-    Args:
-        bits: of the modulus: 1024, 2048 or 3072.
     """
     p, q = _primes(bits)
     n = p * q

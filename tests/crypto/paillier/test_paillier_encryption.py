@@ -172,8 +172,6 @@ def test_costs_are_those_of_the_operations(private):
     """Adding is cheaper than encrypting with a table, that than decrypting, that than encrypting without."""
     short, full = measure_paillier(private, "short", sample=20), measure_paillier(private, "full", sample=4)
     assert 0 < short.add < short.encrypt < short.decrypt < full.encrypt
-    assert short.table > 20 * full.table
-    assert (short.sample, full.sample) == (20, 4)
 
 
 def test_cost_of_adding_is_that_of_multiplying(private, monkeypatch):
