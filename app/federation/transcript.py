@@ -17,7 +17,7 @@ from torch import Tensor
 
 from app.errors import UserError
 from app.federation.channels.base import Form, Message
-from app.files import npz_bytes, replace_all
+from app.files import cannot_write, npz_bytes, replace_all
 
 SEALED = "sealed"
 """Marks a round whose models the server holds as ciphertext."""
@@ -74,7 +74,7 @@ class Transcript:
         """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""
         _save(self._round(round_) / "broadcast.npz", theta=theta)
         if form == "ciphertext":
-            (self._round(round_) / SEALED).touch()
+            _save(self._round(round_) / SEALED)
         else:
             (self._round(round_) / SEALED).unlink(missing_ok=True)
 
@@ -175,8 +175,12 @@ def _upload(path: Path) -> Upload:
 
 
 def _save(path: Path, **tensors: Tensor) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_all({path: npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})})
+    content = npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_all({path: content})
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _load(path: Path) -> dict[str, Tensor]:
@@ -190,5 +194,5 @@ def _missing(path: Path) -> UserError:
     return UserError.of(
         f"the transcript holds no {path.name} of {path.parent.name}",
         "the attack has nothing to look at",
-        "train again and keep that round: --transcript.last or --transcript.rounds, or a TranscriptRecorder() of a Trainer",
+        "train again and keep that round: --transcript.last or --transcript.rounds, or a TranscriptRecorder()",
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
@@ -16,7 +14,6 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript, TranscriptSettings
-from app.files import cannot_write
 
 DEFAULT_SETTINGS = TranscriptSettings()
 
@@ -51,8 +48,8 @@ class TranscriptRecorder(FederatedCallback):
         if self._chosen is None and self._temporary is None and trainer.is_global_zero:
             self._temporary = tempfile.TemporaryDirectory(prefix="rampart-transcript-")
         chosen = self._chosen or (self._temporary.name if self._temporary is not None else "")
-        self._folder = Path(trainer.strategy.broadcast(str(chosen)))  # all processes write to the same one
-        pl_module.transcript = self._transcript = Transcript(self._folder)
+        folder = Path(trainer.strategy.broadcast(str(chosen)))  # all processes write to the same one
+        pl_module.transcript = self._transcript = Transcript(folder)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         # with an unknown last round, a window of rounds is kept on the way
         stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
@@ -85,11 +82,11 @@ class TranscriptRecorder(FederatedCallback):
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         if self._recording(plan.round + 1, federation):
             record = rank_zero_only(self._transcript.record_broadcast)
-            self._guarded(record, plan.round + 1, federation.theta, federation.channel.form)
+            record(plan.round + 1, federation.theta, federation.channel.form)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         if self._recording(message.round + 1, federation):
-            self._guarded(self._transcript.record_message, message, federation.space.size)
+            self._transcript.record_message(message, federation.space.size)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -103,7 +100,7 @@ class TranscriptRecorder(FederatedCallback):
 
     @rank_zero_only
     def _conclude(self, federation: FederatedModule, round_: int) -> None:
-        self._guarded(self._transcript.record_aggregate, round_, federation.space.read(federation.net))
+        self._transcript.record_aggregate(round_, federation.space.read(federation.net))
         for callback in federation.hooks.callbacks:
             federation.hooks.deliver(
                 callback.on_round_kept(federation, self._transcript, round_), f"after round {round_}"
@@ -125,9 +122,3 @@ class TranscriptRecorder(FederatedCallback):
         if round_ in self._settings.rounds:
             return True
         return any(round_ in callback.rounds_to_keep(federation.rounds) for callback in federation.hooks.callbacks)
-
-    def _guarded(self, write: Callable[..., None], *arguments: Any) -> None:
-        try:
-            write(*arguments)
-        except OSError as error:
-            raise cannot_write(self._folder, error) from error

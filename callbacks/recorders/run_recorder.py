@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from app.errors import UserError
 from app.federation.checks import composition_notes
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
@@ -110,11 +111,13 @@ class RunRecorder(FederatedCallback):
 
     @rank_zero_only
     def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
-        result.save(self._folder.path)
+        with self._writing():
+            result.save(self._folder.path)
 
     @rank_zero_only
     def on_results(self, trainer: Trainer, federation: FederatedModule, results: Sequence[Result], when: str) -> None:
-        conclude(self._folder, results, when, tracker_of(trainer))
+        with self._writing():
+            conclude(self._folder, results, when, tracker_of(trainer))
 
     def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
         with self._writing():
@@ -148,8 +151,11 @@ class RunRecorder(FederatedCallback):
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise cannot_write(self._folder.path, error) from error
+        except (OSError, UserError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            raise cannot_write(self._folder.path, cause) from error
 
     def state_dict(self) -> dict[str, Any]:
         # a resumed run summarises clients that it did not see again

@@ -1,11 +1,13 @@
 """A disk without room stops the run with one clear message, and the run goes on once there is room."""
 
+import json
 import resource
 from contextlib import contextmanager
 
 import pytest
 from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, train
 
+from app import files
 from app.results.run.checkpoints import RoundCheckpoint, damage
 from app.results.run.folder import RunFolder
 
@@ -104,6 +106,38 @@ def test_no_room_for_a_record(name, whole, tmp_path, monkeypatch, capsys):
     armed["on"] = False
     train(tmp_path, "a", *OPTIONS, rounds=ROUNDS)
     assert_same_end(whole, tmp_path / "a")
+
+
+ATTACKED = (
+    *("--attacks.mia", "MembershipInference", "--attacks.mia.attacks", "[yeom]", "--attacks.mia.controls", "skip"),
+    *("--attacks.mia.calibrate", "false", "--attacks.mia.targets", "[uploads]"),
+)
+END = ("released.npz", "fairness.json", "everyone.csv", "yeom.uploads.json", "vulnerable.csv", "roc.png")
+
+
+@pytest.mark.parametrize("name", END)
+def test_no_room_for_a_result(name, whole, tmp_path, monkeypatch, capsys):
+    """All rounds are done and saved; the released model, a result, a table or a figure does not fit."""
+    write = files.replace_all
+
+    def refuse(contents, ending=".part"):
+        if any(path.name == name for path in contents):
+            raise OSError(28, "No space left on device")
+        write(contents, ending)
+
+    with monkeypatch.context() as patch:
+        for module in ("files", "result", "federation.transcript"):
+            patch.setattr(f"app.{module}.replace_all", refuse)
+        assert exit_code("fit", *command(tmp_path, "a", *OPTIONS, *ATTACKED, rounds=ROUNDS)) == 2
+    assert_one_clear_message(capsys.readouterr().err)
+    folder = tmp_path / "a"
+    assert_no_scraps(folder)
+    assert not (folder / "summary.json").exists()
+    train(tmp_path, "a", *OPTIONS, *ATTACKED, rounds=ROUNDS)
+    assert f"resuming from round-0000{ROUNDS}.ckpt" in capsys.readouterr().out
+    assert_same_end(whole, folder)
+    assert list(folder.rglob(name))
+    assert {"fairness", "attacks"} < set(json.loads((folder / "summary.json").read_text()))
 
 
 def test_folder_that_cannot_be_made(tmp_path, capsys):
