@@ -2,12 +2,13 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from run_kit import exit_code
 
-import app.commands.compare as command
+import app.comparing
 from app.results.run.store import COMPARISON
 
 SPEC = """# Two methods on the digits.
@@ -46,16 +47,17 @@ def pretend(monkeypatch):
     """Puts a pretender in the place of the engine."""
 
     def install(pretender):
-        parse = command.parse_all
+        parse = app.comparing.parse_all
 
         def remembered(runs):
             parsed = parse(runs)
             pretender.configs = {key: dict(run.config) for key, run in parsed.items()}
             return parsed
 
-        monkeypatch.setattr(command, "parse_all", remembered)
-        monkeypatch.setattr(command, "_engine", lambda options, jobs: (pretender, 1))
-        monkeypatch.setattr(command, "_show_results", lambda folder: print(f"results of {folder.path.name}"))
+        monkeypatch.setattr("app.comparing.parse_all", remembered)
+        monkeypatch.setattr("app.comparing._engine", lambda engines, jobs: (pretender, 1))
+        shown = lambda path: SimpleNamespace(text=lambda: f"results of {path.name}")  # noqa: E731
+        monkeypatch.setattr("app.commands.compare.report", shown)
         return pretender
 
     return install

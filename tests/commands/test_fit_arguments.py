@@ -1,34 +1,42 @@
 """What `rampart fit` makes of its arguments: order of defenses, help, and mistakes."""
 
+import json
 import re
 
 import pytest
 from run_kit import Scale, Shift, command, exit_code, train
 
-from app.commands.fit import FitCommand, ordered
+from app.configuration import expand, run_parser
 from app.errors import UserError
+from app.run import run_of
 
 BOTH = ("--defenses.scale", "run_kit.Scale", "--defenses.shift", "run_kit.Shift")
 NOWHERE = "no-such-folder"
 
 
+def callbacks_of(arguments, mode="fit"):
+    """Callbacks of the trainer that a command line gives."""
+    parser = run_parser()
+    return run_of(parser, parser.parse_args(expand(arguments)), mode).trainer.callbacks
+
+
 def test_defenses_act_in_the_order_of_the_layers(tmp_path):
-    """The trainer has them in the order given, before the observers."""
-    trainer = FitCommand(command(tmp_path, "a", *BOTH)).trainer
-    assert [type(callback) for callback in trainer.callbacks[:2]] == [Scale, Shift]
+    """The trainer has them in the order given, before the recorders."""
+    callbacks = callbacks_of(command(tmp_path, "a", *BOTH))
+    assert [type(callback) for callback in callbacks[:2]] == [Scale, Shift]
 
 
 def test_defense_order_reorders(tmp_path):
     """--defense_order puts the last first."""
-    trainer = FitCommand(command(tmp_path, "a", *BOTH, "--defense_order", "[shift, scale]")).trainer
-    assert [type(callback) for callback in trainer.callbacks[:2]] == [Shift, Scale]
+    callbacks = callbacks_of(command(tmp_path, "a", *BOTH, "--defense_order", "[shift, scale]"))
+    assert [type(callback) for callback in callbacks[:2]] == [Shift, Scale]
 
 
 @pytest.mark.parametrize("order", [["scale"], ["scale", "shift", "shift"], ["scale", "shfit"], []])
-def test_defense_order_must_name_every_defense_once(order):
+def test_defense_order_must_name_every_defense_once(order, tmp_path):
     """A missing, doubled or unknown name is refused."""
     with pytest.raises(UserError, match="name every defense once"):
-        ordered({"scale": Scale(), "shift": Shift()}, order)
+        callbacks_of(command(tmp_path, "a", *BOTH, "--defense_order", json.dumps(order)), "dry")
 
 
 def test_help_explains_the_options(capsys):

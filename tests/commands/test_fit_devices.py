@@ -12,7 +12,7 @@ from run_kit import UNEQUAL, command, records, train
 from test_fit_killed import program
 
 from app.federation.transcript import Transcript
-from app.results.attacks.membership_files import AttackFiles
+from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.run.folder import NAME_VARIABLE
 
 ATTACKED = (
@@ -47,7 +47,7 @@ def test_two_processes_share_one_run(tmp_path):
         assert [upload.client for upload in uploads[0]] == [upload.client for upload in uploads[1]]
         for one, two in zip(*uploads, strict=True):
             assert torch.allclose(one.payload, two.payload, atol=1e-6)
-    results = [AttackFiles(run / "attacks").scores_by_label() for run in (alone, together)]
+    results = [scores_by_label(AttackRecord.load_all(run)) for run in (alone, together)]
     assert results[0].keys() == results[1].keys() >= {"yeom.uploads", "lira-online.global", "lira-online.uploads@1"}
     for label, scores in results[0].items():
         assert np.allclose(scores.scores, results[1][label].scores, atol=1e-3), label

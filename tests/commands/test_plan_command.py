@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from run_kit import TINY, exit_code
 
-from app.commands.fit import FitCommand
-from app.commands.plan import PlanCommand
+from app.configuration import expand, run_parser
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import LayerAudit
 from app.results.run.plan_report import COLUMNS
+from app.run import run_of
 
 SMALL_CNN = (
     *("--model.net", "CNN", "--model.net.u", "4", "--data.partition", "Iid", "--data.partition.clients", "6"),
@@ -187,7 +187,7 @@ MISTAKES = {
     "unknown option": (["--plan.round", "3"], "--plan.round 3", "did you mean --plan.rounds"),
     "wrong type": (["--plan.rounds", "many"], "value: many", "`rampart plan --help`"),
     "capacities": (["--model.capacities", "[1, 0.5]"], "2 capacities for 4 clients", "--model.capacities"),
-    "trainer": (["--trainer.max_epochs", "-5"], "the trainer refuses its settings", "`rampart plan --help`"),
+    "trainer": (["--trainer.max_epochs", "-5"], "the trainer refuses its settings", "`rampart fit --help`"),
 }
 
 
@@ -230,9 +230,11 @@ def test_help_names_the_command_and_its_options(capsys):
 
 
 def test_runs_on_any_device_can_be_planned_here(tmp_path):
-    """The trainer of the plan is a bare one on the CPU; the programs keep their names apart."""
+    """The trainer of the plan is a bare one on the CPU, without the folder that a run would have."""
     elsewhere = ("--trainer.devices", "8", "--trainer.strategy", "ddp", "--trainer.logger", "CSVLogger")
-    command = PlanCommand([*TINY, *elsewhere, "--trainer.logger.save_dir", str(tmp_path)])
-    assert command.trainer.world_size == 1
-    assert not command.trainer.loggers
-    assert (PlanCommand.program, FitCommand.program) == ("rampart plan", "rampart fit")
+    parser = run_parser("rampart plan")
+    options = expand([*TINY, *elsewhere, "--trainer.logger.save_dir", str(tmp_path)])
+    run = run_of(parser, parser.parse_args(options), "dry")
+    assert run.trainer.world_size == 1
+    assert not run.trainer.loggers
+    assert (run.folder, run.tracker) == (None, None)

@@ -12,8 +12,8 @@ from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import find_recipe, shipped_comparisons
-from app.results.attacks.membership_files import AttackFiles
-from app.results.attacks.reconstruction_files import PREFIX, ReconstructionFiles
+from app.results.attacks.membership import AttackRecord
+from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.published.parse import parse_published
 
 FAMILIES = {"mapp-fl": 5, "taxonomy": 7, "waffle": 7, "memdefense": 4, "breaking": 3}
@@ -258,7 +258,7 @@ def test_every_paper_number_exists(tmp_path, monkeypatch):
     run = train(tmp_path, "attacked", *sizes, rounds=1)
     for options in PROTOCOLS.values():
         assert exit_code("attack", str(run), *options) == 0
-    records = AttackFiles(run / "attacks").records()
+    records = AttackRecord.load_all(run)
     found = {f"paper:{record.label}/{figure.name}" for record in records for figure in record.figures}
     assert asked_for("paper:") - found == set()
 
@@ -269,5 +269,5 @@ def test_every_number_of_a_reconstruction_exists(tmp_path):
     """The same for images that came back."""
     options = ("--run.root", str(tmp_path), "--run.name", "deceived", "--tracking", "disabled")
     assert fit(["--config", "deceived", "--attacks.server.score", "legacy", *options]) == 0
-    [record] = ReconstructionFiles(tmp_path / "deceived" / PREFIX).records()
+    [record] = ReconstructionRecord.load_all(tmp_path / "deceived")
     assert asked_for("reconstruction:") - {f"reconstruction:{name}" for name in record.numbers} == set()

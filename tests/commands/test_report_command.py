@@ -9,7 +9,7 @@ from report_kit import figure, parsed
 from run_kit import exit_code
 from store_kit import labels, make_run, make_store
 
-from app.commands.report import make_report
+from app.reporting import report
 
 FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md", "table.tex"]
 
@@ -17,7 +17,7 @@ FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md",
 @pytest.fixture(autouse=True)
 def one_figure(monkeypatch):
     """Figures have their own tests, and take long."""
-    monkeypatch.setattr("app.commands.report.figures_of", lambda store, table: iter([figure()]))
+    monkeypatch.setattr("app.reporting.figures_of", lambda store, table: iter([figure()]))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_comparison(comparison, capsys):
 
 def test_the_planted_effect_is_found(comparison):
     """DP-SGD costs ten points: the page calls the other row best, and only that one."""
-    root = parsed(make_report([comparison]).path.read_text())
+    root = parsed(report(comparison).path.read_text())
     assert "fedavg / none is best" in root.one("section", id="findings").text
     body = root.one("table", id="comparison").one("tbody")
     assert {strong.parent.parent.attributes["data-defense"] for strong in body.all("strong")} == {"none"}
@@ -74,7 +74,7 @@ def test_runs_of_several_folders(tmp_path):
     """One report of all of them, in the first folder."""
     first = make_run(tmp_path / "a", labels(seed=0))
     make_run(tmp_path / "others" / "b", labels(defense="dp-sgd", seed=0))
-    path = make_report([first, tmp_path / "others"]).path
+    path = report(first, tmp_path / "others").path
     assert path == first / "report.html"
     assert len(parsed(path.read_text()).one("table", id="comparison").one("tbody").children) == 2
 
@@ -82,7 +82,7 @@ def test_runs_of_several_folders(tmp_path):
 def test_the_folder_of_the_comparison_comes_first(comparison, tmp_path):
     """Wherever it stands among the folders."""
     run = make_run(tmp_path / "a", labels(defense="other"))
-    assert make_report([run, comparison]).path == comparison / "report.html"
+    assert report(run, comparison).path == comparison / "report.html"
 
 
 def test_another_place(comparison, tmp_path):
@@ -191,7 +191,7 @@ def test_kept_in_the_tracker(comparison, monkeypatch, capsys):
     config = next(iter(comparison.glob("*/config.yaml")))
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "project": "mine"}))
     assert exit_code("report", str(comparison), "--track", "offline") == 0
-    assert made == [("offline", comparison / "report", "compared-report", "compared", "mine")]
+    assert made == [("offline", comparison / "report", "compared-report", "compared", "mine", None)]
     [(page, others, summary, columns, rows)] = kept
     assert page == comparison / "report.html"
     assert [path.name for path in others] == FILES

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from run_kit import command
 
-from app.commands.fit import FitCommand
-from app.commands.shadow_federations import ShadowFederations, _membership
+from app.configuration import expand, run_parser
 from app.errors import UserError
 from app.federation.transcript import Transcript
+from app.run import run_of
+from callbacks.attacks.shadow_federations import ShadowFederations, _membership
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from datamodules.split import Membership
 
@@ -62,8 +63,9 @@ def test_a_shadow_repeats_the_defenses_and_runs_to_the_end(tmp_path, monkeypatch
         *("--config", "adversarial-regularisation", "--defenses.adversarial_regularisation.width", "0.05"),
         *("--config", "stop-early", "--defenses.stop_early.patience", "1", "--defenses.stop_early.min_gain", "5"),
     )
-    fit = FitCommand(command(tmp_path, "a", *options))
-    attacked = fit.prepared().data.membership
+    parser = run_parser()
+    federation = run_of(parser, parser.parse_args(expand(command(tmp_path, "a", *options)))).prepared()
+    attacked = federation.data.membership
     read = set()
     evidence = AdversarialRegularisation._evidence
 
@@ -73,7 +75,7 @@ def test_a_shadow_repeats_the_defenses_and_runs_to_the_end(tmp_path, monkeypatch
 
     monkeypatch.setattr(AdversarialRegularisation, "_evidence", spied)
     members = np.array_split(attacked.shadow[:40], 4)
-    ShadowFederations(fit).run(0, members, (4,), tmp_path / "shadow")
+    ShadowFederations(federation).run(0, members, (4,), tmp_path / "shadow")
     assert Transcript(tmp_path / "shadow").rounds == [4]
     assert 0 < len(read) <= sum(map(len, attacked.reference))
     assert read <= set(attacked.population.tolist())
