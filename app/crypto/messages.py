@@ -56,7 +56,6 @@ class SignedMessage:
 
     Attributes:
         session: 16 bytes that name one run of the protocol, fresh in every round.
-        step: which step of the protocol it belongs to.
         sender: client that signed it.
         recipient: client it is for, or `SERVER`.
         signature: Ed25519 over everything above.

@@ -85,7 +85,6 @@ class ReconstructionConditions:
     """Who attacked what.
 
     Attributes:
-        attack: name of the attack.
         label: name of the result and of its files, unique within a run.
         sees: what the adversary reads, in words.
         round: round in which, or after which, it was read; counted from 1.
@@ -111,7 +110,6 @@ class ImagePairs:
     """Training images and their reconstructions, for the figures.
 
     Attributes:
-        truth: images that were trained on.
         reconstructions: (n, channels, height, width) best match of each training image, clipped to 0..1; NaN where an
             image has none.
     """
@@ -125,11 +123,9 @@ class ReconstructionFinding:
     """Result of one attack.
 
     Attributes:
-        conditions: who attacked what.
         result: the scores, or why there are none.
         pairs: training images and reconstructions; None where there are none.
         details: further numbers by name, such as the error of the isolated update.
-        seconds: duration of the attack.
         failed: whether the attack raised an unexpected error.
     """
 

@@ -53,9 +53,7 @@ def attackers_choice(candidates: Candidates, count: int) -> Tensor:
 def _by_confidence(candidates: Candidates) -> list[int]:
     rows = candidates.images.flatten(1).double()
     contrast = (rows - rows.mean(dim=1, keepdim=True)).norm(dim=1)
-    order = np.lexsort((-contrast.cpu().numpy(), -candidates.confidence.double().cpu().numpy()))
-    ranked: list[int] = order.tolist()
-    return ranked
+    return list(map(int, np.lexsort((-contrast.cpu().numpy(), -candidates.confidence.double().cpu().numpy()))))
 
 
 def guesses_without_updates(truth: Truth, others: Tensor, other_labels: Tensor, count: int) -> dict[str, Tensor]:
@@ -75,15 +73,12 @@ def guesses_without_updates(truth: Truth, others: Tensor, other_labels: Tensor, 
     if len(truth) > 1:
         nulls["batch mean"] = truth.images.mean(dim=0, keepdim=True).expand_as(truth.images)
     if len(others):
-        means = {label: _mean_of(others, other_labels == label) for label in truth.labels.unique().tolist()}
+        same = {label: others[other_labels == label] for label in truth.labels.unique().tolist()}
+        means = {label: (own if len(own) else others).mean(dim=0) for label, own in same.items()}
         nulls["class mean"] = torch.stack([means[label] for label in truth.labels.tolist()])
     if guesses := min(count, len(others)):
         nulls[f"best of {guesses} others"] = others[:guesses]
     return nulls
-
-
-def _mean_of(images: Tensor, rows: Tensor) -> Tensor:
-    return (images[rows] if bool(rows.any()) else images).mean(dim=0)
 
 
 def trained_on(membership: Membership, knowledge: PublicKnowledge, clients: Iterable[int], round_: int) -> Truth:
@@ -149,14 +144,11 @@ class ReconstructionScorer:
     def _finding(
         self, conditions: ReconstructionConditions, update: IsolatedUpdate, details: Mapping[str, float]
     ) -> ReconstructionFinding:
-        knowledge = self.knowledge
-        truth = trained_on(self.membership, knowledge, update.clients, update.round)
-        space = ParameterSpace(knowledge.prototype)
-        candidates = self.extraction.candidates(update, knowledge, space, truth.labels)
-        numbers = dict(details)
-        if self.legacy:
-            numbers |= self._legacy_details(update.round, conditions.clients, candidates)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, knowledge), numbers)
+        truth = trained_on(self.membership, self.knowledge, update.clients, update.round)
+        space = ParameterSpace(self.knowledge.prototype)
+        candidates = self.extraction.candidates(update, self.knowledge, space, truth.labels)
+        legacy = self._legacy_details(update.round, conditions.clients, candidates) if self.legacy else {}
+        return ReconstructionFinding(conditions, *assess(candidates, truth, self.knowledge), {**details, **legacy})
 
     def _legacy_details(self, round_: int, attacked: Sequence[int], candidates: Candidates) -> dict[str, float]:
         """Scores as in the published code, against the client that happened to be trained last.

@@ -72,8 +72,8 @@ def gradient(net, images, labels):
 def run(net, seen, count=1, known=None, seed=0, shape=SHAPE, **settings):
     """The attack with few steps."""
     attack = GradientMatching(**{"steps": 300, **settings})
-    low, high = (bound.repeat(shape.channels) for bound in (LOW, HIGH))
-    return attack.images(net, seen, known, shape, count, None, low, high, torch.Generator().manual_seed(seed))
+    bounds = tuple(bound.repeat(shape.channels) for bound in (LOW, HIGH))
+    return attack.images(net, seen, known, shape, count, None, bounds, torch.Generator().manual_seed(seed))
 
 
 def likeness(truth, found):
@@ -222,7 +222,7 @@ def test_the_best_restart_wins():
     net = conv_net()
     seen = gradient(net, picture(), torch.tensor([2]))
     attack, draw = GradientMatching(steps=20), torch.Generator().manual_seed(3)
-    single = [attack.images(net, seen, None, SHAPE, 1, None, LOW, HIGH, draw) for _ in range(3)]
+    single = [attack.images(net, seen, None, SHAPE, 1, None, (LOW, HIGH), draw) for _ in range(3)]
     best = min(single, key=lambda found: float(found.losses[0]))
     assert best is not single[0]
     found = run(net, seen, steps=20, restarts=3, seed=3)
@@ -263,7 +263,7 @@ def test_the_truth_is_a_perfect_match(build):
     attack = GradientMatching(steps=1, lr=1e-12, tv=0.0, labels="known")
     for seed, bound in ((0, 1e-9), (1, math.inf)):
         draw = torch.Generator().manual_seed(seed)
-        found = attack.images(net, gradient(net, start, labels), None, SHAPE, 2, labels, LOW, HIGH, draw)
+        found = attack.images(net, gradient(net, start, labels), None, SHAPE, 2, labels, (LOW, HIGH), draw)
         assert found.losses.abs().max() < bound
         assert seed == 0 or found.losses.min() > 1e-3
 
@@ -301,7 +301,7 @@ def test_refused():
     seen = gradient(net, picture(), torch.tensor([2]))
     attack = GradientMatching(steps=1, labels="known")
     with pytest.raises(UserError, match="labels"):
-        attack.images(net, seen, None, SHAPE, 1, None, LOW, HIGH, torch.Generator())
+        attack.images(net, seen, None, SHAPE, 1, None, (LOW, HIGH), torch.Generator())
     seen[3] = math.inf
     with pytest.raises(UserError, match="not finite"):
         run(net, seen, steps=1)

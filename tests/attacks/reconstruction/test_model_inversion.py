@@ -57,7 +57,7 @@ def regression(images, labels, steps):
 def invert(attack, net, labels=(0, 1), shape=TWO, start=None, seed=0, low=LOW, high=HIGH):
     """The attack on a network."""
     draw = torch.Generator().manual_seed(seed)
-    return attack.images(net, torch.tensor(labels), shape, low, high, start, draw)
+    return attack.images(net, torch.tensor(labels), shape, (low, high), start, draw)
 
 
 @pytest.mark.parametrize("prior", ["black", "mean", "noise"])
@@ -188,7 +188,7 @@ def test_one_restart_wins_for_all_images_that_share_statistics():
     net = seeded(lambda: CNN(TWO, u=4, statistics="running"))
     fit_statistics(net, torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
     attack, draw, labels = DeepInversion(steps=3), torch.Generator().manual_seed(0), torch.tensor([0, 1, 1, 0])
-    single = [attack.images(net, labels, TWO, LOW, HIGH, None, draw) for _ in range(3)]
+    single = [attack.images(net, labels, TWO, (LOW, HIGH), None, draw) for _ in range(3)]
     best = min(single, key=lambda found: float(found.losses.sum()))
     found = invert(DeepInversion(steps=3, restarts=3), net, (0, 1, 1, 0))
     assert torch.equal(found.images, best.images)

@@ -125,7 +125,6 @@ class ActiveAttack(ReconstructionAttack):
         """The submodel method that the server uses during the attack; None for the announced one.
 
         Args:
-            method: the announced method.
             before: the announced plan of the last but one round of the attack.
             after: the announced plan of its last round.
         """
@@ -153,7 +152,6 @@ class ActiveAttack(ReconstructionAttack):
         """The update of a stage, with the weights that the attacked clients were sent in it.
 
         Args:
-            knowledge: what the server knows.
             stage: stage in which the clients made the change.
             observation: the round of that stage.
             coordinates: (coordinates) bool, where the change is that of the attacked clients alone.

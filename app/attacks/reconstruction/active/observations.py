@@ -67,7 +67,6 @@ class SentModel:
     """What the server sent to one client whose update is in the sum.
 
     Attributes:
-        client: client id.
         index: coordinates of the server's vector that the client returns (int64, ascending).
         vector: weights sent there, or those that the server assumes.
         weight: weight of the client in the mean.
@@ -98,10 +97,6 @@ class Observation:
     clients: dict[int, Tensor]
     weights: dict[int, float]
     adds_up: bool = True
-
-    @property
-    def round(self) -> int:
-        return self.plan.round
 
     def holders(self, clients: Iterable[int]) -> Tensor:
         """(coordinates) int64: number of these clients that contribute to every coordinate."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,7 +44,12 @@ class DeepInversion(MIFace):
 
     def penalty(self, net: nn.Module, images: Tensor) -> Tensor:
         """Distance of the statistics, summed over layers, times the number of images."""
-        with _recorded_distances(tracked_norms(net)) as distances:
+        distances: list[Tensor] = []
+        with ExitStack() as hooks:
+            for norm in tracked_norms(net):
+                hooks.enter_context(
+                    norm.register_forward_pre_hook(lambda norm, inputs: distances.append(_distance(norm, inputs[0])))
+                )
             net(images)
         return self.statistics * len(images) * sum(distances, start=images.new_zeros(()))
 
@@ -60,21 +64,6 @@ def _filled(norm: _BatchNorm) -> bool:
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return bool((norm.running_mean != 0).any()) or bool((norm.running_var != 1).any())
-
-
-@contextmanager
-def _recorded_distances(norms: list[_BatchNorm]) -> Iterator[list[Tensor]]:
-    """Context in which every forward pass appends the distance of each layer's inputs from its statistics."""
-    distances: list[Tensor] = []
-    handles = [
-        norm.register_forward_pre_hook(lambda norm, inputs: distances.append(_distance(norm, inputs[0])))
-        for norm in norms
-    ]
-    try:
-        yield distances
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _distance(norm: nn.Module, inputs: Tensor) -> Tensor:

@@ -122,11 +122,9 @@ class DenseLayer:
 
     def rows_in(self, index: Tensor) -> Tensor:
         """Rows (int64, ascending) all of whose coordinates are in the index (int64, ascending)."""
-        low, high = torch.searchsorted(index, torch.tensor([self.weight.start, self.weight.start + self.weight.size]))
-        counts = torch.bincount((index[low:high] - self.weight.start) // self.inputs, minlength=self.rows)
-        low, high = torch.searchsorted(index, torch.tensor([self.bias.start, self.bias.start + self.rows]))
-        biased = torch.zeros(self.rows, dtype=torch.bool)
-        biased[index[low:high] - self.bias.start] = True
+        weights, biases = (index[_held(index, block)] - block.start for block in (self.weight, self.bias))
+        counts = torch.bincount(weights // self.inputs, minlength=self.rows)
+        biased = torch.bincount(biases, minlength=self.rows) > 0
         return torch.nonzero(biased & (counts == self.inputs)).flatten()
 
 
@@ -154,9 +152,6 @@ def with_trap_weights(
     """A client's submodel with trap weights in the first layer and the later layers that the traps ask for.
 
     Args:
-        layer: the first layer.
-        space: layout of the server's vector.
-        traps: distribution of the weights.
         index: coordinates of the client (int64, ascending).
         theta: the server's vector, for coordinates that are kept.
         draw: generator of the weights; in the same state for all clients that are to get the same model.
@@ -179,10 +174,15 @@ def _behind(layer: DenseLayer, space: ParameterSpace, index: Tensor) -> Iterator
     for block in space.blocks:
         if block.name in (layer.weight.name, layer.bias.name) or block.start >= space.trainable:
             continue
-        ends = torch.searchsorted(index, torch.tensor([block.start, block.start + block.size])).tolist()
-        coordinates = index[ends[0] : ends[1]] - block.start
+        place = _held(index, block)
+        coordinates = index[place] - block.start
         rows = len(torch.unique(coordinates // (block.size // block.shape[0])))
-        yield slice(*ends), ((rows, len(coordinates) // rows) if len(block.shape) > 1 else (rows,))
+        yield place, ((rows, len(coordinates) // rows) if len(block.shape) > 1 else (rows,))
+
+
+def _held(index: Tensor, block: Block) -> slice:
+    """Where the coordinates of a block are in an ascending index."""
+    return slice(*torch.searchsorted(index, torch.tensor([block.start, block.start + block.size])).tolist())
 
 
 def invert(
@@ -191,10 +191,7 @@ def invert(
     """An image for every neuron that moved: the change of its weights over the change of its bias.
 
     Args:
-        layer: the first layer.
-        update: update of the attacked clients.
         store: shape and normalisation of the images; its images are not used.
-        training: local training of the attacked clients.
         decay: subtract the effect of weight decay, or ignore it.
         count: number of images that the attacked clients have.
     """

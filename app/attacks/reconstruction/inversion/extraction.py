@@ -109,11 +109,10 @@ class Matching(ImageExtraction):
         rate = max(plan.rate(client) for client in update.clients)
         net = ModelQuery(knowledge).network(Snapshot(update.round, rate, update.model))
         gradient, known = _gradient(update, _training(update, knowledge), int((update.own < space.trainable).sum()))
-        low, high = pixel_bounds(knowledge.store)
         draw = torch_generator(knowledge.seed, "gradient matching", update.round, *update.clients)
-        shape = knowledge.store.shape
-        optimised = self.search.images(net, gradient, known, shape, count, labels, low, high, draw, progress=True)
-        return Candidates(to_pixels(knowledge.store, optimised.images.double()).cpu(), torch.zeros(count))
+        store = knowledge.store
+        optimised = self.search.images(net, gradient, known, store.shape, count, labels, pixel_bounds(store), draw)
+        return Candidates(to_pixels(store, optimised.images.double()).cpu(), torch.zeros(count))
 
 
 def _count(update: IsolatedUpdate, knowledge: PublicKnowledge) -> int:

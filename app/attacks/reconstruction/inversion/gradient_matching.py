@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, interpolate
-from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Adam
 from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
@@ -20,10 +20,10 @@ from app.attacks.reconstruction.inversion.label_inference import inferred_labels
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
 from app.errors import Problem, UserError, raise_all
 from app.models.base import DataShape
-from app.models.layers import SeededDropout
+from app.privacy.model_checks import without_dropout
 
-DECAY = (3 / 8, 5 / 8, 7 / 8)
-"""Shares of the steps after which the learning rate falls to a tenth, as in the published attack."""
+Bounds = tuple[Tensor, Tensor]
+"""(channels,) normalised values of a black and of a white pixel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,23 +39,6 @@ class OptimisedImages:
     images: Tensor
     labels: Tensor
     losses: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Box:
-    """Smallest and largest normalised value of a pixel, (channels, 1, 1) each."""
-
-    low: Tensor
-    high: Tensor
-
-    @classmethod
-    def of(cls, low: Tensor, high: Tensor, like: Tensor) -> Box:
-        """From (channels,) bounds, on the device and in the type of `like`."""
-        return cls(*(bound.to(like).view(-1, 1, 1) for bound in (low, high)))
-
-    @torch.no_grad()
-    def project_(self, images: Tensor) -> None:
-        images.copy_(torch.minimum(torch.maximum(images, self.low), self.high))
 
 
 @dataclass(frozen=True)
@@ -100,10 +83,8 @@ class GradientMatching:
         shape: DataShape,
         count: int,
         labels: Tensor | None,
-        low: Tensor,
-        high: Tensor,
+        bounds: Bounds,
         generator: torch.Generator,
-        progress: bool = False,
     ) -> OptimisedImages:
         """The reconstructed batch, in no particular order.
 
@@ -115,26 +96,23 @@ class GradientMatching:
             shape: size of an image and number of classes.
             count: images in the batch, at least 1.
             labels: (count,) their labels, needed where labels are known.
-            low: (channels,) normalised value of a black pixel.
-            high: (channels,) normalised value of a white pixel.
+            bounds: normalised values of a black and of a white pixel.
             generator: generator of the noise that restarts begin with.
-            progress: show a progress bar.
         """
         like = next(net.parameters())
-        observed = _observed(gradient.to(like), known)
+        observed = gradient.to(like) if known is None else torch.where(known.to(like.device), gradient.to(like), 0)
+        if not bool(torch.isfinite(observed).all()):
+            cause = "the gradient is not finite"
+            raise UserError.of(cause, "nothing can be matched with it", "attack an earlier round")
         classes = self._labels(net, observed, count, labels, shape.classes)
         target = _Target(net, observed, known, classes)
-        box, size = Box.of(low, high, like), (count, shape.channels, shape.height, shape.width)
-        best: tuple[float, Tensor] | None = None
-        bar = search_bar("gradient matching", self.steps * self.restarts, progress)
-        with as_clients_train(net), smoothed_second_derivatives(net, self.blur), bar:
-            for _ in range(self.restarts):
-                images = noise(size, like, generator)
-                distance = self._search(target, images, box, bar)
-                if best is None or distance < best[0]:
-                    best = (distance, images)
-        assert best is not None
-        return OptimisedImages(best[1], classes, torch.full((count,), best[0], dtype=like.dtype, device=like.device))
+        size, bounds = (count, shape.channels, shape.height, shape.width), per_pixel(bounds, like)
+        bar = search_bar("gradient matching", self.steps * self.restarts)
+        with kept_modes(net), smoothed_second_derivatives(without_dropout(net), self.blur), bar:
+            starts = (noise(size, like, generator) for _ in range(self.restarts))
+            searches = (self._search(target, images, bounds, bar) for images in starts)
+            distance, images = min(searches, key=itemgetter(0))
+        return OptimisedImages(images, classes, like.new_full((count,), distance))
 
     def _labels(self, net: nn.Module, gradient: Tensor, count: int, labels: Tensor | None, classes: int) -> Tensor:
         if self.labels == "inferred":
@@ -144,13 +122,12 @@ class GradientMatching:
             raise UserError.of(cause, "no gradient can be computed", "give the labels, or let them be inferred")
         return labels.to(gradient.device)
 
-    def _search(self, target: _Target, images: Tensor, box: Box, bar: tqdm) -> float:
-        """Optimise the images in place; returns their distance."""
-        box.project_(images)
-        images.requires_grad_()
-        pyramid = _Pyramid(images, self.scales)
+    def _search(self, target: _Target, images: Tensor, bounds: Bounds, bar: tqdm) -> tuple[float, Tensor]:
+        """Optimise the images in place; returns their distance, and them."""
+        images.clamp_(*bounds).requires_grad_()
+        pyramid = _Pyramid(images, self.scales, bounds)
         optimizer = Adam(pyramid.parts, lr=self.lr)
-        schedule = MultiStepLR(optimizer, [max(1, int(share * self.steps)) for share in DECAY])
+        schedule = MultiStepLR(optimizer, [max(1, int(share * self.steps)) for share in (3 / 8, 5 / 8, 7 / 8)])
         for _ in range(self.steps):
             tv = self.tv * schedule.get_last_lr()[0] / self.lr
             objective = target.distance(images) + tv * total_variation(images).mean()
@@ -159,18 +136,17 @@ class GradientMatching:
             optimizer.step()
             schedule.step()
             pyramid.apply()
-            box.project_(images)
             bar.update()
         distance = float(target.distance(images).detach())
         images.requires_grad_(False).grad = None
-        return distance
+        return distance, images
 
 
 class _Pyramid:
     """Images and coarser grids over them, whose values are interpolated and added to the images after every step."""
 
-    def __init__(self, images: Tensor, scales: int) -> None:
-        self._images = images
+    def __init__(self, images: Tensor, scales: int, bounds: Bounds) -> None:
+        self._images, self._bounds = images, bounds
         sides = [[side >> scale for side in images.shape[2:]] for scale in range(1, scales + 1)]
         self._grids = [images.new_zeros((*images.shape[:2], *side), requires_grad=True) for side in sides if all(side)]
         self.parts = [images, *self._grids]
@@ -185,10 +161,11 @@ class _Pyramid:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Add the grids to the images, and reset them."""
+        """Add the grids to the images, which stay within their bounds, and reset the grids."""
         for grid in self._grids:
             self._images += self._upsampled(grid)
             grid.zero_()
+        self._images.clamp_(*self._bounds)
 
     def _upsampled(self, grid: Tensor) -> Tensor:
         return interpolate(grid, self._images.shape[2:], mode="bilinear", align_corners=False)
@@ -203,21 +180,20 @@ class _Target:
         # Training mode overwrites running statistics: these copies keep those of the network as they are.
         self._buffers = {name: value.clone() for name, value in net.named_buffers()}
         self._coordinates = (
-            None if known is None or bool(known.all()) else known.to(gradient.device).nonzero().squeeze(1)
+            slice(None) if known is None or bool(known.all()) else known.to(gradient.device).nonzero().squeeze(1)
         )
         self._observed = self._direction(gradient)
 
     def distance(self, images: Tensor) -> Tensor:
         """1 - cosine, 0 to 2; 1 where one of the gradients is 0."""
-        logits = self._run(images)
-        loss = cross_entropy(logits, self._labels)
+        loss = cross_entropy(self._run(images), self._labels)
         parts = torch.autograd.grad(
             loss, list(self._parameters.values()), create_graph=True, allow_unused=True, materialize_grads=True
         )
         return 1 - self._direction(torch.cat([part.reshape(-1) for part in parts])) @ self._observed
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        known = gradient if self._coordinates is None else gradient[self._coordinates]
+        known = gradient[self._coordinates]
         return known / known.norm().clamp(min=torch.finfo(known.dtype).tiny)
 
     def _run(self, images: Tensor) -> Tensor:
@@ -227,25 +203,6 @@ class _Target:
             cause = f"a batch of {len(images)} images has no batch statistics"
             remedy = "attack batches of 2 or more, or set --model.net.norm group"
             raise UserError.of(cause, "no client can have trained on it", remedy) from error
-
-
-def _observed(gradient: Tensor, known: Tensor | None) -> Tensor:
-    """The gradient with 0 in place of unknown entries."""
-    observed = gradient if known is None else torch.where(known.to(gradient.device), gradient, 0)
-    if not bool(torch.isfinite(observed).all()):
-        raise UserError.of("the gradient is not finite", "nothing can be matched with it", "attack an earlier round")
-    return observed
-
-
-@contextmanager
-def as_clients_train(net: nn.Module) -> Iterator[None]:
-    """Context in which the network is in training mode, except for dropout."""
-    with kept_modes(net):
-        net.train()
-        for layer in net.modules():
-            if isinstance(layer, (SeededDropout, _DropoutNd)):
-                layer.eval()
-        yield
 
 
 @contextmanager
@@ -270,9 +227,15 @@ def noise(size: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Te
     return torch.randn(size, generator=generator, device=generator.device, dtype=torch.float32).to(like)
 
 
-def search_bar(name: str, steps: int, shown: bool) -> tqdm:
+def per_pixel(bounds: Bounds, like: Tensor) -> Bounds:
+    """The bounds as (channels, 1, 1), on the device and in the type of `like`."""
+    low, high = (bound.to(like).view(-1, 1, 1) for bound in bounds)
+    return low, high
+
+
+def search_bar(name: str, steps: int) -> tqdm:
     """Progress bar over the steps, on terminals, after a second."""
-    return tqdm(total=steps, desc=name, delay=1, leave=False, disable=None if shown else True)
+    return tqdm(total=steps, desc=name, delay=1, leave=False, disable=None)
 
 
 def search_problems(steps: int, restarts: int, lr: float, **weights: float) -> Iterator[Problem]:

@@ -44,13 +44,9 @@ def inferred_labels(net: nn.Module, gradient: Tensor, count: int, classes: int) 
 
 def _layer_gradient(net: nn.Module, layer: nn.Linear, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
     """Gradient by the weights and the biases of one layer, from a flat gradient over `net.parameters()`."""
-    parts: dict[int, Tensor] = {}
-    start = 0
-    for parameter in net.parameters():
-        parts[id(parameter)] = gradient[start : start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
-    assert start == len(gradient), f"the network has {start} parameters, the gradient {len(gradient)} weights"
-    return parts[id(layer.weight)], None if layer.bias is None else parts[id(layer.bias)]
+    sizes: dict[Tensor, int] = {parameter: parameter.numel() for parameter in net.parameters()}
+    parts = dict(zip(sizes, gradient.split(list(sizes.values())), strict=True))
+    return parts[layer.weight].view(layer.weight.shape), None if layer.bias is None else parts[layer.bias]
 
 
 def _single(weight: Tensor, bias: Tensor | None) -> Tensor:

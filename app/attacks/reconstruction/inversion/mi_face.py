@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar, Literal
 
 import torch
@@ -14,10 +15,11 @@ from torch.optim import SGD
 from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.gradient_matching import (
-    Box,
+    Bounds,
     OptimisedImages,
     kept_modes,
     noise,
+    per_pixel,
     search_bar,
     search_problems,
     total_variation,
@@ -61,14 +63,9 @@ class MIFace:
     prior: Prior = "black"
 
     def __post_init__(self) -> None:
-        raise_all(self.problems())
-
-    def problems(self) -> Iterator[Problem]:
-        """Invalid settings."""
-        yield from search_problems(self.steps, self.restarts, self.lr, l2=self.l2, tv=self.tv)
-        if not 0 <= self.momentum < 1:
-            remedy = "set momentum to 0 or more, below 1"
-            yield Problem(f"momentum is {self.momentum:g}", "the search would not settle", remedy)
+        consequence, remedy = "the search would not settle", "set momentum to 0 or more, below 1"
+        unsettled = [] if 0 <= self.momentum < 1 else [Problem(f"momentum is {self.momentum:g}", consequence, remedy)]
+        raise_all(search_problems(self.steps, self.restarts, self.lr, l2=self.l2, tv=self.tv), unsettled)
 
     def obstacle(self, net: nn.Module) -> str | None:
         """Why the attack cannot be run on this network; None where it can."""
@@ -83,11 +80,9 @@ class MIFace:
         net: nn.Module,
         labels: Tensor,
         shape: DataShape,
-        low: Tensor,
-        high: Tensor,
+        bounds: Bounds,
         start: Tensor | None,
         generator: torch.Generator,
-        progress: bool = False,
     ) -> OptimisedImages:
         """One image for every label.
 
@@ -95,38 +90,26 @@ class MIFace:
             net: the attacked model on any device; run in evaluation mode and left as it was.
             labels: (count,) classes, which may repeat.
             shape: size of an image.
-            low: (channels,) normalised value of a black pixel.
-            high: (channels,) normalised value of a white pixel.
+            bounds: normalised values of a black and of a white pixel.
             start: (channels, height, width) or (count, channels, height, width) normalised mean of the attacker's own
                 images; needed for the prior "mean" only.
             generator: generator of the noise.
-            progress: show a progress bar.
         """
         like = next(net.parameters())
-        targets, box = labels.to(like.device), Box.of(low, high, like)
+        targets, bounds = labels.to(like.device), per_pixel(bounds, like)
         size = (len(labels), shape.channels, shape.height, shape.width)
-        best: OptimisedImages | None = None
-        with _frozen(net), search_bar("model inversion", self.steps * self.restarts, progress) as bar:
-            for restart in range(self.restarts):
-                images = self._start(size, box, start, restart, like, generator)
-                losses = self._search(net, images, targets, box, bar)
-                best = self._better(best, OptimisedImages(images, targets, losses))
-        assert best is not None
-        return best
+        with _frozen(net), search_bar("model inversion", self.steps * self.restarts) as bar:
+            starts = (self._start(size, bounds, start, restart, generator) for restart in range(self.restarts))
+            return reduce(self._better, (self._search(net, images, targets, bounds, bar) for images in starts))
 
     def _start(
-        self,
-        size: tuple[int, ...],
-        box: Box,
-        mean: Tensor | None,
-        restart: int,
-        like: Tensor,
-        generator: torch.Generator,
+        self, size: tuple[int, ...], bounds: Bounds, mean: Tensor | None, restart: int, generator: torch.Generator
     ) -> Tensor:
+        like = bounds[0]
         if self.prior == "noise":
             images = noise(size, like, generator)
         elif self.prior == "black":
-            images = box.low.expand(size).clone()
+            images = like.expand(size).clone()
         elif mean is not None:
             images = mean.to(like).expand(size).clone()
         else:
@@ -134,20 +117,20 @@ class MIFace:
             raise UserError.of(cause, "it cannot begin", "give the attacker data, or set prior to black or noise")
         if restart and self.prior != "noise":
             images += JITTER * noise(size, like, generator)
-        box.project_(images)
-        return images
+        return images.clamp_(*bounds)
 
-    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, box: Box, bar: tqdm) -> Tensor:
-        """Optimise the images in place; returns the objective of each."""
+    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, bounds: Bounds, bar: tqdm) -> OptimisedImages:
+        """Optimise the images in place."""
         images.requires_grad_()
         optimizer = SGD([images], lr=self.lr, momentum=self.momentum)
         for _ in range(self.steps):
             (images.grad,) = torch.autograd.grad(self._objective(net, images, labels).sum(), images)
             optimizer.step()
-            box.project_(images)
+            with torch.no_grad():
+                images.clamp_(*bounds)
             bar.update()
         images.requires_grad_(False).grad = None
-        return self._objective(net, images, labels)
+        return OptimisedImages(images, labels, self._objective(net, images, labels))
 
     def _objective(self, net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """(count,) objective of every image; the penalty is divided evenly."""
@@ -155,9 +138,7 @@ class MIFace:
         loss = loss + self.l2 * images.square().flatten(1).sum(dim=1) + self.tv * total_variation(images)
         return loss + self.penalty(net, images) / len(images)
 
-    def _better(self, best: OptimisedImages | None, new: OptimisedImages) -> OptimisedImages:
-        if best is None:
-            return new
+    def _better(self, best: OptimisedImages, new: OptimisedImages) -> OptimisedImages:
         won = new.losses < best.losses
         if self.together:
             won = (new.losses.sum() < best.losses.sum()).expand_as(won)

@@ -16,7 +16,7 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Snapshot, TargetKind
 from app.attacks.protocols.base import few
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
-from app.attacks.public_knowledge import no_samples
+from app.attacks.public_knowledge import PublicKnowledge, no_samples
 from app.attacks.reconstruction.base import (
     Candidates,
     ReconstructionConditions,
@@ -33,8 +33,8 @@ from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.reconstruction.scoring import assess
 from app.attacks.targets import Models
-from app.errors import Problem, raise_all
-from app.metrics.inversion import InversionScores, LabelledImages, inversion_scores
+from app.errors import UserError
+from app.metrics.inversion import LabelledImages, inversion_scores
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.seeding import torch_generator
 
@@ -136,12 +136,16 @@ class ModelInversion(PassiveAttack):
                 it; where clients hide their choice of factors, as sent and with the recovered choice.
             client: client whose upload is attacked; without one, that with the most samples and the latest upload.
         """
-        self.search = MIFace(steps, restarts, l2=l2, tv=tv, prior=prior)
-        self._aim(target, client)
+        self._aim(MIFace(steps, restarts, l2=l2, tv=tv, prior=prior), target, client)
 
-    def _aim(self, target: TargetKind, client: int | None) -> None:
-        raise_all(_aim_problems(target, client))
-        self.target, self.client = target, client
+    def _aim(self, search: MIFace, target: TargetKind, client: int | None) -> None:
+        self.search, self.target, self.client = search, target, client
+        if target not in ("global", "uploads"):
+            cause = f"model inversion has no target {target!r}"
+            raise UserError.of(cause, "nothing would be attacked", "choose global or uploads")
+        if client is not None and target == "global":
+            cause = f"client {client} is to be attacked, but the target is the released model"
+            raise UserError.of(cause, "the client would be ignored", "set target to uploads, or leave client out")
 
     def findings(self, audit: AuditContext) -> Iterator[ReconstructionFinding]:
         """One image per class, compared with the mean of the training images of the class."""
@@ -156,25 +160,22 @@ class ModelInversion(PassiveAttack):
         net = query.network(model)
         if (reason := self.search.obstacle(net)) is not None:
             return ReconstructionFinding(conditions, NotAvailable(reason))
-        return attempted(conditions, lambda: self._inverted(audit, conditions, net, inverted.members))
+        return attempted(conditions, lambda: self._inverted(audit, net, inverted))
 
-    def _inverted(
-        self, audit: AuditContext, conditions: ReconstructionConditions, net: torch.nn.Module, members: np.ndarray
-    ) -> ReconstructionFinding:
-        labels = audit.knowledge.store.labels[torch.from_numpy(members)].unique().cpu()
-        optimised = self._images(audit, net, labels)
-        pixels = to_pixels(audit.knowledge.store, optimised.images.double()).cpu()
+    def _inverted(self, audit: AuditContext, net: torch.nn.Module, inverted: InvertedModel) -> ReconstructionFinding:
+        members, store = inverted.members, audit.knowledge.store
+        labels = store.labels[torch.from_numpy(members)].unique().cpu()
+        optimised = self._images(audit.knowledge, net, labels)
+        pixels = to_pixels(store, optimised.images.double()).cpu()
         candidates, truth = Candidates(pixels, -optimised.losses.cpu()), _class_means(audit, members, labels)
-        details = _details(audit, members, optimised, pixels, labels)
-        return ReconstructionFinding(conditions, *assess(candidates, truth, audit.knowledge), details)
+        details = _details(audit, members, optimised.images, LabelledImages(pixels, labels))
+        return ReconstructionFinding(inverted.conditions, *assess(candidates, truth, audit.knowledge), details)
 
-    def _images(self, audit: AuditContext, net: torch.nn.Module, labels: Tensor) -> OptimisedImages:
-        knowledge = audit.knowledge
-        low, high = pixel_bounds(knowledge.store)
-        own = knowledge.store.batch(torch.from_numpy(knowledge.auxiliary[:MOST_PER_SET]), knowledge.dtype)[0]
+    def _images(self, knowledge: PublicKnowledge, net: torch.nn.Module, labels: Tensor) -> OptimisedImages:
+        store, draw = knowledge.store, torch_generator(knowledge.seed, self.name)
+        own = store.batch(torch.from_numpy(knowledge.auxiliary[:MOST_PER_SET]), knowledge.dtype)[0]
         start = own.mean(dim=0) if len(own) else None
-        draw = torch_generator(knowledge.seed, self.name)
-        return self.search.images(net, labels, knowledge.store.shape, low, high, start, draw, progress=True)
+        return self.search.images(net, labels, store.shape, pixel_bounds(store), start, draw)
 
 
 class DeepInversionAttack(ModelInversion):
@@ -203,49 +204,27 @@ class DeepInversionAttack(ModelInversion):
             target: `global` for the released model, or `uploads` for the last upload of one client.
             client: client whose upload is attacked; without one, that with the most samples and the latest upload.
         """
-        self.search = DeepInversion(steps, restarts, l2=l2, tv=tv, statistics=statistics)
-        self._aim(target, client)
-
-
-def _aim_problems(target: TargetKind, client: int | None) -> Iterator[Problem]:
-    if target not in ("global", "uploads"):
-        yield Problem(
-            f"model inversion has no target {target!r}", "nothing would be attacked", "choose global or uploads"
-        )
-    elif client is not None and target == "global":
-        cause = f"client {client} is to be attacked, but the target is the released model"
-        yield Problem(cause, "the client would be ignored", "set target to uploads, or leave client out")
+        self._aim(DeepInversion(steps, restarts, l2=l2, tv=tv, statistics=statistics), target, client)
 
 
 def _class_means(audit: AuditContext, members: np.ndarray, labels: Tensor) -> Truth:
     """The mean training image of each class, with the class in place of the sample id."""
-    images, classes = audit.knowledge.store.batch(torch.from_numpy(members), torch.float64)
-    pixels, classes = to_pixels(audit.knowledge.store, images).cpu(), classes.cpu()
-    means = torch.stack([pixels[classes == label].mean(dim=0) for label in labels])
+    own = _labelled_images(audit, members)
+    means = torch.stack([own.images[own.labels == label].mean(dim=0) for label in labels])
     return Truth(means, labels, torch.full_like(labels, NO_CLIENT), labels)
 
 
 def _details(
-    audit: AuditContext, members: np.ndarray, optimised: OptimisedImages, pixels: Tensor, labels: Tensor
+    audit: AuditContext, members: np.ndarray, optimised: Tensor, reconstructions: LabelledImages
 ) -> dict[str, float]:
     """Similarity to training images compared with other images, and accuracy of an independent classifier."""
     evaluator = train_evaluator(audit.knowledge)
-    predicted = evaluator.predict(optimised.images) if isinstance(evaluator, Evaluator) else None
-    scores = inversion_scores(
-        LabelledImages(pixels, labels),
-        _labelled_images(audit, members),
-        _labelled_images(audit, np.concatenate([*audit.truth.nonmembers, audit.knowledge.auxiliary])),
-        predicted,
-    )
-    return _numbers(scores) if isinstance(scores, InversionScores) else {}
-
-
-def _labelled_images(audit: AuditContext, ids: np.ndarray) -> LabelledImages:
-    images, labels = audit.knowledge.store.batch(torch.from_numpy(ids[:MOST_PER_SET]), torch.float64)
-    return LabelledImages(to_pixels(audit.knowledge.store, images).cpu(), labels.cpu())
-
-
-def _numbers(scores: InversionScores) -> dict[str, float]:
+    predicted = evaluator.predict(optimised) if isinstance(evaluator, Evaluator) else None
+    others = np.concatenate([*audit.truth.nonmembers, audit.knowledge.auxiliary])
+    trained, fresh = (_labelled_images(audit, ids[:MOST_PER_SET]) for ids in (members, others))
+    scores = inversion_scores(reconstructions, trained, fresh, predicted)
+    if isinstance(scores, NotAvailable):
+        return {}
     numbers = {"to_class_mean": scores.to_mean, "to_member": scores.to_member, "to_other": scores.to_other}
     for name, estimate in (("gap", scores.gap), ("recognised", scores.accuracy)):
         if isinstance(estimate, NotAvailable):
@@ -254,3 +233,8 @@ def _numbers(scores: InversionScores) -> dict[str, float]:
         if not isinstance(estimate.interval, NotAvailable):
             numbers |= {f"{name}_low": estimate.interval.low, f"{name}_high": estimate.interval.high}
     return numbers
+
+
+def _labelled_images(audit: AuditContext, ids: np.ndarray) -> LabelledImages:
+    images, labels = audit.knowledge.store.batch(torch.from_numpy(ids), torch.float64)
+    return LabelledImages(to_pixels(audit.knowledge.store, images).cpu(), labels.cpu())

@@ -5,7 +5,7 @@ The true second derivatives are 0 almost everywhere: gradient matching would not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,23 +86,20 @@ def _width(values: Tensor, blur: float) -> Tensor:
     return blur * values.square().mean().sqrt().clamp(min=FLATTEST)
 
 
-class _SmoothedRelu(nn.Module):
-    def __init__(self, blur: float) -> None:
+class _Layer(nn.Module):
+    """A function of the layer's input."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self._blur = blur
+        self._function = function
 
     def forward(self, values: Tensor) -> Tensor:
-        return _Relu.apply(values, self._blur)
+        return self._function(values)
 
 
-class _SmoothedPool(nn.Module):
-    def __init__(self, pool: nn.MaxPool2d, blur: float) -> None:
-        super().__init__()
-        self._blur, self._side, self._stride = blur, _pair(pool.kernel_size), _pair(pool.stride)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        windows = maps.unfold(2, self._side[0], self._stride[0]).unfold(3, self._side[1], self._stride[1])
-        return _Max.apply(windows.flatten(-2), self._blur)
+def _pooled(maps: Tensor, pool: nn.MaxPool2d, blur: float) -> Tensor:
+    (high, wide), (down, right) = _pair(pool.kernel_size), _pair(pool.stride)
+    return _Max.apply(maps.unfold(2, high, down).unfold(3, wide, right).flatten(-2), blur)
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -112,10 +109,10 @@ def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
 def _smoothed(layer: nn.Module, blur: float) -> nn.Module | None:
     """Replacement of a ReLU or a max-pool; None for all other layers."""
     if isinstance(layer, nn.ReLU):
-        return _SmoothedRelu(blur)
-    if isinstance(layer, nn.MaxPool2d):
+        return _Layer(lambda values: _Relu.apply(values, blur))
+    if isinstance(layer, nn.MaxPool2d) and not layer.ceil_mode and not layer.return_indices:
         plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
-        return _SmoothedPool(layer, blur) if plain and not layer.ceil_mode and not layer.return_indices else None
+        return _Layer(lambda maps: _pooled(maps, layer, blur)) if plain else None
     return None
 
 
