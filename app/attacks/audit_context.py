@@ -80,11 +80,7 @@ class AuditContext:
 
     @property
     def kept_rounds(self) -> tuple[int, ...]:
-        """Rounds of the transcript, ascending, counted from 1.
-
-        Raises:
-            UserError: where no round was kept.
-        """
+        """Rounds of the transcript, ascending, counted from 1; refused where no round was kept."""
         rounds = tuple(round_ for round_ in self.transcript.rounds if round_ <= self.knowledge.rounds)
         if not rounds:
             raise UserError.of(

@@ -30,11 +30,7 @@ class ShadowSource(Protocol):
     """Trains or looks up shadow models."""
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
-        """Shadows of a target: all of them, or the first few, which do not depend on how many are requested.
-
-        Raises:
-            UserError: where there are no data to train them on.
-        """
+        """Shadows of a target: all of them, or the first few, which do not depend on how many are requested."""
 
 
 class AttackContext:

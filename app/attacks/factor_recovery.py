@@ -15,7 +15,6 @@ from torch import Tensor
 from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.factor_choice import FactorChoice, FactorLayout
 from app.attacks.audit_context import AuditContext
-from app.attacks.models import Snapshot
 from app.attacks.protocols.base import few
 from app.attacks.targets import observed_uploads
 from app.federation.evaluation import score, statistics_context
@@ -115,7 +114,10 @@ class RecoveryScoring:
         means |= {cost: _cost(clients, name) for cost, name in COSTS.items()}
         moved = torch.stack([self._layout.levelled(self._scores[one.client]) for one in clients])
         chosen = torch.stack([self._chosen[one.client] for one in clients])
-        return FactorFinding(clients, means, moved.numpy(), chosen.numpy(), tuple(self._notes()))
+        kept, total = ", ".join(map(str, self._audit.kept_rounds)), len(self._audit.clients)
+        note = f"{len(clients)} of {total} clients uploaded in rounds {kept} (--transcript.last keeps more)"
+        notes = (note,) if len(clients) != total else ()
+        return FactorFinding(clients, means, moved.numpy(), chosen.numpy(), notes)
 
     def _recovery(self, client: int) -> ClientRecovery:
         scores, chosen, last = self._scores[client], self._chosen[client], self._uploads[client][-1]
@@ -130,10 +132,10 @@ class RecoveryScoring:
             prior=self._area(self._layout.prior, chosen > 0.5),
             population=self._area(self._population, chosen > 0.5),
             specific=self._area(specific, chosen > self._population),
-            own=self._accuracy(client, self._with(last, self._truth[client])),
-            recovered=self._accuracy(client, estimated.snapshot),
-            concealed=self._accuracy(client, last.snapshot),
-            another=self._accuracy(client, self._with(last, self._truth[self._partner(client)])),
+            own=self._accuracy(client, self._layout.with_choice(last, self._truth[client])),
+            recovered=self._accuracy(client, estimated),
+            concealed=self._accuracy(client, last),
+            another=self._accuracy(client, self._layout.with_choice(last, self._truth[self._partner(client)])),
         )
 
     def _area(self, scores: Tensor, truth: Tensor) -> float:
@@ -145,28 +147,18 @@ class RecoveryScoring:
         ]
         return math.fsum(areas) / len(areas) if areas else math.nan
 
-    def _with(self, model: ObservedModel, choice: Tensor) -> Snapshot:
-        return self._layout.with_choice(model, choice).snapshot
-
     def _partner(self, client: int) -> int:
         """Another client that has a choice of its own; the client itself where it is the only one."""
         order = numpy_generator(self._audit.knowledge.seed, "swapped-choices").permutation(sorted(self._truth)).tolist()
         return int(order[(order.index(client) + 1) % len(order)])
 
-    def _accuracy(self, client: int, snapshot: Snapshot) -> float:
+    def _accuracy(self, client: int, model: ObservedModel) -> float:
         """On the client's own test set, 0 to 1, as in the evaluation of clients."""
         knowledge, truth = self._audit.knowledge, self._audit.truth
-        net, test = self._audit.query.network(snapshot), torch.from_numpy(truth.nonmembers[client])
+        net, test = self._audit.query.network(model.snapshot), torch.from_numpy(truth.nonmembers[client])
         train = torch.from_numpy(truth.members[client])
         with knowledge.precision(), statistics_context(net, knowledge.store, train, knowledge.batch_size):
             return score(net, knowledge.store, test, knowledge.batch_size).accuracy
-
-    def _notes(self) -> list[str]:
-        count, total = len(self._uploads), len(self._audit.clients)
-        if count == total:
-            return []
-        kept = ", ".join(map(str, self._audit.kept_rounds))
-        return [f"{count} of {total} clients uploaded in rounds {kept} (--transcript.last keeps more)"]
 
 
 def _mean(values: Sequence[float]) -> Estimate | NotAvailable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 
@@ -15,16 +16,14 @@ from app.errors import UserError
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.local_training import merge_short
 from app.federation.parameters import WidthNets
+from app.metrics.membership import Array
 from app.models.base import ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.seeding import numpy_generator
 
-CACHED_LOGITS = 2_000_000
-"""Logits kept in memory, so that attacks on one model share its responses."""
-
 
 class ModelQuery:
-    """Runs models on samples. Responses are cached, and one network per width is reused."""
+    """Runs models on samples. One network per width is reused, and attacks on one model share its cached responses."""
 
     def __init__(self, knowledge: PublicKnowledge) -> None:
         self.knowledge = knowledge
@@ -36,7 +35,7 @@ class ModelQuery:
         chosen = model.snapshots[snapshot]
         key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest())
         if key not in self._cached:
-            if sum(responses.logits.size for responses in self._cached.values()) > CACHED_LOGITS:
+            if sum(responses.logits.size for responses in self._cached.values()) > 2_000_000:
                 self._cached.clear()
             self._cached[key] = self._run(chosen, samples)
         return self._cached[key]
@@ -66,25 +65,26 @@ class ModelQuery:
         Where a network normalises by the statistics of the batch, they differ between chunks of members and chunks of
         non-members; `responses` mixes the two.
         """
-        net, knowledge = self.network(snapshot), self.knowledge
-        logits = []
-        with self._statistics(net, samples), knowledge.precision():
-            for batch in merge_short(torch.from_numpy(samples).split(chunk), least=2):
-                logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu().numpy())
-        return Responses(np.concatenate(logits), self._labels(samples))
+        net = self.network(snapshot)
+        with self._statistics(net, samples), self.knowledge.precision():
+            logits = self._logits(net, merge_short(torch.from_numpy(samples).split(chunk), least=2))
+        return Responses(logits, self._labels(samples))
 
     @torch.no_grad()
     def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None) -> Responses:
         """Responses in the order of the samples, which are queried in an order that mixes members and non-members."""
         net, knowledge = self.network(snapshot), self.knowledge
         order = self._order(net, samples)
-        logits = []
         with self._statistics(net, samples), knowledge.precision():
             if recorded is not None:
                 recorded.clear()  # gathering statistics has run the network too
-            for batch in evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size):
-                logits.append(net(knowledge.store.batch(batch, knowledge.dtype)[0]).double().cpu())
-        return Responses(torch.cat(logits).numpy()[np.argsort(order)], self._labels(samples))
+            batches = evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size)
+            logits = self._logits(net, batches)
+        return Responses(logits[np.argsort(order)], self._labels(samples))
+
+    def _logits(self, net: nn.Module, batches: Iterable[Tensor]) -> Array:
+        images = (self.knowledge.store.batch(batch, self.knowledge.dtype)[0] for batch in batches)
+        return torch.cat([net(batch).double().cpu() for batch in images]).numpy()
 
     def _labels(self, samples: Ids) -> Ids:
         store = self.knowledge.store
@@ -109,11 +109,7 @@ class ModelQuery:
 
 
 def last_linear(net: nn.Module) -> nn.Linear:
-    """The layer that makes the logits.
-
-    Raises:
-        UserError: where the network does not end in a linear layer.
-    """
+    """The layer that makes the logits; refused where the network does not end in a linear layer."""
     layers = [layer for layer in net.modules() if isinstance(layer, (nn.Linear, FactorLayer))]
     if layers and isinstance(last := layers[-1], nn.Linear):
         return last

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 
-from app.metrics.membership import NO_CLIENT, Array
+from app.metrics.membership import Array
 
 if TYPE_CHECKING:
     from app.attacks.adaptive.base import ReadingStrategy
@@ -119,10 +119,6 @@ class AttackedModel:
     def rounds(self) -> tuple[int, ...]:
         """Rounds of the snapshots, counted from 1."""
         return tuple(snapshot.round for snapshot in self.snapshots)
-
-    @property
-    def is_global(self) -> bool:
-        return self.client == NO_CLIENT
 
     def only_last(self) -> AttackedModel:
         """The same model with its last snapshot only."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,8 +38,12 @@ def aggregated_models(
     """
     if reading is None:
         return _global(knowledge, prefix, tuple(Snapshot(round_, 1.0, view.aggregate(round_)) for round_ in rounds))
-    trainable = _trainable(knowledge)
-    observed = [_observed_aggregate(view, round_, trainable) for round_ in sorted({*reading.rounds, *rounds})]
+    observed, trainable = [], _trainable(knowledge)
+    for round_ in sorted({*reading.rounds, *rounds}):
+        before, after = view.broadcast(round_), view.aggregate(round_)
+        index = torch.arange(after.numel())
+        arrived = torch.ones_like(index, dtype=torch.bool)
+        observed.append(ObservedModel(round_, 1.0, index, before, after, arrived, trainable))
     return _global(knowledge, prefix, reading.snapshots(observed, rounds), reading)
 
 
@@ -61,10 +66,20 @@ def uploaded_models(
         only: one client instead of all.
     """
     all_rounds = sorted({*rounds, *(reading.rounds if reading is not None else ())})
-    messages = _messages(view, knowledge, all_rounds, only)
-    return {
-        client: _uploaded(knowledge, client, own, rounds, prefix, last, reading) for client, own in messages.items()
-    }
+    models: Models = {}
+    for client, messages in _messages(view, knowledge, all_rounds, only).items():
+        attacked = [round_ for round_ in messages if round_ in rounds][-1 if last else 0 :]
+        seen = {at: observed() for at, observed in messages.items() if reading is not None or at in attacked}
+        hidden = [model for at in attacked if isinstance(model := seen[at], NotAvailable)]
+        if hidden or not attacked:
+            models[client] = hidden[0] if hidden else _no_upload(client, rounds)
+            continue
+        readable = [model for model in seen.values() if isinstance(model, ObservedModel)]
+        own = None if reading is None else replace(reading, rounds=tuple(model.round for model in readable))
+        snapshots = tuple(model.snapshot for model in readable) if own is None else own.snapshots(readable, attacked)
+        key = f"{_key(prefix, reading)}-client-{client}"
+        models[client] = AttackedModel(key, client, knowledge.sizes[client], snapshots, own)
+    return models
 
 
 def observed_uploads(
@@ -73,61 +88,54 @@ def observed_uploads(
     """Every client's readable uploads in some rounds (ascending, counted from 1), by client and round."""
     results: dict[int, list[ObservedModel] | NotAvailable] = {}
     for client, messages in _messages(view, knowledge, rounds, None).items():
-        models = [message.observed() for message in messages]
+        models = [observed() for observed in messages.values()]
         readable = [model for model in models if isinstance(model, ObservedModel)]
         hidden = [model for model in models if isinstance(model, NotAvailable)]
         results[client] = readable or (hidden[-1] if hidden else _no_upload(client, rounds))
     return results
 
 
+_Messages = dict[int, Callable[[], ObservedModel | NotAvailable]]
+"""A client's uploads by round; each call computes what the server observes of one."""
+
+
 def _messages(
     view: ServerView, knowledge: PublicKnowledge, rounds: Sequence[int], only: int | None
-) -> dict[int, list[_Message]]:
-    messages: dict[int, list[_Message]] = {
-        client: [] for client in sorted(knowledge.took_part) if only in (None, client)
-    }
+) -> dict[int, _Messages]:
+    messages: dict[int, _Messages] = {client: {} for client in sorted(knowledge.took_part) if only in (None, client)}
     trainable = _trainable(knowledge)
     for round_ in rounds:
         broadcast = view.broadcast(round_) if view.readable(round_) else None
         plan = knowledge.plan(round_ - 1)
         for upload in view.uploads(round_):
             if upload.client in messages:
-                messages[upload.client].append(_Message(round_, plan, broadcast, trainable, upload))
+                messages[upload.client][round_] = partial(_observed, round_, plan, broadcast, trainable, upload)
     return messages
 
 
-@dataclass(frozen=True, eq=False)
-class _Message:
-    """An upload, with the server's plan and broadcast of its round."""
-
-    round: int
-    plan: Plan
-    broadcast: Tensor | None
-    trainable: int
-    upload: Upload
-
-    def observed(self) -> ObservedModel | NotAvailable:
-        """The client's model; coordinates that it did not upload have the values of the broadcast."""
-        upload = self.upload
-        if upload.payload is None or self.broadcast is None:
-            content = "ciphertext" if upload.form == "ciphertext" else "masked sums"
-            return NotAvailable(f"the server sees {content} only, no local model")
-        if upload.payload.numel() == 0:
-            return NotAvailable("clients send nothing")
-        coordinates = torch.arange(self.broadcast.numel()) if upload.index is None else upload.index
-        index, model = self.plan.index(upload.client).cpu(), self.broadcast.clone()
-        model[coordinates] = upload.payload.to(model.dtype)
-        arrived = torch.zeros(model.numel(), dtype=torch.bool)
-        arrived[coordinates] = True
-        return ObservedModel(
-            round=self.round,
-            rate=self.plan.rate(upload.client),
-            index=index,
-            before=self.broadcast[index],
-            after=model[index],
-            arrived=arrived[index],
-            trainable=int(torch.searchsorted(index, self.trainable)),
-        )
+def _observed(
+    round_: int, plan: Plan, broadcast: Tensor | None, trainable: int, upload: Upload
+) -> ObservedModel | NotAvailable:
+    """The client's model; coordinates that it did not upload have the values of the broadcast."""
+    if upload.payload is None or broadcast is None:
+        content = "ciphertext" if upload.form == "ciphertext" else "masked sums"
+        return NotAvailable(f"the server sees {content} only, no local model")
+    if upload.payload.numel() == 0:
+        return NotAvailable("clients send nothing")
+    coordinates = torch.arange(broadcast.numel()) if upload.index is None else upload.index
+    index, model = plan.index(upload.client).cpu(), broadcast.clone()
+    model[coordinates] = upload.payload.to(model.dtype)
+    arrived = torch.zeros(model.numel(), dtype=torch.bool)
+    arrived[coordinates] = True
+    return ObservedModel(
+        round=round_,
+        rate=plan.rate(upload.client),
+        index=index,
+        before=broadcast[index],
+        after=model[index],
+        arrived=arrived[index],
+        trainable=int(torch.searchsorted(index, trainable)),
+    )
 
 
 def _global(
@@ -137,46 +145,13 @@ def _global(
     return AttackedModel(f"{_key(prefix, reading)}-global", NO_CLIENT, size, snapshots, reading)
 
 
-def _uploaded(
-    knowledge: PublicKnowledge,
-    client: int,
-    messages: list[_Message],
-    rounds: tuple[int, ...],
-    prefix: str,
-    last: bool,
-    reading: ReadingStrategy | None,
-) -> AttackedModel | NotAvailable:
-    attacked = [message.round for message in messages if message.round in rounds]
-    if not attacked:
-        return _no_upload(client, rounds)
-    attacked = attacked[-1:] if last else attacked
-    models = {one.round: one.observed() for one in messages if reading is not None or one.round in attacked}
-    for round_ in attacked:
-        if isinstance(hidden := models[round_], NotAvailable):
-            return hidden
-    readable = [model for model in models.values() if isinstance(model, ObservedModel)]
-    key, size = f"{_key(prefix, reading)}-client-{client}", knowledge.sizes[client]
-    if reading is None:
-        return AttackedModel(key, client, size, tuple(model.snapshot for model in readable))
-    own = replace(reading, rounds=tuple(model.round for model in readable))
-    return AttackedModel(key, client, size, own.snapshots(readable, attacked), own)
-
-
 def _no_upload(client: int, rounds: Sequence[int]) -> NotAvailable:
     return NotAvailable(f"client {client} sent nothing in the rounds that were kept ({', '.join(map(str, rounds))})")
 
 
-def _observed_aggregate(view: ClientView, round_: int, trainable: int) -> ObservedModel:
-    before, after = view.broadcast(round_), view.aggregate(round_)
-    index = torch.arange(after.numel())
-    return ObservedModel(round_, 1.0, index, before, after, torch.ones_like(index, dtype=torch.bool), trainable)
-
-
 def _key(prefix: str, reading: ReadingStrategy | None) -> str:
     """Beginning of a key that differs between readings of the same model."""
-    if reading is None:
-        return prefix
-    return f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
+    return prefix if reading is None else f"{prefix}-{reading.name}-{'.'.join(map(str, reading.rounds))}"
 
 
 def _trainable(knowledge: PublicKnowledge) -> int:

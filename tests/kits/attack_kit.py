@@ -117,7 +117,8 @@ def toy():
 def memorised_case(shadows, folder=None):
     """The memorised toy with so many shadows of each kind."""
     source = CentralShadows(toy().knowledge, toy().audited, shadows, folder)
-    return AttackCase(toy().knowledge, toy().memorised, toy().samples, toy().truth, source, ModelQuery(toy().knowledge))
+    truth = np.isin(toy().samples, toy().members)
+    return AttackCase(toy().knowledge, toy().memorised, toy().samples, truth, source, ModelQuery(toy().knowledge))
 
 
 @cache
@@ -134,7 +135,8 @@ def learning_toy():
     (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, toy().members)], (2, 6, 10), 1, 1)
     target = AttackedModel("learning", NO_CLIENT, len(toy().members), snapshots)
     source = CentralShadows(knowledge, toy().audited, 6)
-    return AttackCase(knowledge, target, toy().samples, toy().truth, source, ModelQuery(knowledge))
+    truth = np.isin(toy().samples, toy().members)
+    return AttackCase(knowledge, target, toy().samples, truth, source, ModelQuery(knowledge))
 
 
 def noisy_case(seed=0, side=500):

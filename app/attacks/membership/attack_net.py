@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -17,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.optim import Optimizer
 
 from app.attacks.context import AttackContext, progress
-from app.attacks.models import Ids, Responses, Shadow
+from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.errors import Problem, UserError
 from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
@@ -27,22 +26,16 @@ from app.seeding import numpy_generator, torch_generator
 Loss = Literal["bce", "mse"]
 """Binary cross-entropy, or the squared error of the probability (Nasr et al.'s code)."""
 
-CONSTANT = 1e-6
-"""A feature whose standard deviation is below this fraction of its mean counts as constant."""
-
 CACHED_NUMBERS = 250_000_000
 """Numbers in the results that an attack keeps for reuse, about 1 GB."""
-
-SMALL = 5_000_000
-"""Parameters below which a network trains on one thread."""
 
 T = TypeVar("T")
 
 
-def option_problems(attack: str, counts: Mapping[str, int], amounts: Mapping[str, float]) -> Iterator[Problem]:
+def option_problems(attack: str, counts: Mapping[str, int | None], **amounts: float) -> Iterator[Problem]:
     """Options of an attack that are out of range: counts below 1, amounts that are not finite and positive."""
     for option, count in counts.items():
-        if count < 1:
+        if count is not None and count < 1:
             yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
     for option, amount in amounts.items():
         if not 0 < amount < math.inf:
@@ -67,7 +60,8 @@ def choice_problem(attack: str, option: str, value: str, choices: object) -> Ite
 class Standardise(nn.Module):
     """Standardises features by mean and standard deviation of the training set.
 
-    Features that are constant in training are only centred, since dividing would amplify rounding errors.
+    Features that are constant in training are only centred, since dividing would amplify rounding errors. Those whose
+    deviation is below a millionth of their mean count as constant.
     """
 
     mean: Tensor
@@ -77,7 +71,7 @@ class Standardise(nn.Module):
         super().__init__()
         exact = features.cpu().double()
         mean, scale = exact.mean(0), exact.std(0, correction=0)
-        scale[scale <= CONSTANT * mean.abs()] = 1
+        scale[scale <= 1e-6 * mean.abs()] = 1
         self.register_buffer("mean", mean.to(features))
         self.register_buffer("scale", scale.to(features))
 
@@ -93,15 +87,8 @@ def dense(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[1:])
 
 
-def seeded(build: Callable[[], nn.Module], seed: int, device: torch.device) -> nn.Module:
-    """The network that `build` makes, with initial values from the seed; the global random state is unchanged."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
-        return build().to(device)
-
-
 def fit(
-    net: nn.Module,
+    build: Callable[[], nn.Module],
     features: Sequence[Tensor],
     targets: Tensor,
     *,
@@ -112,83 +99,54 @@ def fit(
     seed: int,
     held_out: Tensor | None = None,
     patience: int | None = None,
-) -> None:
-    """Train a binary classifier; the same seed gives the same network, and the global random state is unchanged.
+) -> nn.Module:
+    """A trained binary classifier, the same for the same seed; the global random state is unchanged.
 
     Args:
-        net: gives one logit per row from the rows of every feature tensor; in evaluation mode afterwards. Its dropout
-            must be `SeededDropout`.
-        features: tensors with one row per example, on the device of the network.
-        targets: (rows,) 1 or true for members, on the same device.
+        build: makes the network, which gives one logit per row from the rows of every feature tensor. Its dropout must
+            be `SeededDropout`.
+        features: tensors with one row per example, finite.
+        targets: (rows,) 1 or true for members, on the device of the features, which becomes that of the network.
         epochs: at most.
-        batch_size: examples per step.
-        optimizer: makes the optimiser.
-        loss: to minimise.
-        seed: key of batches and dropout masks.
+        seed: key of initial values, batches and dropout masks.
         held_out: (rows,) bool, examples that are not trained on; the epoch with the lowest error on them is kept.
             Without any, the last epoch is.
         patience: epochs without progress on the held-out examples after which training ends, None for never.
-
-    Raises:
-        UserError: where a feature is not finite.
     """
     _refuse_infinite(features)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed the GPUs
+        net = build().to(targets.device)
     batches = torch_generator(seed, "attack-net-batches")
     seed_dropout(net, torch_generator(seed, "attack-net-dropout", device=targets.device))
     excluded = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
     trained, truth = (~excluded).nonzero().flatten(), targets.to(features[0].dtype)
-    stepper, best = optimizer(net.parameters()), _BestEpoch(patience)
-    with _threads_for(net):
+    stepper, best, lowest, waited = optimizer(net.parameters()), dict[str, Any](), math.inf, 0
+    # the threads of a small network would mostly wait for each other
+    with one_thread() if parameters_of(net) < 5_000_000 else nullcontext():
         for _ in progress(range(epochs), "attack network"):
             order = torch.randperm(len(trained), generator=batches).to(targets.device)
             net.train()
             for rows in trained[order].split(batch_size):
-                _step(net, stepper, [feature[rows] for feature in features], truth[rows], loss)
+                stepper.zero_grad()
+                _error(net(*(feature[rows] for feature in features)).flatten(), truth[rows], loss).backward()
+                stepper.step()
             net.eval()
-            if excluded.any() and best.stalls(net, _error_on(net, features, truth, excluded, loss)):
+            if not excluded.any():
+                continue
+            logits = torch.from_numpy(predict(net, [feature[excluded] for feature in features]))
+            error, waited = float(_error(logits, truth[excluded].cpu().double(), loss)), waited + 1
+            if error < lowest:
+                best, lowest, waited = deepcopy(net.state_dict()), error, 0
+            if patience is not None and waited >= patience:
                 break
-    best.restore(net)
-
-
-def _threads_for(net: nn.Module) -> AbstractContextManager[None]:
-    """One thread for a small network, whose threads would mostly wait for each other."""
-    return one_thread() if parameters_of(net) < SMALL else nullcontext()
-
-
-def _step(net: nn.Module, optimizer: Optimizer, features: Sequence[Tensor], targets: Tensor, loss: Loss) -> None:
-    optimizer.zero_grad()
-    _error(net(*features).flatten(), targets, loss).backward()
-    optimizer.step()
+    if best:
+        net.load_state_dict(best)
+    return net
 
 
 def _error(logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     return mse_loss(logits.sigmoid(), targets) if loss == "mse" else binary_cross_entropy_with_logits(logits, targets)
-
-
-def _error_on(net: nn.Module, features: Sequence[Tensor], targets: Tensor, rows: Tensor, loss: Loss) -> float:
-    logits = torch.from_numpy(predict(net, [feature[rows] for feature in features]))
-    return float(_error(logits, targets[rows].cpu().double(), loss))
-
-
-class _BestEpoch:
-    """Keeps the weights of the epoch with the lowest held-out error."""
-
-    def __init__(self, patience: int | None) -> None:
-        self._patience = patience
-        self._error, self._waited = math.inf, 0
-        self._state: dict[str, Any] = {}
-
-    def stalls(self, net: nn.Module, error: float) -> bool:
-        """Whether too many epochs have passed without progress."""
-        self._waited += 1
-        if error < self._error:
-            self._error, self._waited = error, 0
-            self._state = deepcopy(net.state_dict())
-        return self._patience is not None and self._waited >= self._patience
-
-    def restore(self, net: nn.Module) -> None:
-        if self._state:
-            net.load_state_dict(self._state)
 
 
 def _refuse_infinite(features: Sequence[Tensor]) -> None:
@@ -216,14 +174,6 @@ def log_losses(responses: Responses) -> Array:
     return -responses.margins
 
 
-@dataclass(frozen=True, eq=False)
-class BalancedSample:
-    """Ids of as many members as non-members of one model, members first, and the truth: 1.0 or 0.0."""
-
-    samples: Ids
-    truth: Array
-
-
 def known_shadows(context: AttackContext) -> list[Shadow]:
     """Shadows on the attacker's own data, at least one; refused where the only one is attacked itself."""
     shadows = context.shadows("out")
@@ -234,21 +184,43 @@ def known_shadows(context: AttackContext) -> list[Shadow]:
     return shadows
 
 
-def balanced(members: Ids, nonmembers: Ids, most: int, seed: int, number: int) -> BalancedSample:
-    """A random sample of as many members as non-members, `most` together; refused where either side is empty.
+def train_on(
+    examples: Sequence[Shadow],
+    observe: Callable[[AttackedModel, Ids], list[Tensor]],
+    build: Callable[[list[Tensor]], nn.Module],
+    most: int,
+    patience: int | None,
+    seed: int,
+    **settings: Any,
+) -> nn.Module:
+    """A network trained on as many members as non-members of every model, `most` together; refused where it has none.
+
+    `observe` gives its inputs, `build` makes it from those of all models, further settings are those of `fit`. Without
+    patience, no example is held out.
+    """
+    drawn = [balanced(one, most, seed, number) for number, one in enumerate(examples)]
+    rows = [observe(one.model, samples) for one, samples in zip(examples, drawn, strict=True)]
+    features = [torch.cat(parts) for parts in zip(*rows, strict=True)]
+    sizes = [len(samples) for samples in drawn]
+    truth = torch.cat([torch.arange(size) < size // 2 for size in sizes]).to(features[0])
+    held_out = None if patience is None else hold_out(sizes, seed)
+    return fit(lambda: build(features), features, truth, seed=seed, held_out=held_out, patience=patience, **settings)
+
+
+def balanced(known: Shadow, most: int, seed: int, number: int) -> Ids:
+    """A random sample of as many members as non-members, `most` together, members first.
 
     The draw depends on the seed and on the number of the model.
     """
-    count = min(len(members), len(nonmembers), most // 2)
+    count = min(len(known.members), len(known.nonmembers), most // 2)
     if count == 0:
         raise UserError.of(
-            f"there are {len(members)} members and {len(nonmembers)} non-members to learn from",
+            f"there are {len(known.members)} members and {len(known.nonmembers)} non-members to learn from",
             "an attack network cannot be trained",
             "keep more samples out of training with --data.holdout.shadow",
         )
     generator = numpy_generator(seed, "balanced-examples", number)
-    drawn = [generator.permutation(ids)[:count] for ids in (members, nonmembers)]
-    return BalancedSample(np.concatenate(drawn), np.repeat([1.0, 0.0], count))
+    return np.concatenate([generator.permutation(ids)[:count] for ids in (known.members, known.nonmembers)])
 
 
 def hold_out(sizes: Sequence[int], seed: int) -> Tensor:

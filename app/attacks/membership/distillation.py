@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,9 +41,8 @@ class Distillation:
     teacher_mode: TeacherMode
 
     def problems(self, attack: str) -> Iterator[Problem]:
-        yield from attack_net.option_problems(
-            attack, {"epochs": self.epochs, "batch_size": self.batch_size}, {"lr": self.lr}
-        )
+        counts = {"epochs": self.epochs, "batch_size": self.batch_size}
+        yield from attack_net.option_problems(attack, counts, lr=self.lr)
         yield from attack_net.share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
         yield from attack_net.choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
 
@@ -79,7 +78,8 @@ def distil(
     student, flat = _network(knowledge, rate, initial_vector(knowledge, rate, derive_key(knowledge.seed, "student")))
     descent = SGD(student.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
     stages = []
-    with _teaching(teachers, guide.train(settings.teacher_mode == "train"), data):
+    taught = teachers.store, torch.from_numpy(data), teachers.batch_size
+    with statistics_context(guide.eval(), *taught) if settings.teacher_mode == "eval" else nullcontext():
         for epoch in progress(range(1, settings.epochs + 1), "distillation"):
             for images in _batches(knowledge, data, settings.batch_size, epoch):
                 descent.zero_grad()
@@ -97,13 +97,6 @@ def _network(knowledge: PublicKnowledge, rate: float, vector: Tensor) -> tuple[n
     flat = FlatNet(ParameterSpace(net), net)
     flat.write(vector.to(knowledge.device, knowledge.dtype))
     return net, flat
-
-
-def _teaching(knowledge: PublicKnowledge, teacher: nn.Module, data: Ids) -> AbstractContextManager[None]:
-    """Post-hoc statistics for a teacher in evaluation mode."""
-    if teacher.training:
-        return nullcontext()
-    return statistics_context(teacher, knowledge.store, torch.from_numpy(data), knowledge.batch_size)
 
 
 def _batches(knowledge: PublicKnowledge, data: Ids, batch_size: int, epoch: int) -> Iterator[Tensor]:

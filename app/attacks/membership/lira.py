@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, get_args
 
@@ -20,12 +19,6 @@ from app.metrics.membership import Array
 Variance = Literal["auto", "global", "sample"]
 """One variance for all samples, or one for each; `auto` depends on the number of models."""
 
-ENOUGH = 32
-"""Models per sample from which each sample has its own variance, as in the paper."""
-
-SMALLEST_SPREAD = 1e-6
-"""Below the resolution of a logit in single precision."""
-
 
 class LiRA(MembershipAttack):
     """Likelihood ratio of two Gaussians over phi, the logit of the true class's probability.
@@ -39,11 +32,8 @@ class LiRA(MembershipAttack):
 
     def __init__(self, variance: Variance = "auto") -> None:
         if variance not in get_args(Variance):
-            raise UserError.of(
-                f"variance is {variance!r}",
-                "the Gaussians would have no spread",
-                f"choose one of {', '.join(get_args(Variance))}",
-            )
+            remedy = f"choose one of {', '.join(get_args(Variance))}"
+            raise UserError.of(f"variance is {variance!r}", "the Gaussians would have no spread", remedy)
         self._variance: Variance = variance
 
     def phi(self, responses: Responses) -> Array:
@@ -52,11 +42,8 @@ class LiRA(MembershipAttack):
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         values, inside = shadow_values(self.phi, samples, context.shadows(self.shadows), context.query)
-        return self.compare(self.phi(context.query.responses(target, samples)), values, inside)
-
-    @abstractmethod
-    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
-        """Scores from phi of the target (samples,) and of the shadows (models, samples); inside: trained on it."""
+        compare = offline_scores if self.shadows == "out" else online_scores
+        return compare(self.phi(context.query.responses(target, samples)), values, inside, self._variance)
 
 
 class LiRAOffline(LiRA):
@@ -66,9 +53,6 @@ class LiRAOffline(LiRA):
     threat = Threat(sees="logits", data="in-distribution, disjoint from the members", trains="shadow models")
     shadows = "out"
 
-    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
-        return offline_scores(target, shadows, inside, self._variance)
-
 
 class LiRAOnline(LiRA):
     """Logarithm of the likelihood ratio of phi, in nats: models with the sample against models without it."""
@@ -76,9 +60,6 @@ class LiRAOnline(LiRA):
     name = "lira-online"
     threat = Threat(sees="logits", data="in-distribution, and the audited samples", trains="shadow models on them")
     shadows = "in-out"
-
-    def compare(self, target: Array, shadows: Array, inside: NDArray[np.bool_]) -> Array:
-        return online_scores(target, shadows, inside, self._variance)
 
 
 def offline_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], variance: Variance = "auto") -> Array:
@@ -102,14 +83,9 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
 
     Refused where fewer than 2 shadows have a sample, or fewer than 2 do not.
     """
-    with_it = _fit(target, shadows, inside, variance, 2, "in")
-    without = _fit(target, shadows, ~inside, variance, 2, "left out by")
-    return _log_density(*with_it) - _log_density(*without)
-
-
-def _log_density(z: Array, spread: Array) -> Array:
-    """(samples,) in nats, without the constant that all Gaussians share."""
-    return -0.5 * z**2 - np.log(spread)
+    z, spread = _fit(target, shadows, inside, variance, 2, "in")
+    other_z, other_spread = _fit(target, shadows, ~inside, variance, 2, "left out by")
+    return (-0.5 * z**2 - np.log(spread)) - (-0.5 * other_z**2 - np.log(other_spread))
 
 
 def shadow_values(
@@ -138,7 +114,9 @@ def _fit(
 ) -> tuple[Array, Array]:
     """The target's distance z from the mean of the chosen models, in standard deviations, and these, above 0."""
     counts = chosen.sum(axis=0)
-    own = variance == "sample" or (variance == "auto" and _enough(counts))
+    # 32 models, as in the paper; on average, rounded up: where a shadow is attacked, some samples have one model less
+    enough = counts.size > 0 and math.ceil(counts.mean()) >= 32 and counts.min() >= 2
+    own = variance == "sample" or (variance == "auto" and enough)
     refuse_few(counts, 2 if own or np.all(counts < 2) else fewest, len(shadows), where)
     # Measured from the target's value, so that equal values are exactly 0 apart instead of a rounding error.
     apart = np.where(chosen, shadows - target, 0.0)
@@ -148,10 +126,5 @@ def _fit(
         spread = np.sqrt(squares.sum(axis=0) / (counts - 1))
     else:
         spread = np.full(counts.size, math.sqrt(squares.sum() / (counts - 1).sum()))
-    spread = np.maximum(spread, SMALLEST_SPREAD)
+    spread = np.maximum(spread, 1e-6)  # below the resolution of a logit in single precision
     return -means / spread, spread
-
-
-def _enough(counts: NDArray[np.int64]) -> bool:
-    """On average, rounded up: where a shadow is attacked, some samples have one model less."""
-    return counts.size > 0 and math.ceil(counts.mean()) >= ENOUGH and counts.min() >= 2

@@ -15,7 +15,7 @@ from app.attacks.context import AttackContext
 from app.attacks.membership import attack_net
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery, last_linear
-from app.attacks.models import Activations, AttackedModel, Ids
+from app.attacks.models import AttackedModel, Ids, Shadow
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import Array
 from app.models.layers import SeededDropout
@@ -23,9 +23,6 @@ from app.seeding import derive_key
 
 CODE = 64
 """Outputs of each branch of the attack network per snapshot."""
-
-HEAD = (256, 128, 64)
-"""Hidden widths behind the branches (MemDefense)."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class NasrSettings:
 
     def problems(self) -> Iterator[Problem]:
         counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
-        counts |= {} if self.patience is None else {"patience": self.patience}
-        yield from attack_net.option_problems("nasr", counts, {"lr": self.lr})
+        yield from attack_net.option_problems("nasr", counts | {"patience": self.patience}, lr=self.lr)
         yield from attack_net.share_problems("nasr", dropout=self.dropout, weight_decay=self.weight_decay)
         yield from attack_net.choice_problem("nasr", "loss", self.loss, attack_net.Loss)
 
@@ -117,20 +113,12 @@ class NasrNet(nn.Module):
         super().__init__()
         encoders = [SnapshotEncoder(rows, classes, settings) for rows in snapshots]
         self.encoders = nn.ModuleList(encoders)
-        self.head = attack_net.dense(sum(encoder.width for encoder in encoders), *HEAD, 1)
+        # hidden widths as in MemDefense
+        self.head = attack_net.dense(sum(encoder.width for encoder in encoders), 256, 128, 64, 1)
 
     def forward(self, *snapshots: Tensor) -> Tensor:
         codes = [encoder(rows) for encoder, rows in zip(self.encoders, snapshots, strict=True)]
         return self.head(torch.cat(codes, dim=1))
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Known members and non-members of a shadow, or of the attacked model itself."""
-
-    model: AttackedModel
-    members: Ids
-    nonmembers: Ids
 
 
 def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
@@ -139,18 +127,14 @@ def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) 
     Columns: inputs of the last layer (descending, with `align`), logits, ln(e^loss - 1), p - onehot, one-hot label. The
     gradient is the outer product of two of them, and is computed batch by batch, since it is far larger.
     """
-    device = _last_layer(query, model).weight.device
-    activations = (query.activations(model, samples, at) for at in range(len(model.snapshots)))
-    return [torch.from_numpy(_columns(one, align)).float().to(device) for one in activations]
-
-
-def _columns(activations: Activations, align: bool) -> Array:
-    responses = activations.responses
-    inputs = -np.sort(-activations.inputs, axis=1) if align else activations.inputs
-    onehot = np.eye(responses.logits.shape[1])[responses.labels]
-    return np.hstack(
-        [inputs, responses.logits, attack_net.log_losses(responses)[:, None], activations.bias_gradients, onehot]
-    )
+    observed = []
+    for at in range(len(model.snapshots)):
+        seen = query.activations(model, samples, at)
+        inputs, logits = -np.sort(-seen.inputs, axis=1) if align else seen.inputs, seen.responses.logits
+        losses, onehot = attack_net.log_losses(seen.responses), np.eye(logits.shape[1])[seen.responses.labels]
+        rows = np.hstack([inputs, logits, losses[:, None], seen.bias_gradients, onehot])
+        observed.append(torch.from_numpy(rows).float().to(query.knowledge.device))
+    return observed
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,50 +147,33 @@ class TrainedNasr:
     align: bool
 
     def scores(self, model: AttackedModel, samples: Ids) -> Array:
-        """(samples,) logit of the member class, any sign.
-
-        Raises:
-            UserError: where the model's snapshots differ in number or width from those trained on.
-        """
+        """(samples,) logit of the member class; refused where snapshots differ from the trained ones in width."""
         _refuse_unlike(model, self.rates)
         return attack_net.predict(self.net, observe(self.query, model, samples, self.align))
 
 
-def train_nasr(query: ModelQuery, examples: Sequence[Examples], settings: NasrSettings, seed: int) -> TrainedNasr:
+def train_nasr(query: ModelQuery, examples: Sequence[Shadow], settings: NasrSettings, seed: int) -> TrainedNasr:
     """Train the attack network on samples whose membership is known.
 
     They belong to one or several shadows, or to the attacked model itself (MemDefense's evaluation). The seed is the
-    key of initial values, batches, dropout, and the draw of examples.
-
-    Raises:
-        UserError: where the models' snapshots differ in number or width, or there is nothing to learn from.
+    key of initial values, batches, dropout, and the draw of examples. Refused where the models' snapshots differ in
+    number or width, or there is nothing to learn from.
     """
     rates = _rates(examples[0].model)
     for one in examples:
         _refuse_unlike(one.model, rates)
-    drawn = [
-        attack_net.balanced(one.members, one.nonmembers, settings.most, seed, at) for at, one in enumerate(examples)
-    ]
-    observed = [
-        observe(query, one.model, known.samples, settings.align) for one, known in zip(examples, drawn, strict=True)
-    ]
-    snapshots = [torch.cat(rows) for rows in zip(*observed, strict=True)]
-    truth = torch.from_numpy(np.concatenate([known.truth for known in drawn])).to(snapshots[0])
-    classes = _last_layer(query, examples[0].model).out_features
-    net = attack_net.seeded(lambda: NasrNet(snapshots, classes, settings), seed, truth.device)
-    attack_net.fit(
-        net,
-        snapshots,
-        truth,
+    classes = last_linear(query.network(examples[0].model.last)).out_features
+    net = attack_net.train_on(
+        examples,
+        lambda model, samples: observe(query, model, samples, settings.align),
+        lambda snapshots: NasrNet(snapshots, classes, settings),
+        settings.most,
+        patience=settings.patience,
+        seed=seed,
         epochs=settings.epochs,
         batch_size=settings.batch_size,
         optimizer=partial(Adam, lr=settings.lr, weight_decay=settings.weight_decay, fused=True),
         loss=settings.loss,
-        seed=seed,
-        held_out=None
-        if settings.patience is None
-        else attack_net.hold_out([len(known.samples) for known in drawn], seed),
-        patience=settings.patience,
     )
     return TrainedNasr(net, query, rates, settings.align)
 
@@ -265,18 +232,15 @@ class Nasr(MembershipAttack):
         )
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        examples = [Examples(one.model, one.members, one.nonmembers) for one in attack_net.known_shadows(context)]
-        for one in examples:
-            _refuse_unlike(one.model, _rates(target))
+        shadows = attack_net.known_shadows(context)
+        for shadow in shadows:
+            _refuse_unlike(shadow.model, _rates(target))
         seed = derive_key(context.knowledge.seed, self.name)
         trained = self._trained.get(
-            tuple(one.model.key for one in examples), lambda: train_nasr(context.query, examples, self._settings, seed)
+            tuple(shadow.model.key for shadow in shadows),
+            lambda: train_nasr(context.query, shadows, self._settings, seed),
         )
         return trained.scores(target, samples)
-
-
-def _last_layer(query: ModelQuery, model: AttackedModel) -> nn.Linear:
-    return last_linear(query.network(model.last))
 
 
 def _rates(model: AttackedModel) -> tuple[float, ...]:
@@ -286,12 +250,9 @@ def _rates(model: AttackedModel) -> tuple[float, ...]:
 def _refuse_unlike(model: AttackedModel, rates: tuple[float, ...]) -> None:
     own = _rates(model)
     if own != rates:
+        one, another = (", ".join(f"{rate:g}" for rate in each) for each in (own, rates))
         raise UserError.of(
-            f"one model has the widths {_listed(own)} in the rounds seen, another {_listed(rates)}",
+            f"one model has the widths {one} in the rounds seen, another {another}",
             "their last layers differ in size, and one attack network cannot read both",
             "look at the last round only, or keep the clients' widths fixed",
         )
-
-
-def _listed(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates)

@@ -140,10 +140,8 @@ def online_ratios(signals: Signals) -> Array:
     """log p(x|target) - log p(x) with p(x) halfway between the mean of the models with x and of those without it.
 
     With as many models of both kinds, p(x) is the mean of all. With one model less of one kind, as where a shadow is
-    attacked, their plain mean would reveal the kind of the missing model, and so the members.
-
-    Raises:
-        UserError: where a sample is in every shadow, or in none.
+    attacked, their plain mean would reveal the kind of the missing model, and so the members. Refused where a sample is
+    in every shadow, or in none.
     """
     inside, models = signals.inside, len(signals.inside)
     refuse_few(inside.sum(axis=0), 1, models, "in")
@@ -174,10 +172,8 @@ def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: 
         context.note(f"a = {USUAL_OFFSET}: there are too few shadows to tune it (--shadows.count)")
         return USUAL_OFFSET
     known, others = signals.select(usable), signals_of(context, attacked.model, population, rest)
-    areas = []
-    for a in OFFSETS:
-        shares = dominance(offline_ratios(known, a), offline_ratios(others, a), gamma)
-        areas.append(roc_curve(MembershipScores.of(shares, truth)).auc)
+    shares = [dominance(offline_ratios(known, a), offline_ratios(others, a), gamma) for a in OFFSETS]
+    areas = [roc_curve(MembershipScores.of(own, truth)).auc for own in shares]
     best = np.flatnonzero(np.array(areas) == max(areas))
     return OFFSETS[best[len(best) // 2]]
 
@@ -189,11 +185,7 @@ def signals_of(context: AttackContext, model: AttackedModel, samples: Ids, shado
 
 
 def unseen_population(context: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:
-    """The population without audited samples and without members of shadows; a note counts those left out.
-
-    Raises:
-        UserError: where nothing is left.
-    """
+    """The population without audited samples and members of shadows, with a note; refused where nothing is left."""
     population = context.knowledge.population
     seen = np.isin(population, np.concatenate([samples, *(shadow.members for shadow in shadows)]))
     if seen.any():

@@ -13,6 +13,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from app.attacks.context import AttackContext, progress
+from app.attacks.membership.attack_net import ResultCache
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
@@ -23,14 +24,8 @@ from app.seeding import derive_key, numpy_generator
 HIDDEN, EPOCHS, PENALTY = 64, 60, 1e-3
 """Hidden units of an attack model, most epochs, and L2 penalty."""
 
-LOWEST = -30.0
-"""Lower limit of log-probabilities: values below are practically 0 and would only stretch the scale."""
-
 MOST_ROWS = 20_000
 """Most rows that the model of all classes is trained on."""
-
-CACHED = 8
-"""Sets of attack models in memory; targets with the same shadows share one."""
 
 
 class Shokri(MembershipAttack):
@@ -57,7 +52,7 @@ class Shokri(MembershipAttack):
         if fewest < 2:
             raise UserError.of(f"fewest is {fewest}", "a model needs rows of both kinds", "set it to 2 or more")
         self._sort, self._shadows_used, self._fewest = sort, shadows_used, fewest
-        self._trained: dict[tuple[Shadow, ...], tuple[_Model | None, ...]] = {}
+        self._trained: ResultCache[tuple[_Model | None, ...]] = ResultCache(lambda _: 1, most=8)
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         models = self._models(context)
@@ -75,11 +70,7 @@ class Shokri(MembershipAttack):
     def _models(self, context: AttackContext) -> tuple[_Model | None, ...]:
         """A model for every class with enough samples, and last the one of all classes, where any class needs it."""
         shadows = tuple(self._chosen(context))
-        if shadows not in self._trained:
-            if len(self._trained) >= CACHED:
-                self._trained.clear()
-            self._trained[shadows] = self._train(context, shadows)
-        models = self._trained[shadows]
+        models = self._trained.get(shadows, lambda: self._train(context, shadows))
         if lacking := sum(model is None for model in models[:-1]):
             context.note(
                 f"shokri: {lacking} of {context.knowledge.classes} classes share one attack model, for want of "
@@ -106,15 +97,19 @@ class Shokri(MembershipAttack):
             key = derive_key(context.knowledge.seed, "shokri", label)
             models.append(None if few else _train(features[rows], truth[rows], key))
         if None in models:
-            rows = _some_rows(truth.size, context.knowledge.seed)
+            order = numpy_generator(context.knowledge.seed, "shokri-rows").permutation(truth.size)
+            rows = np.sort(order[:MOST_ROWS])
             wide = _with_label(features[rows], known.labels[rows], classes)
             return (*models, _train(wide, truth[rows], derive_key(context.knowledge.seed, "shokri", classes)))
         return (*models, None)
 
 
 def attack_features(responses: Responses, sort: bool = False) -> Array:
-    """(samples, classes) logarithms of the probabilities, from -30 to 0; sorted, the largest comes first."""
-    features = np.maximum(responses.log_probabilities, LOWEST)
+    """(samples, classes) logarithms of the probabilities, from -30 to 0; sorted, the largest comes first.
+
+    Lower values are practically 0 and would only stretch the scale.
+    """
+    features = np.maximum(responses.log_probabilities, -30.0)
     return -np.sort(-features, axis=1) if sort else features
 
 
@@ -142,9 +137,3 @@ def _train(features: Array, truth: NDArray[np.bool_], key: int) -> _Model:
 def _with_label(features: Array, labels: Ids, classes: int) -> Array:
     """The features with the true class as further columns, one per class."""
     return np.concatenate([features, np.eye(classes)[labels]], axis=1)
-
-
-def _some_rows(rows: int, seed: int) -> NDArray[np.int64]:
-    if rows <= MOST_ROWS:
-        return np.arange(rows)
-    return np.sort(numpy_generator(seed, "shokri-rows").permutation(rows)[:MOST_ROWS])

@@ -94,25 +94,20 @@ class Entropy(SongMittal):
 
 
 class ModifiedEntropy(SongMittal):
-    """Minus the modified entropy in nats, at most 0."""
-
-    name = "modified-entropy"
-
-    def values(self, responses: Responses) -> Array:
-        return -modified_entropy(responses)
-
-
-def modified_entropy(responses: Responses) -> Array:
-    """-(1 - p_y) log p_y - sum over the other classes of p_i log(1 - p_i), in nats, for each sample.
+    """Minus the modified entropy -(1 - p_y) log p_y - sum over the other classes of p_i log(1 - p_i), in nats.
 
     It is 0 where the true class has probability 1 and unbounded where a wrong class has; finite for two or more classes
     with finite logits.
     """
-    rows = np.arange(len(responses.labels))
-    own, other = _log_odds_parts(responses.log_probabilities)
-    terms = np.exp(own) * other
-    terms[rows, responses.labels] = np.exp(other[rows, responses.labels]) * own[rows, responses.labels]
-    return -terms.sum(axis=1)
+
+    name = "modified-entropy"
+
+    def values(self, responses: Responses) -> Array:
+        rows, labels = np.arange(len(responses.labels)), responses.labels
+        own, other = _log_odds_parts(responses.log_probabilities)
+        terms = np.exp(own) * other
+        terms[rows, labels] = np.exp(other[rows, labels]) * own[rows, labels]
+        return np.asarray(terms.sum(axis=1))
 
 
 def _log_odds_parts(logarithms: Array) -> tuple[Array, Array]:
@@ -159,11 +154,7 @@ def _threshold(values: Array, truth: NDArray[np.bool_]) -> float:
 
 
 def shadow_responses(context: AttackContext, shadows: Sequence[Shadow]) -> tuple[Responses, NDArray[np.bool_]]:
-    """Responses of every shadow to its members and non-members, one below the other, and which rows are members.
-
-    Raises:
-        UserError: where there is no shadow.
-    """
+    """Responses of every shadow to its members and non-members, one below the other, and which rows are members."""
     if not shadows:
         raise UserError.of(
             "there is no shadow model left", "the attack cannot learn what members look like", "raise --shadows.count"

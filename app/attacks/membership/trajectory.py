@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -25,12 +26,6 @@ from app.seeding import derive_key
 
 HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""
-
-DECAY = 1e-3
-"""L2 penalty of the attack network, which has many weights for the samples of one shadow."""
-
-PATIENCE = 10
-"""Epochs without progress on held-out samples after which training of the attack network ends."""
 
 Scale = Literal["log", "loss"]
 """ln(e^loss - 1), which separates small losses, or the loss itself as in the paper."""
@@ -61,7 +56,7 @@ class Trajectory(MembershipAttack):
         most: int = 10_000,
     ) -> None:
         counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
-        problems = attack_net.option_problems(self.name, counts, {"attack_lr": attack_lr})
+        problems = attack_net.option_problems(self.name, counts, attack_lr=attack_lr)
         raise_all([*problems, *attack_net.choice_problem(self.name, "scale", scale, Scale)])
         self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
         self._scale, self._most = scale, most
@@ -78,43 +73,36 @@ class Trajectory(MembershipAttack):
     def losses(self, model: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples, snapshots) float64 losses, finite for finite logits."""
         responses = [context.query.responses(model, samples, stage) for stage in range(len(model.snapshots))]
-        return np.stack(
-            [attack_net.log_losses(one) if self._scale == "log" else one.losses for one in responses], axis=1
-        )
+        scaled = attack_net.log_losses if self._scale == "log" else attrgetter("losses")
+        return np.stack([scaled(one) for one in responses], axis=1)
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         shadows = self.training_shadows(context)
-        features = self.trajectory(target, samples, context)
+        observed = self._observed(target, samples, context)
         net = self._nets.get(tuple(shadow.model.key for shadow in shadows), lambda: self._train(shadows, context))
-        return attack_net.predict(net, [_tensor(features, context.knowledge)])
+        return attack_net.predict(net, observed)
+
+    def _observed(self, model: AttackedModel, samples: Ids, context: AttackContext) -> list[Tensor]:
+        return [torch.from_numpy(self.trajectory(model, samples, context)).float().to(context.knowledge.device)]
 
     def _train(self, shadows: list[Shadow], context: AttackContext) -> nn.Module:
-        seed = derive_key(context.knowledge.seed, self.name)
-        drawn = [
-            attack_net.balanced(one.members, one.nonmembers, self._most, seed, at) for at, one in enumerate(shadows)
-        ]
-        rows = [self.trajectory(one.model, known.samples, context) for one, known in zip(shadows, drawn, strict=True)]
-        features = _tensor(np.concatenate(rows), context.knowledge)
-        truth = _tensor(np.concatenate([known.truth for known in drawn]), context.knowledge)
-        widths = (features.shape[1], *HIDDEN, 1)
-        net = attack_net.seeded(
-            lambda: nn.Sequential(attack_net.Standardise(features), attack_net.dense(*widths)),
-            seed,
-            context.knowledge.device,
-        )
-        attack_net.fit(
-            net,
-            [features],
-            truth,
+        def build(features: list[Tensor]) -> nn.Module:
+            widths = (features[0].shape[1], *HIDDEN, 1)
+            return nn.Sequential(attack_net.Standardise(features[0]), attack_net.dense(*widths))
+
+        return attack_net.train_on(
+            shadows,
+            partial(self._observed, context=context),
+            build,
+            self._most,
+            patience=10,
+            seed=derive_key(context.knowledge.seed, self.name),
             epochs=self._epochs,
             batch_size=self._batch_size,
-            optimizer=partial(Adam, lr=self._lr, weight_decay=DECAY, fused=True),
+            # decay, since the network has many weights for the samples of one shadow
+            optimizer=partial(Adam, lr=self._lr, weight_decay=1e-3, fused=True),
             loss="bce",
-            seed=seed,
-            held_out=attack_net.hold_out([len(known.samples) for known in drawn], seed),
-            patience=PATIENCE,
         )
-        return net
 
 
 class UploadTrajectory(Trajectory):
@@ -191,7 +179,7 @@ class DistilledTrajectory(Trajectory):
             most=most,
         )
         self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
-        raise_all(attack_net.option_problems(self.name, {"distilled_shadows": distilled_shadows}, {}))
+        raise_all(attack_net.option_problems(self.name, {"distilled_shadows": distilled_shadows}))
         raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
         self._students: attack_net.ResultCache[AttackedModel] = attack_net.ResultCache(
@@ -212,7 +200,3 @@ class DistilledTrajectory(Trajectory):
         settings = f"{teacher.key}:{teacher.last.round}:{knowledge.seed}:{self._settings}"
         key = blake2b(settings.encode(), digest_size=16).hexdigest()
         return replace(teacher, key=f"student-{key}", snapshots=tuple(stages))
-
-
-def _tensor(array: Array, knowledge: PublicKnowledge) -> Tensor:
-    return torch.from_numpy(array).float().to(knowledge.device)

@@ -16,19 +16,17 @@ from app.attacks.controls import attack_controls, blind_failures, metric_failure
 from app.attacks.findings import AttackConditions, Finding, unavailable
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.models import AttackedModel, TargetKind
-from app.attacks.protocols.base import Protocol, capacity_rows, few, guarded, total_decision
-from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, rounds_to_attack, seen_models
+from app.attacks.protocols.base import Protocol, few, guarded, measured
+from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, seen_models
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
 from app.attacks.targets import Models
 from app.errors import UserError
 from app.metrics.bootstrap import Bootstrap
-from app.metrics.leakage import known_threshold, measure_leakage
-from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
+from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
-from app.metrics.vulnerability import client_table
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
 """Treatment of the numbers of an attack that fails a control."""
@@ -78,10 +76,11 @@ class Audit(Protocol):
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         audit.check_disjoint()
-        sources, blind = self._sources(audit), self._blind(audit)
+        sources, blind, last = self._sources(audit), self._blind(audit), audit.knowledge.rounds
+        earlier = sorted({round_ for round_ in self._settings.rounds if round_ < last}, reverse=True)
         for kind in self._settings.targets:
             notes = self._unmatched(audit, kind)
-            for round_ in rounds_to_attack(audit, self._settings.rounds):
+            for round_ in (last, *earlier):
                 losses: dict[tuple[Adaptation, ...], Finding] = {}
                 for planned in self._planned(audit, kind, round_):
                     finding = self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
@@ -97,12 +96,12 @@ class Audit(Protocol):
         adapted = called_for(knowledge.traits, kind) if self._settings.adaptive else []
         marked = mode == "both" or any(map(marks_models, knowledge.defenses))
         for attack in self._attacks:
-            for made in _modes(mode, attack):
+            both: tuple[ShadowMode, ...] = ("central", "federated") if attack.shadows else ("central",)
+            for made in both if mode == "both" else (mode,):
                 retrained = made == "federated" and marked and attack.shadows is not None
                 for adaptations in ((), *adapted):
-                    yield PlannedAttack(
-                        attack, TargetSelection(kind, round_, attack.all_rounds, adaptations), made, retrained
-                    )
+                    selection = TargetSelection(kind, round_, attack.all_rounds, adaptations)
+                    yield PlannedAttack(attack, selection, made, retrained)
 
     def _run(self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], planned: PlannedAttack) -> Finding:
         settings, attack, selection = self._settings, planned.attack, planned.selection
@@ -131,21 +130,20 @@ class Audit(Protocol):
         return [f"no attacker who adapts to {' and '.join(left)} was tried: {remedy}"]
 
     def _sources(self, audit: AuditContext) -> Mapping[ShadowMode, ShadowSource]:
-        settings, sources = self._settings.shadows, dict[ShadowMode, ShadowSource]()
-        if settings.mode != "federated":
-            sources["central"] = CentralShadows(audit.knowledge, audit.audited, settings.count, audit.cache)
+        settings = self._settings.shadows
+        central = CentralShadows(audit.knowledge, audit.audited, settings.count, audit.cache)
         if settings.mode == "central":
-            return sources
+            return {"central": central}
         if audit.federations is None:
             raise UserError.of(
                 f"shadows.mode is {settings.mode}, but the federation cannot be repeated here",
                 "there would be no shadow models",
                 "start the attack with `rampart fit` or `rampart attack`, or use shadows.mode central",
             )
-        sources["federated"] = FederatedShadows(
+        federated = FederatedShadows(
             audit.knowledge, audit.audited, audit.kept_rounds, audit.federations, settings.count, audit.cache
         )
-        return sources
+        return {"central": central, "federated": federated}
 
     def _blind(self, audit: AuditContext) -> list[str]:
         if self._settings.controls == "skip":
@@ -166,13 +164,6 @@ class Audit(Protocol):
         return replace(finding, leakage=NotAvailable(f"withheld, {reason}"), clients=(), capacities=())
 
 
-def _modes(mode: ShadowMode, attack: MembershipAttack) -> tuple[ShadowMode, ...]:
-    """Modes of an attack's shadows; a single one without shadows."""
-    if mode != "both":
-        return (mode,)
-    return ("central", "federated") if attack.shadows is not None else ("central",)
-
-
 def _compared(finding: Finding, loss: Finding | None) -> Finding:
     """A note where an attack that is calibrated by shadows is worse than the plain loss, also at a low FPR."""
     if loss is None or not finding.conditions.attack.startswith(("lira", "rmia")):
@@ -182,14 +173,10 @@ def _compared(finding: Finding, loss: Finding | None) -> Finding:
         return finding
     if plain.scores.size != calibrated.scores.size or _tpr(calibrated) > _tpr(plain):
         return finding
-    difference = compare_auc(plain, calibrated)
-    if (
-        isinstance(difference, PairedDifference)
-        and difference.difference > 0
-        and difference.verdict != "indistinguishable"
-    ):
+    gap = compare_auc(plain, calibrated)
+    if isinstance(gap, PairedDifference) and gap.difference > 0 and gap.verdict != "indistinguishable":
         return finding.with_notes(
-            f"uncalibrated: weaker than the plain loss by {difference.difference:.3f} of AUC, so the shadows probably "
+            f"uncalibrated: weaker than the plain loss by {gap.difference:.3f} of AUC, so the shadows probably "
             "do not match the target"
         )
     return finding
@@ -216,8 +203,8 @@ class AttackEvaluation:
         decisions: list[Decision] = []
         notes: list[str] = []
         for client, model in models.items():
-            if isinstance(model, NotAvailable) or (reason := self._obstacle(client, model)) is not None:
-                notes.append(model.reason if isinstance(model, NotAvailable) else reason or "")
+            if isinstance(model, NotAvailable) or (obstacle := self._obstacle(client, model)):
+                notes.append(model.reason if isinstance(model, NotAvailable) else obstacle)
                 continue
             context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model)
             parts.append(self._scored(model, context))
@@ -225,33 +212,20 @@ class AttackEvaluation:
             notes.extend(context.notes)
         if not parts:
             return unavailable(conditions, "; ".join(few(notes)))
-        return self._measured(conditions, MembershipScores.joined(parts), decisions, (*self.audit.notes, *few(notes)))
-
-    def _measured(
-        self, conditions: AttackConditions, scores: MembershipScores, decisions: list[Decision], notes: tuple[str, ...]
-    ) -> Finding:
         # the rows of the whole federation share one model, so they are resampled one by one
         bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
-        leakage = measure_leakage(scores, bootstrap=bootstrap)
-        if decisions:
-            leakage = replace(leakage, known=known_threshold(total_decision(decisions)))
-        sizes = {client: len(self.audit.truth.members[client]) for client in self.audit.clients}
-        return Finding(
-            conditions=conditions,
-            scores=scores,
-            leakage=leakage,
-            clients=client_table(scores, sizes),
-            capacities=capacity_rows(self.audit, scores, bootstrap),
-            notes=notes,
-        )
+        scores = MembershipScores.joined(parts)
+        return measured(self.audit, conditions, scores, decisions, few(notes), bootstrap=bootstrap)
 
     def _scored(self, model: AttackedModel, context: AttackContext) -> MembershipScores:
-        samples = self.audit.audited[model.client]
-        scores = self.attack.scores(model, samples, context)
-        if model.is_global:
-            return _by_owner(self.audit, scores)
-        truth = np.isin(samples, self.audit.truth.members[model.client])
-        return MembershipScores.of(scores, truth, samples, np.full(len(samples), model.client))
+        """Rows of the audited samples, each with the client that owns it."""
+        samples, truth = self.audit.audited[model.client], self.audit.truth.members
+        owners = self.audit.clients if model.client == NO_CLIENT else (model.client,)
+        owner, inside = np.zeros(len(samples), dtype=np.int64), np.zeros(len(samples), dtype=bool)
+        for client in owners:
+            owner[np.isin(samples, self.audit.audited[client])] = client
+            inside |= np.isin(samples, truth[client])
+        return MembershipScores.of(self.attack.scores(model, samples, context), inside, samples, owner)
 
     def _decisions(self, rows: MembershipScores, context: AttackContext) -> list[Decision]:
         """Decision at the best threshold of an attack on a shadow; none where there is no shadow."""
@@ -271,7 +245,8 @@ class AttackEvaluation:
         scores = self.attack.scores(shadow.model, samples, context.attacking(shadow))
         return best_threshold(roc_curve(MembershipScores.of(scores, shadow.trained_on(samples), samples)))
 
-    def _obstacle(self, client: int, model: AttackedModel) -> str | None:
+    def _obstacle(self, client: int, model: AttackedModel) -> str:
+        """Why the model cannot be attacked; empty where it can."""
         needed, truth = self.attack.needs_rounds, self.audit.truth
         if len(model.snapshots) < needed:
             return (
@@ -279,22 +254,11 @@ class AttackEvaluation:
                 "(--transcript.last or --transcript.rounds keeps more)"
             )
         chosen = self.audit.clients if client == NO_CLIENT else (client,)
-        inside = sum(len(truth.members[one]) for one in chosen)
-        outside = sum(len(truth.nonmembers[one]) for one in chosen)
-        if min(inside, outside) < 1 or inside + outside < 4:
-            owner = "the federation" if client == NO_CLIENT else f"client {client}"
-            return (
-                f"{owner} has {inside} members and {outside} non-members, too few to compare "
-                "(--data.holdout.clients keeps non-members)"
-            )
-        return None
-
-
-def _by_owner(audit: AuditContext, scores: Array) -> MembershipScores:
-    """Rows of the whole federation's audited samples, each with the client that owns the sample."""
-    samples = audit.audited[NO_CLIENT]
-    owner, truth = np.zeros(len(samples), dtype=np.int64), np.zeros(len(samples), dtype=bool)
-    for client in audit.clients:
-        owner[np.isin(samples, audit.audited[client])] = client
-        truth |= np.isin(samples, audit.truth.members[client])
-    return MembershipScores.of(scores, truth, samples, owner)
+        inside, outside = (sum(len(part[one]) for one in chosen) for part in (truth.members, truth.nonmembers))
+        if min(inside, outside) >= 1 and inside + outside >= 4:
+            return ""
+        owner = "the federation" if client == NO_CLIENT else f"client {client}"
+        return (
+            f"{owner} has {inside} members and {outside} non-members, too few to compare "
+            "(--data.holdout.clients keeps non-members)"
+        )

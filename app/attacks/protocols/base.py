@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from app.attacks.audit_context import AuditContext
-from app.attacks.findings import AttackConditions, CapacityRow, Finding, explained, unavailable
+from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber, explained, unavailable
 from app.described import Described
 from app.errors import UserError
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
-from app.metrics.leakage import measure_leakage
+from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
+from app.metrics.vulnerability import client_table
 
 
 class Protocol(Described, ABC):
@@ -42,15 +43,29 @@ def guarded(conditions: AttackConditions, attempt: Callable[[], Finding]) -> Fin
         return unavailable(conditions, explained(error), time.perf_counter() - started, failed=failed)
 
 
-def capacity_rows(
-    audit: AuditContext, scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP
-) -> tuple[CapacityRow, ...]:
+def measured(
+    audit: AuditContext,
+    conditions: AttackConditions,
+    scores: MembershipScores,
+    decisions: Sequence[Decision],
+    notes: Sequence[str],
+    figures: Sequence[ReportedNumber] = (),
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> Finding:
+    """The finding of all rows together, of every client and of every width; decisions are those on all targets."""
+    leakage = measure_leakage(scores, bootstrap=bootstrap)
+    if decisions:
+        leakage = replace(leakage, known=known_threshold(total_decision(decisions)))
+    sizes = {client: len(audit.truth.members[client]) for client in audit.clients}
+    capacities = _capacity_rows(audit.rates, scores, bootstrap)
+    clients, told = client_table(scores, sizes), (*audit.notes, *notes)
+    return Finding(conditions, scores, leakage, clients, capacities, tuple(figures), told)
+
+
+def _capacity_rows(rates: Sequence[float], scores: MembershipScores, bootstrap: Bootstrap) -> tuple[CapacityRow, ...]:
     """Leakage by width, widest first; empty where all clients train one width."""
-    rates = audit.rates
-    if len(set(rates)) < 2:
-        return ()
     capacities = []
-    for rate in sorted(set(rates), reverse=True):
+    for rate in sorted(set(rates), reverse=True) if len(set(rates)) > 1 else ():
         clients = [client for client, own in enumerate(rates) if own == rate]
         rows = scores.select_clients(clients)
         leakage = rows if isinstance(rows, NotAvailable) else measure_leakage(rows, bootstrap=bootstrap)
@@ -61,14 +76,9 @@ def capacity_rows(
 def total_decision(decisions: Sequence[Decision]) -> Decision:
     """Sum of the decisions on all targets; the threshold is NaN where each target had its own."""
     threshold = decisions[0].threshold if len(decisions) == 1 else math.nan
-    return Decision(
-        threshold,
-        true_positives=sum(decision.true_positives for decision in decisions),
-        members=sum(decision.members for decision in decisions),
-        false_positives=sum(decision.false_positives for decision in decisions),
-        nonmembers=sum(decision.nonmembers for decision in decisions),
-        chosen_on=decisions[0].chosen_on,
-    )
+    counts = ("true_positives", "members", "false_positives", "nonmembers")
+    totals = {name: sum(getattr(decision, name) for decision in decisions) for name in counts}
+    return Decision(threshold, **totals, chosen_on=decisions[0].chosen_on)
 
 
 def few(texts: Sequence[str], most: int = 4) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.correlation import SizeCorrelation, size_correlation
-from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
+from app.metrics.membership import NO_CLIENT, Array, MembershipScores
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide_with_knowledge
 
@@ -31,9 +30,6 @@ CHUNK = 1000
 
 SMALLEST_CLIENT = 400
 """Clients with fewer samples are left out of the correlation (sec. 3.2)."""
-
-STEPS = np.linspace(-5, 5, 1001)
-"""Candidate thresholds, in standard deviations from the mean."""
 
 Rule = Callable[[Array, NDArray[np.bool_]], float]
 """A threshold, from the losses of known samples and whether each is a member."""
@@ -67,20 +63,21 @@ class MappFL(Protocol):
         return papers.both_ends(members, test, known, MOST_EVALUATED, seed, self._exclude)
 
     def _uploads(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        def own_sets(client: int) -> papers.LabelledSets:
+            members = audit.truth.members[client]
+            return self.sets(members, audit.truth.test, papers.known_count(len(members)), audit.knowledge.seed)
+
         results, advantages = papers.PaperResults(_notes(audit)), {}
-        for client, model in seen_models(audit, selection, ()).items():
-            members, test = audit.truth.members[client], audit.truth.test
-            known, seed = papers.known_count(len(members)), audit.knowledge.seed
-            sets = papers.available_sets(client, partial(self.sets, members, test, known, seed))
-            if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
-                results.missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
-                continue
+        for client, model, sets in results.attackable(seen_models(audit, selection, ()), own_sets):
             losses = _losses(audit, model, sets)
             results.rows[client] = papers.evaluated_rows(-losses.evaluated, sets, client)
-            results.decisions[client] = self._decision(results.rows[client], _known_rows(losses, sets, client))
+            known = papers.evaluated_rows(-losses.known, sets.known, client)
+            results.decisions[client] = self._decision(results.rows[client], known)
             results.notes += _overlaps(sets)
             advantages[client] = losses.advantages()
-        figures = _client_figures(advantages)
+        names = next(iter(advantages.values()), {})
+        by_name = {name: {client: own[name] for client, own in advantages.items()} for name in names}
+        figures = papers.client_figures(by_name)
         extra, reason = _correlation(audit, figures)
         results.notes += reason
         return results.finding(audit, conditions, [*figures, *extra])
@@ -92,10 +89,7 @@ class MappFL(Protocol):
         sets = self.sets(members, audit.truth.test, SERVER_KNOWLEDGE, audit.knowledge.seed)
         losses = _losses(audit, model, sets)
         rows = papers.federation_rows(audit, -losses.evaluated, sets)
-        known = papers.LabelledSets(
-            sets.known_members, sets.known_nonmembers, sets.known_members, sets.known_nonmembers
-        )
-        decision = self._decision(rows, papers.federation_rows(audit, -losses.known, known))
+        decision = self._decision(rows, papers.federation_rows(audit, -losses.known, sets.known))
         figures = [ReportedNumber(name, value) for name, value in losses.advantages().items()]
         notes = [*_notes(audit), *_overlaps(sets)]
         return papers.PaperResults(notes, {NO_CLIENT: rows}, {NO_CLIENT: decision}).finding(audit, conditions, figures)
@@ -122,10 +116,8 @@ class YeomLosses:
             "Adv % with a threshold per class": self._by_class(mean_rule),
             "Adv % with the best threshold per class": self._by_class(best_rule),
         }
-        return {name: self._advantage(threshold) for name, threshold in thresholds.items()}
-
-    def _advantage(self, threshold: float | Array) -> float:
-        return advantage(self.evaluated < threshold, _first_half(self.evaluated))
+        members = _first_half(self.evaluated)
+        return {name: advantage(self.evaluated < threshold, members) for name, threshold in thresholds.items()}
 
     def _by_class(self, rule: Rule) -> Array:
         """A threshold for every evaluated sample; classes without a known member take that of all classes."""
@@ -144,7 +136,7 @@ def mean_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
 
 def best_rule(losses: Array, truth: NDArray[np.bool_]) -> float:
     """Mean plus k standard deviations of the known members' losses, with the first most accurate k from -5 to 5."""
-    thresholds = losses[truth].mean() + STEPS * losses[truth].std()
+    thresholds = losses[truth].mean() + np.linspace(-5, 5, 1001) * losses[truth].std()
     right = [int(((losses < threshold) == truth).sum()) for threshold in thresholds]
     return float(thresholds[int(np.argmax(right))])
 
@@ -165,18 +157,6 @@ def _losses(audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets
     )
     evaluated = audit.query.in_order(model.last, sets.evaluated, CHUNK)
     return YeomLosses(evaluated.losses, evaluated.labels, known.losses, known.labels)
-
-
-def _known_rows(losses: YeomLosses, sets: papers.LabelledSets, client: int) -> MembershipScores:
-    samples = np.concatenate([sets.known_members, sets.known_nonmembers])
-    return MembershipScores.of(-losses.known, _first_half(losses.known), samples, np.full(len(samples), client))
-
-
-def _client_figures(advantages: dict[int, dict[str, float]]) -> list[ReportedNumber]:
-    names = next(iter(advantages.values()), {})
-    return [
-        papers.client_figure(name, {client: values[name] for client, values in advantages.items()}) for name in names
-    ]
 
 
 def _correlation(audit: AuditContext, figures: list[ReportedNumber]) -> tuple[list[ReportedNumber], list[str]]:

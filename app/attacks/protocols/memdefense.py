@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -13,13 +12,13 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
-from app.attacks.membership.nasr import Examples, NasrSettings, train_nasr
+from app.attacks.membership.nasr import NasrSettings, train_nasr
 from app.attacks.model_query import ModelQuery, last_linear
-from app.attacks.models import AttackedModel, Ids, TargetKind
+from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
-from app.attacks.targets import Models, uploaded_models
+from app.attacks.targets import uploaded_models
 from app.errors import UserError, raise_all
 from app.metrics.membership import NO_CLIENT, Array, NotAvailable
 from app.metrics.thresholds import decide
@@ -31,12 +30,9 @@ MOST_GLOBAL = 5000
 GRADIENT_OUTPUTS = 256_000
 """Outputs of the gradient's kernels in Nasr et al.: 1000 kernels on 256 inputs; MemDefense states neither."""
 
-MOST_KERNELS = 1000
-
 SETTINGS = NasrSettings(label_branch=False, loss="bce", lr=1e-4, epochs=100, batch_size=40, dropout=0.2, most=10**9)
 """Three branches per snapshot and Adam at 1e-4 (sec. V-B); unstated settings are those of Nasr et al.'s code, with the
 cross-entropy of Eq. 3 as the loss."""
-
 
 NOTES = ("the attack is trained on labelled members of the target itself", papers.OFFICIAL_TEST)
 
@@ -73,7 +69,7 @@ class MemDefensePaper(Protocol):
         adaptive: bool = True,
     ) -> None:
         self._attacks, self._clients = papers.chosen_attacks(attacks, self.possible, self.name), clients
-        raise_all(option_problems(self.name, {} if clients is None else {"clients": clients}, {}))
+        raise_all(option_problems(self.name, {"clients": clients}))
         self._settings, self._adaptive = settings, adaptive
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
@@ -84,11 +80,7 @@ class MemDefensePaper(Protocol):
                 yield papers.on_last_round(audit, kind, ("nasr", self.name, self.threat), attack, adaptations)
 
     def halves(self, members: Ids, test: Ids, seed: int, most: int | None = None) -> papers.LabelledSets:
-        """As many known as evaluated samples of each kind, at most `most` each; all different.
-
-        Raises:
-            UserError: with fewer than 2 members or test samples.
-        """
+        """As many known as evaluated samples of each kind, at most `most` each; all different."""
         count = min(len(members) // 2, len(test) // 2, len(members) if most is None else most)
         if count == 0:
             raise UserError.of(
@@ -112,28 +104,24 @@ class MemDefensePaper(Protocol):
         return used, f"local models of rounds {', '.join(map(str, used))}, where the paper has {paper}"
 
     def _local(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
+        def halves(client: int) -> papers.LabelledSets:
+            return self.halves(audit.truth.members[client], audit.truth.test, audit.knowledge.seed)
+
         rounds, note = self.rounds(audit)
-        models = self._local_models(audit, selection, rounds)
+        view, reading = audit.transcript.server_view(), selection.reading(audit, rounds)
+        models = resolved(uploaded_models(view, audit.knowledge, rounds, "memdefense", last=False, reading=reading))
         results = papers.PaperResults([*NOTES, *([note] if note else []), *adaptation_notes(models)])
-        for client, model in models.items():
-            if self._clients is not None and client >= self._clients:
-                results.notes.append(f"only the first {self._clients} clients were attacked")
-                break
-            members = audit.truth.members[client]
-            halves = partial(self.halves, members, audit.truth.test, audit.knowledge.seed)
-            sets = papers.available_sets(client, halves)
-            if isinstance(model, NotAvailable) or isinstance(sets, NotAvailable):
-                results.missing.append(next(each.reason for each in (model, sets) if isinstance(each, NotAvailable)))
-                continue
+        chosen = {client: own for client, own in models.items() if self._clients is None or client < self._clients}
+        for client, model, sets in results.attackable(chosen, halves):
             results.rows[client] = papers.evaluated_rows(self._scores(audit, model, sets), sets, client)
             results.decisions[client] = decide(results.rows[client], 0.0)
-            results.notes += _shortened(sets, members, client)
+            if len(sets.members) < len(audit.truth.members[client]) // 2:
+                used = f"only {2 * len(sets.members)} of them are used"
+                results.notes.append(f"client {client} has more members than half the test set: {used}")
+        if len(chosen) < len(models):
+            results.notes.append(f"only the first {self._clients} clients were attacked")
         figures = papers.client_figures({"A_att_l %": results.percent(papers.accuracy)})
         return results.finding(audit, conditions, figures)
-
-    def _local_models(self, audit: AuditContext, selection: TargetSelection, rounds: tuple[int, ...]) -> Models:
-        view, reading = audit.transcript.server_view(), selection.reading(audit, rounds)
-        return resolved(uploaded_models(view, audit.knowledge, rounds, "memdefense", last=False, reading=reading))
 
     def _global(self, audit: AuditContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         models = seen_models(audit, selection, ())
@@ -149,20 +137,14 @@ class MemDefensePaper(Protocol):
         return results.finding(audit, conditions, figures)
 
     def _scores(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> Array:
-        examples = Examples(model, sets.known_members, sets.known_nonmembers)
+        known = Shadow(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)
-        trained = train_nasr(audit.query, [examples], settings, seed)
+        trained = train_nasr(audit.query, [known], settings, seed)
         return trained.scores(model, sets.evaluated)
 
 
 def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:
     """The paper's attack network, with fewer kernels for wide layers, so that it is no larger than in Nasr et al."""
     inputs = max(last_linear(query.network(snapshot)).in_features for snapshot in model.snapshots)
-    return replace(SETTINGS, kernels=max(1, min(MOST_KERNELS, GRADIENT_OUTPUTS // inputs)))
-
-
-def _shortened(sets: papers.LabelledSets, members: Ids, client: int) -> list[str]:
-    if len(sets.members) >= len(members) // 2:
-        return []
-    return [f"client {client} has more members than half the test set: only {2 * len(sets.members)} of them are used"]
+    return replace(SETTINGS, kernels=max(1, min(1000, GRADIENT_OUTPUTS // inputs)))

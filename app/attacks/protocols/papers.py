@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,19 +13,15 @@ from app.attacks.adaptive.base import Adaptation
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.base import Threat
-from app.attacks.models import Ids, TargetKind
-from app.attacks.protocols.base import capacity_rows, few, guarded, total_decision
+from app.attacks.models import AttackedModel, Ids, TargetKind
+from app.attacks.protocols.base import few, guarded, measured
 from app.attacks.protocols.target_selection import TargetSelection
+from app.attacks.targets import Models
 from app.errors import UserError
-from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
-from app.metrics.vulnerability import client_table
 
 OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
-
-GRID = np.linspace(0, 1, 101)
-"""Thresholds on scores from 0 to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +37,11 @@ class LabelledSets:
     def evaluated(self) -> Ids:
         """Evaluated members, then evaluated non-members."""
         return np.concatenate([self.members, self.nonmembers])
+
+    @property
+    def known(self) -> LabelledSets:
+        """The known samples, as if they were evaluated."""
+        return replace(self, members=self.known_members, nonmembers=self.known_nonmembers)
 
     @property
     def overlap(self) -> int:
@@ -61,13 +62,13 @@ def chosen_attacks(attacks: Sequence[str] | None, possible: Sequence[str], proto
     return tuple(name for name in possible if attacks is None or name in attacks)
 
 
-def known_count(size: int, ratio: float = 0.01) -> int:
-    """Members that the attacker of MaPP-FL and of the taxonomy knows: max(3, floor(ratio * size)).
+def known_count(size: int) -> int:
+    """Members that the attacker of MaPP-FL and of the taxonomy knows: max(3, floor(0.01 * size)).
 
     Both papers print min (MaPP-FL sec. 3.2), but say that clients below 400 samples have fewer than 4: their code has
     max.
     """
-    return max(3, int(ratio * size))
+    return max(3, int(0.01 * size))
 
 
 def legacy_order(pool: Ids, seed: int) -> Ids:
@@ -132,8 +133,8 @@ def unit_scores(losses: Array) -> Array:
 
 def grid_threshold(scores: Array, truth: NDArray[np.bool_]) -> float:
     """The lowest threshold of 0, 0.01 ... 1 with the highest accuracy on known samples (member: score >= threshold)."""
-    right = [int(((scores >= threshold) == truth).sum()) for threshold in GRID]
-    return float(GRID[int(np.argmax(right))])
+    grid = np.linspace(0, 1, 101)
+    return float(grid[np.argmax([((scores >= threshold) == truth).sum() for threshold in grid])])
 
 
 def nearest_tpr(rows: MembershipScores, target: float) -> float:
@@ -162,14 +163,6 @@ def client_figures(values: Mapping[str, Mapping[int, float]]) -> list[ReportedNu
     return [client_figure(name, own) for name, own in values.items() if own]
 
 
-def available_sets(client: int, draw: Callable[[], LabelledSets]) -> LabelledSets | NotAvailable:
-    """The sets of a client, or why there are none."""
-    try:
-        return draw()
-    except UserError as error:
-        return NotAvailable(f"client {client}: {error.problems[0].cause}")
-
-
 @dataclass
 class PaperResults:
     """Evaluated rows and decisions of a paper's attack by client, NO_CLIENT for the whole federation.
@@ -182,6 +175,21 @@ class PaperResults:
     decisions: dict[int, Decision] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
+    def attackable(
+        self, models: Models, sets: Callable[[int], LabelledSets]
+    ) -> Iterator[tuple[int, AttackedModel, LabelledSets]]:
+        """Every client with its model and samples, where there are both."""
+        for client, model in models.items():
+            if isinstance(model, NotAvailable):
+                self.missing.append(model.reason)
+                continue
+            try:
+                drawn = sets(client)
+            except UserError as error:
+                self.missing.append(f"client {client}: {error.problems[0].cause}")
+            else:
+                yield client, model, drawn
+
     def percent(self, measure: Callable[[Decision], float]) -> dict[int, float]:
         """A measure of every decision, in percent."""
         return {client: 100 * measure(decision) for client, decision in self.decisions.items()}
@@ -193,15 +201,5 @@ class PaperResults:
         reasons = few(self.missing)
         if not self.rows:
             return unavailable(conditions, "; ".join(reasons) or "there is no model to attack")
-        scores = MembershipScores.joined(list(self.rows.values()))
-        sizes = {client: len(audit.truth.members[client]) for client in audit.clients}
-        known = known_threshold(total_decision(list(self.decisions.values())))
-        return Finding(
-            conditions=conditions,
-            scores=scores,
-            leakage=replace(measure_leakage(scores), known=known),
-            clients=client_table(scores, sizes),
-            capacities=capacity_rows(audit, scores),
-            figures=tuple(figures),
-            notes=(*audit.notes, *dict.fromkeys(self.notes), *reasons),
-        )
+        scores, notes = MembershipScores.joined(list(self.rows.values())), (*dict.fromkeys(self.notes), *reasons)
+        return measured(audit, conditions, scores, list(self.decisions.values()), notes, figures)

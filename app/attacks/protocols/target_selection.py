@@ -56,12 +56,6 @@ class TargetSelection:
         return audit.final and self.round == audit.knowledge.rounds
 
 
-def rounds_to_attack(audit: AuditContext, further: tuple[int, ...]) -> list[int]:
-    """The last round, then the further rounds, latest first."""
-    earlier = sorted({round_ for round_ in further if round_ < audit.knowledge.rounds}, reverse=True)
-    return [audit.knowledge.rounds, *earlier]
-
-
 def seen_models(audit: AuditContext, selection: TargetSelection, further: tuple[int, ...]) -> Models:
     """The models that the adversary has observed by the end of the round.
 

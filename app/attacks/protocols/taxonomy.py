@@ -15,17 +15,13 @@ from app.attacks.membership.distillation import TeacherMode
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
-from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Confidence, TaxonomyContext, TaxonomySettings
+from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Confidence, TaxonomyContext
 from app.errors import raise_all
 from app.federation.evaluation import evaluates_by_batch
-from app.metrics.membership import NotAvailable
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import decide
 
 MOST_EVALUATED = 5000
-
-LOW_FPR = 0.001
-"""The tables' 0.1 %; the text's "0.1 (10%)" (sec. IV-A) does not fit their values."""
 
 
 class Taxonomy(Protocol):
@@ -65,17 +61,18 @@ class Taxonomy(Protocol):
         self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
         counts = {"shadows": shadows, "shadow_size": shadow_size, "shadow_epochs": shadow_epochs}
         counts |= {"student_epochs": student_epochs, "attack_epochs": attack_epochs}
-        choices = [*attack_net.choice_problem(self.name, "conf", conf, Confidence)]
-        choices += attack_net.choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode)
-        raise_all([*attack_net.option_problems(self.name, counts, {}), *choices])
-        self._settings = TaxonomySettings(
-            *(shadows, shadow_size, shadow_epochs, conf, ordered_quarters),
-            *(teacher_mode, student_epochs, attack_epochs),
+        raise_all(
+            attack_net.option_problems(self.name, counts),
+            attack_net.choice_problem(self.name, "conf", conf, Confidence),
+            attack_net.choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode),
         )
+        self.shadows, self.shadow_size, self.shadow_epochs = shadows, shadow_size, shadow_epochs
+        self.conf, self.ordered_quarters, self.teacher_mode = conf, ordered_quarters, teacher_mode
+        self.student_epochs, self.attack_epochs = student_epochs, attack_epochs
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         """The attacks on all last uploads; the last result also has the means over the attacks."""
-        context, figures = TaxonomyContext(audit, self._settings), {}
+        context, figures = TaxonomyContext(audit, self), {}
         selection = TargetSelection("uploads", audit.knowledge.rounds, all_rounds=False)
         for name in self._attacks:
             conditions = selection.conditions(audit, name, self.name, THREATS[name], self._shadows(name))
@@ -95,11 +92,8 @@ class Taxonomy(Protocol):
     def _attacked(self, context: TaxonomyContext, selection: TargetSelection, conditions: AttackConditions) -> Finding:
         context.notes = [*_common_notes(context.audit), *self._notes(conditions.attack)]
         results = papers.PaperResults(context.notes)
-        for client, model in seen_models(context.audit, selection, ()).items():
-            if isinstance(model, NotAvailable):
-                results.missing.append(model.reason)
-                continue
-            sets = self.sets(context.audit, client)
+        models = seen_models(context.audit, selection, ())
+        for client, model, sets in results.attackable(models, partial(self.sets, context.audit)):
             scores = ATTACKS[conditions.attack](context, model, sets)
             truth = np.arange(len(scores.known)) < len(sets.known_members)
             unit = papers.evaluated_rows(scores.evaluated, sets, client)
@@ -108,7 +102,7 @@ class Taxonomy(Protocol):
         return results.finding(context.audit, conditions, _figures(results))
 
     def _shadows(self, attack: str) -> str:
-        return {"yeom": "none", "lira": f"{self._settings.shadows} central", "tmia": "1 central"}[attack]
+        return {"yeom": "none", "lira": f"{self.shadows} central", "tmia": "1 central"}[attack]
 
     def _notes(self, attack: str) -> list[str]:
         if attack == "yeom":
@@ -119,8 +113,8 @@ class Taxonomy(Protocol):
         if attack == "lira":
             largest = "LiRA uses the largest probability, as the code does, not that of the true class"
             true = "LiRA uses the probability of the true class, as the paper says; its code takes the largest"
-            return [*notes, largest if self._settings.conf == "max" else true]
-        if self._settings.ordered_quarters:
+            return [*notes, largest if self.conf == "max" else true]
+        if self.ordered_quarters:
             return [*notes, "tMIA's shadow members and non-members come from different clients, as in the code"]
         return notes
 
@@ -140,7 +134,8 @@ def mean_figures(figures: Mapping[str, Sequence[ReportedNumber]]) -> list[Report
 
 def _figures(results: papers.PaperResults) -> list[ReportedNumber]:
     areas = {client: 100 * roc_curve(own).auc for client, own in results.rows.items()}
-    rates = {client: 100 * papers.nearest_tpr(own, LOW_FPR) for client, own in results.rows.items()}
+    # the tables' 0.1 %; the text's "0.1 (10%)" (sec. IV-A) does not fit their values
+    rates = {client: 100 * papers.nearest_tpr(own, 0.001) for client, own in results.rows.items()}
     advantages = results.percent(lambda decision: decision.advantage)
     return papers.client_figures({"AUC %": areas, "Adv %": advantages, "TPR % at 0.1 % FPR": rates})
 
@@ -149,8 +144,8 @@ def _common_notes(audit: AuditContext) -> list[str]:
     notes = [
         "the attacker is given labelled members of the target, and they are among the evaluated",
         papers.OFFICIAL_TEST,
+        "TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %",
     ]
-    notes.append("TPR is taken at the nearest point of the curve, whose FPR may lie above 0.1 %")
     if evaluates_by_batch(audit.knowledge.prototype):
         notes.append(
             "members and non-members are queried separately: the statistics of each batch reveal which is which"

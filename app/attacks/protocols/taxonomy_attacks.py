@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -19,15 +19,11 @@ from torch.optim import SGD, Adam
 from app.attacks.audit_context import AuditContext
 from app.attacks.membership import attack_net
 from app.attacks.membership.base import Threat
-from app.attacks.membership.distillation import Distillation, TeacherMode, distil
+from app.attacks.membership.distillation import Distillation, distil
 from app.attacks.membership.trajectory import HIDDEN
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Responses, Snapshot
-from app.attacks.protocols.papers import (
-    LabelledSets,
-    legacy_order,
-    unit_scores,
-)
+from app.attacks.protocols.papers import LabelledSets, legacy_order, unit_scores
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.shadow_store import train_or_find
@@ -38,28 +34,14 @@ from app.models.base import ScalableNet
 from app.models.norms import uses_batch_statistics
 from app.seeding import derive_key
 
+if TYPE_CHECKING:
+    from app.attacks.protocols.taxonomy import Taxonomy
+
 BATCH = 128
 """Samples per step of every training, and per query; members and non-members are queried separately."""
 
-CLIP = 1e-4
-"""The code clips the largest probability to [CLIP, 1 - CLIP]."""
-
 Confidence = Literal["true", "max"]
 """Probability of the true class, as the paper says (App. B-B), or the largest one, as its code has it."""
-
-
-@dataclass(frozen=True)
-class TaxonomySettings:
-    """Sizes and readings; those that the paper has are the defaults of `Taxonomy`."""
-
-    shadows: int
-    shadow_size: int
-    shadow_epochs: int
-    conf: Confidence
-    ordered_quarters: bool
-    teacher_mode: TeacherMode
-    student_epochs: int
-    attack_epochs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +59,7 @@ class TaxonomyContext:
     Notes are those of the attack that is running.
     """
 
-    def __init__(self, audit: AuditContext, settings: TaxonomySettings) -> None:
+    def __init__(self, audit: AuditContext, settings: Taxonomy) -> None:
         self.audit, self.settings = audit, settings
         self.notes: list[str] = []
         recipe = LocalTraining(epochs=settings.shadow_epochs, batch_size=BATCH, optimizer=partial(Adam, lr=1e-3))
@@ -135,29 +117,22 @@ def tmia(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> 
     training = _trajectories(context, context.shadows, shadow.last, rest, [members, nonmembers])
     attacked = _trajectories(context, context.targets, model.last, rest, _parts(sets))
     truth = torch.arange(len(training)) < len(members)
-    seed, device = derive_key(context.audit.knowledge.seed, "taxonomy-attack-net", model.client), training.device
-    net = attack_net.seeded(
-        lambda: nn.Sequential(attack_net.dense(training.shape[1], *HIDDEN, 2), SoftmaxGap()), seed, device
-    )
-    attack_net.fit(
-        net,
+    net = attack_net.fit(
+        lambda: nn.Sequential(attack_net.dense(training.shape[1], *HIDDEN, 2), SoftmaxGap()),
         [training],
-        truth.to(device),
+        truth.to(training.device),
         epochs=context.settings.attack_epochs,
         batch_size=BATCH,
         optimizer=partial(SGD, lr=0.005, momentum=0.9, weight_decay=1e-4),
         loss="bce",
-        seed=seed,
+        seed=derive_key(context.audit.knowledge.seed, "taxonomy-attack-net", model.client),
     )
     evaluated, known = _halves((attack_net.predict(net, [attacked]) + 1) / 2, sets)
     return TaxonomyScores(evaluated, evaluated, known)
 
 
-ATTACKS: dict[str, Callable[[TaxonomyContext, AttackedModel, LabelledSets], TaxonomyScores]] = {
-    "yeom": yeom,
-    "lira": lira,
-    "tmia": tmia,
-}
+ATTACKS: dict[str, Callable[[TaxonomyContext, AttackedModel, LabelledSets], TaxonomyScores]]
+ATTACKS = {"yeom": yeom, "lira": lira, "tmia": tmia}
 
 _KNOWS = "labelled members of the target"
 THREATS = {
@@ -189,10 +164,10 @@ def responses(query: ModelQuery, snapshot: Snapshot, parts: Sequence[Ids]) -> Re
 
 
 def confidences(answers: Responses, conf: Confidence) -> Array:
-    """(samples,) logit of the true class's probability, or of the largest one, clipped."""
+    """(samples,) logit of the true class's probability, or of the largest one, clipped as in the code."""
     if conf == "true":
         return answers.margins
-    return np.asarray(logit(np.clip(answers.probabilities.max(axis=1), CLIP, 1 - CLIP)))
+    return np.asarray(logit(np.clip(answers.probabilities.max(axis=1), 1e-4, 1 - 1e-4)))
 
 
 def normal_cdf(target: Array, shadows: Array) -> Array:

@@ -25,7 +25,7 @@ from app.attacks.shadows.private_parts import reading_notes, shadow_reading
 from app.attacks.shadows.shadow_store import train_or_find
 from app.attacks.shadows.splits import FEWEST, shared_size
 from app.errors import Problem, UserError, raise_all
-from app.metrics.membership import NO_CLIENT, NotAvailable
+from app.metrics.membership import NO_CLIENT
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
 from app.seeding import derive_key, numpy_generator
@@ -72,25 +72,21 @@ class ShadowMaker:
     def shadows(self, target: AttackedModel, client: int) -> FixedShadows:
         """Shadows for an attack on a client's members, with the target's width and recipe."""
         owner, size = NO_CLIENT if self.own_data else client, shared_size(target.size)
-        reading = shadow_reading(self._audit.knowledge, target.reading)
-        key = (owner, size, target.last.rate, target.rounds, reading)
+        key = (owner, size, target.last.rate, target.rounds, shadow_reading(self._audit.knowledge, target.reading))
         if key not in self._made:
             self._made[key] = self._make(target, owner, self.pool(client), size)
         return self._made[key]
 
     def _make(self, target: AttackedModel, owner: int, pool: Ids, size: int) -> FixedShadows:
         seed, half = self._audit.knowledge.seed, min(size, len(pool) // 2)
-        orders = [
-            numpy_generator(seed, "waffle-draws", owner, number).permutation(pool) for number in range(self._count)
-        ]
+        draws = [numpy_generator(seed, "waffle-draws", owner, number) for number in range(self._count)]
+        orders = [generator.permutation(pool) for generator in draws]
         jobs = [ShadowJob(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
         key = derive_key(seed, "waffle-shadows", owner, size)
         models = train_or_find(self._audit.knowledge, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
+        made = zip(models, jobs, orders, strict=True)
         return FixedShadows(
-            tuple(
-                Shadow(model, job.samples, np.sort(order[half : 2 * half]))
-                for model, job, order in zip(models, jobs, orders, strict=True)
-            )
+            tuple(Shadow(model, job.samples, np.sort(order[half : 2 * half])) for model, job, order in made)
         )
 
 
@@ -123,10 +119,9 @@ class WafflePaper(Protocol):
         adaptive: bool = True,
     ) -> None:
         self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
-        counts = {"shadows": shadows} | ({} if clients is None else {"clients": clients})
         unknown = [kind for kind in targets if kind not in ("global", "uploads")]
         problems = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in unknown]
-        raise_all([*option_problems(self.name, counts, {}), *problems])
+        raise_all(option_problems(self.name, {"shadows": shadows, "clients": clients}), problems)
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
         self._adaptive = adaptive
 
@@ -159,16 +154,12 @@ class WafflePaper(Protocol):
         selection: TargetSelection,
         conditions: AttackConditions,
     ) -> Finding:
-        models = seen_models(audit, selection, ())
-        results = papers.PaperResults([*_notes(maker), *reading_notes(audit.knowledge), *adaptation_notes(models)])
-        for client in audit.clients[: self._clients]:
-            model = models.get(client, models.get(NO_CLIENT))
-            assert model is not None
-            if isinstance(model, NotAvailable):
-                results.missing.append(model.reason)
-                continue
-            sets, source = self.sets(audit, client), maker.shadows(model, client)
-            context = AttackContext(audit.knowledge, audit.query, source, model)
+        seen = seen_models(audit, selection, ())
+        notes = [papers.OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]
+        results = papers.PaperResults([*notes, *reading_notes(audit.knowledge), *adaptation_notes(seen)])
+        models = {client: seen[client if client in seen else NO_CLIENT] for client in audit.clients[: self._clients]}
+        for client, model, sets in results.attackable(models, partial(self.sets, audit)):
+            context = AttackContext(audit.knowledge, audit.query, maker.shadows(model, client), model)
             scores = attack.scores(model, sets.evaluated, context)
             results.rows[client] = papers.evaluated_rows(scores, sets, client)
             results.decisions[client] = decide(results.rows[client], 0.0)
@@ -184,7 +175,3 @@ def f1_score(decision: Decision) -> float:
     """Harmonic mean of precision and recall with members as positives, 0 to 1."""
     wrong = decision.false_positives + decision.members - decision.true_positives
     return 2 * decision.true_positives / (2 * decision.true_positives + wrong)
-
-
-def _notes(maker: ShadowMaker) -> list[str]:
-    return [papers.OFFICIAL_TEST, UNSTATED, *([] if maker.own_data else [OTHERS_DATA])]

@@ -41,16 +41,13 @@ class ShadowCache:
 
     def read(self, key: str) -> tuple[Snapshot, ...] | None:
         """Snapshots of a shadow, None where its file is missing or broken."""
-        path = None if self._folder is None else self._folder / f"{key}.npz"
-        if path is None or not path.is_file():
+        if self._folder is None or not (path := self._folder / f"{key}.npz").is_file():
             return None
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 rate, vectors = float(arrays["rate"]), torch.from_numpy(arrays["vectors"])
-                return tuple(
-                    Snapshot(int(round_), rate, vector)
-                    for round_, vector in zip(arrays["rounds"], vectors, strict=True)
-                )
+                pairs = zip(arrays["rounds"], vectors, strict=True)
+                return tuple(Snapshot(int(round_), rate, vector) for round_, vector in pairs)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # cut short by a crash: train it again
             return None
 
@@ -58,13 +55,13 @@ class ShadowCache:
         """Keep a shadow; its file appears complete or not at all."""
         if self._folder is None:
             return
-        path = self._folder / f"{key}.npz"
         vectors = torch.stack([snapshot.vector for snapshot in snapshots]).cpu().numpy()
         rounds = np.array([snapshot.round for snapshot in snapshots])
         content = npz_bytes({"rate": np.array(snapshots[-1].rate), "rounds": rounds, "vectors": vectors})
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            replace_all({path: content}, f".{os.getpid()}.part")  # another run may be writing the same shadow
+            # another run may be writing the same shadow
+            replace_all({self._folder / f"{key}.npz": content}, f".{os.getpid()}.part")
         except OSError as error:
             raise UserError.of(
                 f"cannot keep shadow models in {self._folder}: {error.strerror or error}",
@@ -76,17 +73,14 @@ class ShadowCache:
 def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
     local = knowledge.local
     optimizer = local.build_optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    net, augment = knowledge.prototype, getattr(knowledge.augment, "__self__", knowledge.augment)
     return {
         "version": VERSION,
         "torch": str(torch.__version__),
-        "network": [
-            type(knowledge.prototype).__name__,
-            str(knowledge.prototype),
-            *_private_settings(knowledge.prototype),
-        ],
+        "network": [type(net).__name__, str(net), *_private_settings(net)],
         "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
         "optimizer": [repr(optimizer)],
-        "augment": _augmentation(getattr(knowledge.augment, "__self__", knowledge.augment)),
+        "augment": repr(getattr(augment, "augment", augment)),  # a data module holds its settings in `augment`
         "precision": [str(knowledge.dtype), getattr(knowledge.precision, "__qualname__", "")],
         "normalisation": [knowledge.store.mean.tolist(), knowledge.store.std.tolist(), knowledge.classes],
         "batch": knowledge.batch_size,
@@ -100,11 +94,6 @@ def _private_settings(net: ScalableNet) -> list[str]:
         return []
     plain = (bool, int, float, str, tuple, dict, type(None))
     return [f"{name}={value!r}" for name, value in sorted(net.hparams.items()) if isinstance(value, plain)]
-
-
-def _augmentation(augment: Any) -> str:
-    """Settings of an augmentation; a data module holds them in `augment`."""
-    return repr(getattr(augment, "augment", augment))
 
 
 def _content(knowledge: PublicKnowledge, samples: Ids) -> bytes:

@@ -15,12 +15,12 @@ from app.attacks.context import ShadowKind, ShadowSet, progress
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge, no_samples
 from app.attacks.shadows.cache import VERSION
-from app.attacks.shadows.shadow_store import size_note
+from app.attacks.shadows.shadow_store import size_notes
 from app.attacks.shadows.splits import ShadowSplit, split_in_out, split_out
-from app.attacks.targets import aggregated_models, uploaded_models
+from app.attacks.targets import Models, aggregated_models, uploaded_models
 from app.errors import UserError
 from app.federation.transcript import Transcript
-from app.metrics.membership import NO_CLIENT
+from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.seeding import derive_key, numpy_generator
 
 
@@ -58,93 +58,71 @@ class FederatedShadows:
         self._federations, self._count = federations, count
         self._temporary = tempfile.TemporaryDirectory() if cache is None else None
         self._cache = Path(self._temporary.name) if self._temporary is not None else Path(cache or "")
-        self._splits: dict[tuple[ShadowKind, int], list[ShadowSplit]] = {}
-        self._transcripts: dict[tuple[ShadowKind, int], Transcript] = {}
+        self._made: dict[tuple[ShadowKind, int], tuple[list[ShadowSplit], Path]] = {}
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         numbers = range(min(first or self._count, self._count))
-        missing = [number for number in numbers if (kind, number) not in self._transcripts]
+        missing = [number for number in numbers if (kind, number) not in self._made]
         for number in progress(missing, "shadow federations"):
-            self._transcripts[kind, number] = self._run(kind, number)
+            self._made[kind, number] = self._run(kind, number)
         shadows = tuple(self._shadow(target, kind, number) for number in numbers)
-        trained = len(shadows[0].members)
-        notes = (size_note(trained, target.size),) if trained < 0.8 * target.size else ()
-        return ShadowSet(shadows, notes)
+        return ShadowSet(shadows, tuple(size_notes(shadows[0], target)))
 
     def _shadow(self, target: AttackedModel, kind: ShadowKind, number: int) -> Shadow:
         """The model of a repeated federation that corresponds to the target, with the same reading."""
-        transcript, splits = self._transcripts[kind, number], self._splits_of(kind, number)
-        rounds = target.rounds
+        (splits, folder), rounds, client = self._made[kind, number], target.rounds, target.client
         # attack networks are cached by the keys of their shadows, and their inputs depend on the rounds
-        prefix = f"shadow-{kind}-{number}-{self._key(kind, number)[:12]}-{'.'.join(map(str, rounds))}"
-        if target.is_global:
-            model = aggregated_models(transcript.client_view(), self._knowledge, rounds, prefix, target.reading)
-            inside = _joined([split.members for split in self._trained(splits)])
-            return Shadow(model, inside, self._outside(kind, splits, NO_CLIENT))
-        view, client = transcript.server_view(), target.client
-        upload = uploaded_models(view, self._knowledge, rounds, prefix, False, target.reading, client)[client]
-        if not isinstance(upload, AttackedModel):
+        prefix = f"shadow-{kind}-{number}-{folder.name[:12]}-{'.'.join(map(str, rounds))}"
+        settings, transcript = (self._knowledge, rounds, prefix), Transcript(folder)
+        if client == NO_CLIENT:
+            models: Models = {client: aggregated_models(transcript.client_view(), *settings, target.reading)}
+        else:
+            models = uploaded_models(transcript.server_view(), *settings, False, target.reading, client)
+        trained = [splits[one] for one in (sorted(self._knowledge.took_part) if client == NO_CLIENT else [client])]
+        if isinstance(model := models[client], NotAvailable):
             raise UserError.of(
-                f"client {target.client} has no upload in shadow federation {number}: {upload.reason}",
+                f"client {client} has no upload in shadow federation {number}: {model.reason}",
                 "there is no shadow of the target",
                 "use --attacks.membership.shadows.mode central",
             )
-        return Shadow(upload, splits[target.client].members, self._outside(kind, splits, target.client))
-
-    def _outside(self, kind: ShadowKind, splits: list[ShadowSplit], client: int) -> Ids:
-        """Known non-members: from the audited samples, or from the attacker's own data."""
+        members = np.sort(np.concatenate([split.members for split in trained]))
         if kind == "in-out":
-            chosen = self._trained(splits) if client == NO_CLIENT else [splits[client]]
-            return _joined([split.nonmembers for split in chosen])
-        return np.setdiff1d(self._knowledge.auxiliary, _joined([split.members for split in splits]))
+            return Shadow(model, members, np.sort(np.concatenate([split.nonmembers for split in trained])))
+        used = np.concatenate([split.members for split in splits])
+        return Shadow(model, members, np.setdiff1d(self._knowledge.auxiliary, used))
 
-    def _trained(self, splits: list[ShadowSplit]) -> list[ShadowSplit]:
-        return [splits[client] for client in sorted(self._knowledge.took_part)]
-
-    def _run(self, kind: ShadowKind, number: int) -> Transcript:
-        folder = self._cache / self._key(kind, number)
-        done = folder / "done"
-        if not done.is_file():
-            members = [split.members for split in self._splits_of(kind, number)]
-            self._federations.run(number, members, self._rounds, folder)
-            done.touch()
-        return Transcript(folder)
-
-    def _key(self, kind: ShadowKind, number: int) -> str:
-        members = [split.members for split in self._splits_of(kind, number)]
+    def _run(self, kind: ShadowKind, number: int) -> tuple[list[ShadowSplit], Path]:
+        """Training sets of a repeated federation, and the folder of its transcript."""
+        splits = self._splits_in_out(number) if kind == "in-out" else self._splits_out(number)
         settings = [VERSION, self._federations.fingerprint, number, self._rounds, self._knowledge.seed]
         digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
-        for ids in members:
-            digest.update(np.int64(len(ids)).tobytes() + np.ascontiguousarray(ids).tobytes())
-        return digest.hexdigest()
-
-    def _splits_of(self, kind: ShadowKind, number: int) -> list[ShadowSplit]:
-        if (kind, number) not in self._splits:
-            make = self._splits_in_out if kind == "in-out" else self._splits_out
-            self._splits[kind, number] = make(number)
-        return self._splits[kind, number]
+        for split in splits:
+            digest.update(np.int64(len(split.members)).tobytes() + np.ascontiguousarray(split.members).tobytes())
+        folder = self._cache / digest.hexdigest()
+        if not (folder / "done").is_file():
+            self._federations.run(number, [split.members for split in splits], self._rounds, folder)
+            (folder / "done").touch()
+        return splits, folder
 
     def _splits_out(self, number: int) -> list[ShadowSplit]:
         """The attacker's own data in the proportions of the clients' sizes; every client gets at least 2 samples."""
         sizes = np.array(self._knowledge.sizes)
         split = split_out(self._knowledge.auxiliary, int(sizes.sum()), self._knowledge.seed, number)
         order = numpy_generator(self._knowledge.seed, "shadow-federation-out", number).permutation(split.members)
-        total = len(order)
-        if total < 2 * len(sizes):
+        spare = len(order) - 2 * len(sizes)
+        if spare < 0:
             raise UserError.of(
                 f"the attacker can train {len(sizes)} shadow clients on {len(order)} samples of its own",
                 "some would have fewer than two to train on",
                 "raise --data.holdout.shadow, or use shadows.mode central",
             )
-        spare = total - 2 * len(sizes)
         bounds = (2 + np.floor(spare * sizes / sizes.sum())).astype(int).cumsum()
         return [ShadowSplit(np.sort(part), no_samples()) for part in np.split(order[: bounds[-1]], bounds[:-1])]
 
     def _splits_in_out(self, number: int) -> list[ShadowSplit]:
         """Half of each client's audited samples, filled up from the attacker's own data to the client's size."""
-        auxiliary = numpy_generator(self._knowledge.seed, "shadow-federation-filling", number).permutation(
-            self._knowledge.auxiliary
-        )
+        generator = numpy_generator(self._knowledge.seed, "shadow-federation-filling", number)
+        auxiliary = generator.permutation(self._knowledge.auxiliary)
         splits = []
         for client, size in enumerate(self._knowledge.sizes):
             seed = derive_key(self._knowledge.seed, "shadow-draws", client)
@@ -152,7 +130,3 @@ class FederatedShadows:
             filling, auxiliary = auxiliary[:wanted], auxiliary[wanted:]
             splits.append(split_in_out(self._audited[client], filling, size, seed, number))
         return splits
-
-
-def _joined(parts: list[Ids]) -> Ids:
-    return np.sort(np.concatenate(parts))

@@ -6,7 +6,7 @@ from shadows without it, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from app.attacks.adaptive.base import Adaptation, ObservedModel, ReadingStrategy
 from app.attacks.models import AttackedModel
 from app.attacks.public_knowledge import PublicKnowledge
+from app.attacks.shadows.central import initial_vector
 from app.federation.parameters import ParameterSpace
 
 READ_ALIKE = "shadows learn a private part of their own, and are read like the target: without it"
@@ -38,19 +39,19 @@ def rounds_to_keep(knowledge: PublicKnowledge, rounds: tuple[int, ...]) -> tuple
 def as_seen(
     knowledge: PublicKnowledge,
     model: AttackedModel,
-    start: Callable[[], Tensor],
+    start: int,
     rounds: tuple[int, ...],
     reading: ReadingStrategy | None,
 ) -> AttackedModel:
     """A shadow as the attacker would observe it; itself where networks have no private part.
 
-    The model holds its private part and the rounds of `rounds_to_keep`; `start` gives its vector before the first one.
+    The model holds its private part and the rounds of `rounds_to_keep`; `start` is the key of its initial values.
     """
     if not knowledge.prototype.private_names():
         return model
-    mask = PrivatePartMask(knowledge, model.last.rate)
-    vectors = {0: start().cpu(), **{one.round: one.vector for one in model.snapshots}}
-    observed = [mask.observed(round_, vectors[round_ - 1], vectors[round_]) for round_ in rounds]
+    rate = model.last.rate
+    vectors = {0: initial_vector(knowledge, rate, start).cpu(), **{one.round: one.vector for one in model.snapshots}}
+    observed = _observed(knowledge, rate, vectors, rounds)
     snapshots = ReadingStrategy(_shadow_adaptations(reading), rounds).snapshots(observed, rounds)
     return replace(model, key=f"{model.key}-{shadow_reading(knowledge, reading)}", snapshots=snapshots)
 
@@ -62,34 +63,26 @@ def shadow_reading(knowledge: PublicKnowledge, reading: ReadingStrategy | None) 
     return "+".join(["concealed", *(one.name for one in _shadow_adaptations(reading))])
 
 
-class PrivatePartMask:
-    """Replaces the private part of vectors of one width rate, in (0, 1]."""
+def _observed(
+    knowledge: PublicKnowledge, rate: float, vectors: Mapping[int, Tensor], rounds: tuple[int, ...]
+) -> list[ObservedModel]:
+    """The server's observations of a model in some rounds, with public values in place of its private part.
 
-    def __init__(self, knowledge: PublicKnowledge, rate: float) -> None:
-        with torch.random.fork_rng(devices=[]):  # building a network draws initial values
-            net = knowledge.prototype.scaled(rate)
-        net.mask_private()
-        space, private = ParameterSpace(net), set(net.private_names())
-        self._rate, self._trainable, self._values = rate, space.trainable, space.read(net)
-        self._private = torch.zeros(space.size, dtype=torch.bool)
-        for block in space.blocks:
-            self._private[block.coordinates] = block.name in private
-
-    def vector(self, vector: Tensor) -> Tensor:
-        """The vector with the network's public values in place of its private part."""
-        return torch.where(self._private, self._values.to(vector), vector)
-
-    def observed(self, round_: int, before: Tensor, after: Tensor) -> ObservedModel:
-        """The server's observation of a model with these vectors before and after a round."""
-        return ObservedModel(
-            round=round_,
-            rate=self._rate,
-            index=torch.arange(len(after)),
-            before=self.vector(before),
-            after=self.vector(after),
-            arrived=~self._private,
-            trainable=self._trainable,
-        )
+    Vectors are those after each round, of these and of the rounds before them.
+    """
+    with torch.random.fork_rng(devices=[]):  # building a network draws initial values
+        net = knowledge.prototype.scaled(rate)
+    net.mask_private()
+    space, names = ParameterSpace(net), set(net.private_names())
+    private, public = torch.zeros(space.size, dtype=torch.bool), space.read(net)
+    for block in space.blocks:
+        private[block.coordinates] = block.name in names
+    seen = {round_: torch.where(private, public.to(vector), vector) for round_, vector in vectors.items()}
+    index = torch.arange(space.size)
+    return [
+        ObservedModel(round_, rate, index, seen[round_ - 1], seen[round_], ~private, space.trainable)
+        for round_ in rounds
+    ]
 
 
 def _shadow_adaptations(reading: ReadingStrategy | None) -> tuple[Adaptation, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +13,9 @@ from app.attacks.context import ShadowKind, ShadowSet
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.cache import ShadowCache
-from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
+from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
-from app.attacks.shadows.splits import ShadowSplit, shared_size, split_in_out, split_out
+from app.attacks.shadows.splits import shared_size, split_in_out, split_out
 from app.metrics.membership import NO_CLIENT
 from app.seeding import derive_key
 
@@ -39,6 +38,8 @@ class ShadowSettings:
 
 
 DEFAULT_SHADOWS = ShadowSettings()
+
+CENTRAL = "shadows are centralised stand-ins: no method, no defense (shadows.mode federated repeats them)"
 
 
 class CentralShadows:
@@ -67,24 +68,21 @@ class CentralShadows:
         count = min(first or self._count, self._count)
         if len(made) < count:
             made.extend(self._make(target, kind, size, range(len(made), count)))
-        notes = [*_notes(target, made[0]), *reading_notes(self._knowledge)]
-        return ShadowSet(tuple(made[:count]), tuple(notes))
+        notes = (CENTRAL, *size_notes(made[0], target), *reading_notes(self._knowledge))
+        return ShadowSet(tuple(made[:count]), notes)
 
     def _make(self, target: AttackedModel, kind: ShadowKind, size: int, numbers: range) -> list[Shadow]:
-        splits = [self._split(target, kind, size, number) for number in numbers]
-        client = target.client if kind == "in-out" else 0
-        seed = derive_key(self._knowledge.seed, f"shadows-{kind}", client, size)
-        jobs = [
-            ShadowJob(number, target.last.rate, split.members) for number, split in zip(numbers, splits, strict=True)
-        ]
-        models = train_or_find(self._knowledge, jobs, target.rounds, seed, self._cache, target.client, target.reading)
-        return [Shadow(model, split.members, split.nonmembers) for model, split in zip(models, splits, strict=True)]
-
-    def _split(self, target: AttackedModel, kind: ShadowKind, size: int, number: int) -> ShadowSplit:
-        seed = derive_key(self._knowledge.seed, "shadow-draws", target.client if kind == "in-out" else 0)
+        knowledge, client = self._knowledge, target.client if kind == "in-out" else 0
+        draws = derive_key(knowledge.seed, "shadow-draws", client)
         if kind == "out":
-            return split_out(self._knowledge.auxiliary, size, seed, number)
-        return split_in_out(self._audited[target.client], self._knowledge.auxiliary, size, seed, number)
+            splits = [split_out(knowledge.auxiliary, size, draws, number) for number in numbers]
+        else:
+            audited = self._audited[client]
+            splits = [split_in_out(audited, knowledge.auxiliary, size, draws, number) for number in numbers]
+        seed, rate = derive_key(knowledge.seed, f"shadows-{kind}", client, size), target.last.rate
+        jobs = [ShadowJob(number, rate, split.members) for number, split in zip(numbers, splits, strict=True)]
+        models = train_or_find(knowledge, jobs, target.rounds, seed, self._cache, target.client, target.reading)
+        return [Shadow(model, split.members, split.nonmembers) for model, split in zip(models, splits, strict=True)]
 
 
 def train_or_find(
@@ -111,24 +109,17 @@ def train_or_find(
             cache.write(key, snapshots)
             known[key] = snapshots
     models = [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
-    starts = [
-        partial(initial_vector, knowledge, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs
-    ]
+    starts = [derive_key(seed, "initialisation", job.number) for job in jobs]
     return [as_seen(knowledge, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
 
 
-def _notes(target: AttackedModel, shadow: Shadow) -> list[str]:
-    notes = ["shadows are centralised stand-ins: no method, no defense (shadows.mode federated repeats them)"]
+def size_notes(shadow: Shadow, target: AttackedModel) -> list[str]:
+    """A note where shadows have less data than their target."""
     trained = len(shadow.members)
-    if trained < 0.8 * target.size:
-        notes.append(size_note(trained, target.size))
-    return notes
-
-
-def size_note(trained: int, size: int) -> str:
-    """Note on shadows with less data than their target."""
-    share = max(1, 5 * round(20 * trained / size))
-    return (
+    if trained >= 0.8 * target.size:
+        return []
+    share = max(1, 5 * round(20 * trained / target.size))
+    return [
         f"for want of data, shadows train on about {share} % as many samples as their target "
         "(--data.holdout.shadow sets more aside)"
-    )
+    ]

@@ -17,9 +17,6 @@ PARTS = 4
 FEWEST = 4
 """Fewest samples of its own that an attacker needs for shadows."""
 
-STEP = 1.25
-"""Targets whose training sets differ by less than about this factor share their shadows."""
-
 
 @dataclass(frozen=True, eq=False)
 class ShadowSplit:
@@ -30,20 +27,23 @@ class ShadowSplit:
 
 
 def shared_size(size: int) -> int:
-    """The size rounded to a power of `STEP`, at most 12 % away: targets of similar size share their shadows."""
-    return max(1, round(STEP ** round(math.log(max(1, size), STEP))))
+    """The size rounded to a power of 1.25, at most 12 % away: targets of similar size share their shadows."""
+    return max(1, round(1.25 ** round(math.log(max(1, size), 1.25))))
 
 
 def split_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
     """A random part of the attacker's own data.
 
     Of `PARTS` consecutive shadows, every sample is left out by at least one, so that a shadow can be attacked itself.
-
     The training set has the given size, or less where the data without the left-out part are fewer.
     """
-    refuse_few(auxiliary)
-    left_out = held_out_part(auxiliary, seed, number)
-    rest = np.setdiff1d(auxiliary, left_out)
+    if len(auxiliary) < FEWEST:
+        raise UserError.of(
+            f"the attacker has {len(auxiliary)} samples of its own",
+            "no shadow model can be trained",
+            "keep some out of training with --data.holdout.shadow, such as 0.2",
+        )
+    rest = np.setdiff1d(auxiliary, held_out_part(auxiliary, seed, number))
     members = numpy_generator(seed, "shadow-out", number).permutation(rest)[: max(1, size)]
     return ShadowSplit(np.sort(members), np.setdiff1d(auxiliary, members))
 
@@ -64,13 +64,3 @@ def split_in_out(audited: Ids, auxiliary: Ids, size: int, seed: int, number: int
     inside, outside = (order[:half], order[half:]) if number % 2 == 0 else (order[half:], order[:half])
     filling = numpy_generator(seed, "shadow-filling", number).permutation(auxiliary)[: max(0, size - len(inside))]
     return ShadowSplit(np.sort(np.concatenate([inside, filling])), np.sort(outside))
-
-
-def refuse_few(auxiliary: Ids) -> None:
-    """Raise where the attacker has too few samples of its own."""
-    if len(auxiliary) < FEWEST:
-        raise UserError.of(
-            f"the attacker has {len(auxiliary)} samples of its own",
-            "no shadow model can be trained",
-            "keep some out of training with --data.holdout.shadow, such as 0.2",
-        )

@@ -12,16 +12,15 @@ from attack_kit import (
 from torch.optim import Adam
 
 from app.attacks.membership import attack_net
-from app.attacks.membership.attack_net import ResultCache, Standardise, balanced, dense, fit, hold_out, predict, seeded
+from app.attacks.membership.attack_net import ResultCache, Standardise, balanced, dense, fit, hold_out, predict
+from app.attacks.models import Shadow
 from app.errors import UserError
 
 
 def trained(features, targets, seed=0, epochs=20, **settings):
     """A small network that was fitted."""
-    net = seeded(lambda: dense(features.shape[1], 8, 1), seed, torch.device("cpu"))
     made = {"batch_size": 32, "optimizer": partial(Adam, lr=1e-2), "loss": "bce"} | settings
-    fit(net, [features], targets, epochs=epochs, seed=seed, **made)
-    return net
+    return fit(lambda: dense(features.shape[1], 8, 1), [features], targets, epochs=epochs, seed=seed, **made)
 
 
 def two_heaps(rows=200, apart=1.0):
@@ -66,7 +65,7 @@ def test_held_out_rows_choose_the_epoch_and_are_not_trained_on():
 
 def test_patience_ends_training(monkeypatch):
     """After so many epochs without progress nothing more is computed."""
-    epochs = counted(monkeypatch, attack_net, "_error_on")
+    epochs = counted(monkeypatch, attack_net, "predict")
     features, targets = two_heaps(60)
     held_out = hold_out([60], 0)
     trained(features, torch.where(held_out, 1 - targets, targets), epochs=40, held_out=held_out, patience=3)
@@ -113,15 +112,27 @@ def test_constant_features_are_only_centred():
 
 def test_examples_are_balanced_and_drawn_from_both_sides():
     """Half members, no more than asked for, another draw for another model."""
-    known = balanced(np.arange(30), np.arange(100, 110), 100, seed=0, number=0)
-    assert known.truth.tolist() == [1.0] * 10 + [0.0] * 10
-    assert set(known.samples[:10]) < set(range(30))
-    assert set(known.samples[10:]) == set(range(100, 110))
-    assert len(balanced(np.arange(30), np.arange(100, 110), 9, seed=0, number=0).samples) == 8
-    other = balanced(np.arange(30), np.arange(100, 110), 100, seed=0, number=1)
-    assert not np.array_equal(known.samples, other.samples)
+    model = Shadow(None, np.arange(30), np.arange(100, 110))
+    known = balanced(model, 100, seed=0, number=0)
+    assert len(known) == 20
+    assert set(known[:10]) < set(range(30))
+    assert set(known[10:]) == set(range(100, 110))
+    assert len(balanced(model, 9, seed=0, number=0)) == 8
+    assert not np.array_equal(known, balanced(model, 100, seed=0, number=1))
     with pytest.raises(UserError, match="0 members and 10 non-members"):
-        balanced(np.arange(0), np.arange(10), 100, seed=0, number=0)
+        balanced(Shadow(None, np.arange(0), np.arange(10)), 100, seed=0, number=0)
+
+
+def test_members_are_the_first_half_of_every_models_examples(monkeypatch):
+    """Two models of different size: the truth follows the order of the draw."""
+    given = counted(monkeypatch, attack_net, "fit")
+    models = [Shadow(number, np.arange(30), np.arange(100, 100 + size)) for number, size in enumerate((10, 4))]
+    settings = {"epochs": 1, "batch_size": 8, "optimizer": partial(Adam, lr=1e-2), "loss": "bce"}
+    observe = lambda model, samples: [torch.from_numpy(samples[:, None]).float()]  # noqa: E731
+    attack_net.train_on(models, observe, lambda features: dense(1, 1), 100, None, 0, **settings)
+    ((_, (samples,), truth),) = given
+    assert truth.tolist() == [1.0] * 10 + [0.0] * 10 + [1.0] * 4 + [0.0] * 4
+    assert torch.equal(truth == 1, samples[:, 0] < 30)
 
 
 def test_results_are_kept_while_they_fit():

@@ -183,7 +183,7 @@ def test_refuses_a_lab_without_shadows(toy, memorised):
         LiRAOffline().scores(toy.memorised, toy.samples, context)
     heard, inside = shadow_values(LiRAOffline().phi, toy.samples, [], memorised.query)
     with pytest.raises(UserError, match=r"shadows\.count"):
-        LiRAOffline().compare(np.zeros(len(toy.samples)), heard, inside)
+        offline_scores(np.zeros(len(toy.samples)), heard, inside)
 
 
 def test_refuses_an_unknown_variance():

@@ -20,7 +20,7 @@ from attack_kit import (
 from torch.nn.functional import cross_entropy
 
 from app.attacks.membership import nasr
-from app.attacks.membership.nasr import Examples, Nasr, NasrNet, NasrSettings, observe, train_nasr, weight_gradients
+from app.attacks.membership.nasr import Nasr, NasrNet, NasrSettings, observe, train_nasr, weight_gradients
 from app.attacks.model_query import last_linear
 from app.attacks.models import Shadow
 from app.errors import UserError
@@ -152,7 +152,7 @@ def test_network_trained_on_the_target_itself():
     target = case.target.only_last()
     inside, outside = case.members, case.nonmembers
     settings = NasrSettings(kernels=4, label_branch=False, epochs=15, loss="mse")
-    trained = train_nasr(case.query, [Examples(target, inside[::2], outside[::2])], settings, seed=1)
+    trained = train_nasr(case.query, [Shadow(target, inside[::2], outside[::2])], settings, seed=1)
     samples = np.concatenate([inside[1::2], outside[1::2]])
     assert area(trained.scores(target, samples), np.isin(samples, inside)) > 0.9
 
@@ -205,7 +205,7 @@ def test_widths_that_change_between_rounds_are_refused():
     shadow = Shadow(random_model(knowledge, "shadow", rates=(1.0, 1.0)), np.arange(50), np.arange(50, 100))
     with pytest.raises(UserError, match=r"widths 1, 1 in the rounds seen, another 0\.5, 1"):
         Nasr(**SMALL).scores(target, np.arange(9), case.context(target, FixedShadows(shadow)))
-    given = [Examples(model, np.arange(5), np.arange(5, 10)) for model in (shadow.model, target)]
+    given = [Shadow(model, np.arange(5), np.arange(5, 10)) for model in (shadow.model, target)]
     with pytest.raises(UserError, match="cannot read both"):
         train_nasr(case.query, given, NasrSettings(), seed=0)
     trained = train_nasr(case.query, given[:1], NasrSettings(kernels=1, epochs=1), seed=0)

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attack_kit import NOBODY, area, fake_context, fake_model, logits_with_probability
+from attack_kit import NOBODY, area, counted, fake_context, fake_model, logits_with_probability
 
 from app.attacks.context import AttackContext
 from app.attacks.membership import shokri
 from app.attacks.membership.shokri import Shokri, attack_features
+from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
@@ -70,10 +71,15 @@ def test_common_model_takes_a_part_of_many_rows(monkeypatch):
     """Rows beyond the limit are left out at random, not by their order."""
     monkeypatch.setattr(shokri, "MOST_ROWS", 150)
     context, truth = sure_context()
+    given = counted(monkeypatch, shokri, "_train")
     assert area(Shokri(fewest=10_000).scores(fake_model("target"), IDS, context), truth) > 0.95
-    rows = shokri._some_rows(1000, 0)
-    assert len(np.unique(rows)) == 150
-    assert rows.max() > 800
+    known, inside = shadow_responses(context, context.shadows("out"))
+    taken, members, _ = given[-1]
+    assert len(taken) == 150 < len(inside)
+    place = {tuple(row): number for number, row in enumerate(attack_features(known)) if not inside[number]}
+    drawn = [place[tuple(row[:2])] for row in taken[~members]]  # responses to non-members are all different
+    assert len(set(drawn)) == len(drawn)
+    assert max(drawn) > 300
 
 
 def test_number_of_shadows():

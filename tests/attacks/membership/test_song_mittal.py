@@ -8,14 +8,7 @@ import pytest
 from attack_kit import NOBODY, area, fake_context, fake_model, logits_with_probability, plain_softmax
 
 from app.attacks.context import AttackContext
-from app.attacks.membership.song_mittal import (
-    Confidence,
-    Correctness,
-    Entropy,
-    ModifiedEntropy,
-    class_thresholds,
-    modified_entropy,
-)
+from app.attacks.membership.song_mittal import Confidence, Correctness, Entropy, ModifiedEntropy, class_thresholds
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
@@ -29,8 +22,7 @@ TUNED = [Confidence, Entropy, ModifiedEntropy]
 def test_modified_entropy_of_nine_tenths(label, expected):
     """p = (0.9, 0.1): 0.02107 if the first class is true, 4.1447 if the second."""
     answers = Responses(np.log([[0.9, 0.1]]), np.array([label]))
-    assert modified_entropy(answers)[0] == pytest.approx(expected, rel=2e-4)
-    assert ModifiedEntropy().values(answers)[0] == -modified_entropy(answers)[0]
+    assert -ModifiedEntropy().values(answers)[0] == pytest.approx(expected, rel=2e-4)
 
 
 def test_numbers_follow_their_definitions():
@@ -49,7 +41,7 @@ def test_numbers_follow_their_definitions():
 def test_modified_entropy_at_the_ends():
     """0 for certainty, finite for certainty in the wrong class, and in order where probabilities round to 1."""
     logits = np.array([[1e4, 0, 0], [50.0, 0, 0], [40.0, 0, 0], [0, 40.0, 0], [0, 1e4, 0]])
-    doubts = modified_entropy(Responses(logits, np.zeros(5, dtype=np.int64)))
+    doubts = -ModifiedEntropy().values(Responses(logits, np.zeros(5, dtype=np.int64)))
     assert doubts[0] == 0
     assert np.all(np.diff(doubts) > 0)
     assert np.isfinite(doubts).all()

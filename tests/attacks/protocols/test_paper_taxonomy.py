@@ -42,7 +42,7 @@ def leak(memorised):
 
 def setup(audit, **options):
     """What attacks share, for tests of single steps."""
-    return TaxonomyContext(audit, Taxonomy(**{**QUICK, **options})._settings)
+    return TaxonomyContext(audit, Taxonomy(**{**QUICK, **options}))
 
 
 def test_first_samples_are_evaluated(memorised):
