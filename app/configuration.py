@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from app.federation.transcript import TranscriptSettings
 from app.recipes import CODES, Layer, layered, put, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
-from app.results.run.tracking import TrackingMode
+from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule
 
 SECTIONS = ("defenses", "attacks")
@@ -76,9 +77,13 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     parser.add_argument("--defenses", type=entries, default={}, help=defenses)
     parser.add_argument("--attacks", type=entries, default={}, help="Attacks by name, run after the defenses.")
     parser.add_argument("--defense_order", type=list[str] | None, default=None, help=order)
-    where = "Weights & Biases: in the run folder, online, or not."
-    parser.add_argument("--tracking", type=TrackingMode, default="offline", help=where)
-    parser.add_argument("--project", type=str, default="rampart", help="Weights & Biases project.")
+    where = "Weights & Biases: in the run folder, online, or not; by default as WANDB_MODE says."
+    parser.add_argument("--tracking", type=TrackingMode, default=default_mode(), help=where)
+    project, entity = "Weights & Biases project; by default WANDB_PROJECT.", "Team or user; by default WANDB_ENTITY."
+    parser.add_argument("--project", type=str, default=default_project(), help=project)
+    parser.add_argument("--entity", type=str | None, default=os.environ.get("WANDB_ENTITY"), help=entity)
+    images = "Track figures that show training data, such as reconstructions beside the originals."
+    parser.add_argument("--track_images", type=bool, default=False, help=images)
     parser.add_argument("--group", type=str | None, default=None, help="Comparison that this run belongs to.")
     parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
     parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)

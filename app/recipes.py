@@ -23,6 +23,7 @@ from app.renamed import current
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
 COMPARISONS = FOLDER / "comparisons"
+SWEEPS = FOLDER / "sweeps"
 CODES = {code.lower(): name for name, code in NAMES.items()}
 """Codes of the taxonomy whose recipe goes by the method's own name."""
 
@@ -43,8 +44,9 @@ class Recipe:
 
 
 def shipped_recipes() -> list[Recipe]:
-    """All recipes, by kind and name; comparisons are made of recipes, and are none themselves."""
-    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS and path.parent != COMPARISONS)
+    """All recipes, by kind and name; comparisons and sweeps are made of recipes, and are none themselves."""
+    others = (COMPARISONS, SWEEPS)
+    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS and path.parent not in others)
     return [Recipe(path.stem, _kind(path), path) for path in paths]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,8 @@ from app.result import Result
 from app.results.run.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
 from app.results.run.description import described_run
 from app.results.run.folder import RunFolder, RunSettings
-from app.results.run.tracking import RoundLogger, make_tracker
+from app.results.run.results import replay
+from app.results.run.tracking import RoundLogger, run_tracker
 from callbacks.recorders.fairness import FairnessRecorder
 from callbacks.recorders.newcomers import NewcomerRecorder
 from callbacks.recorders.progress import FederationProgress
@@ -121,9 +123,10 @@ class Run:
 
     def fit(self) -> Run:
         """Train, or go on with a training that was interrupted; then run the attacks."""
-        if self.tracker is not None:
-            self.tracker.use_rounds(self.config)
         checkpoint = None if self.folder is None else newest_usable(self.folder.checkpoints)
+        if self.tracker is not None:
+            done = 0 if checkpoint is None else int(checkpoint.stem.partition("-")[2])
+            self.tracker.begin(self.config, None if self.folder is None else partial(replay, self.folder, rounds=done))
         self.trainer.fit(self.federation, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
         return self
 
@@ -193,7 +196,7 @@ def run_of(parser: Parser, config: Namespace, mode: Literal["fit", "dry", "finis
         settings = RunSettings(**vars(config.run))
         folder = RunFolder.choose(settings, str(plain["data"]["class_path"]).rpartition(".")[2].lower())
         rank_zero_only(folder.claim)(plain, settings.overwrite)
-        tracker = make_tracker(config.tracking, folder.path, folder.name, config.group, config.project)
+        tracker = run_tracker(folder.path, plain)
     objects = parser.instantiate_classes(config)
     overriding = {"fit": {}, "dry": WITHOUT_DEVICES | QUIET, "finished": ONE_DEVICE | QUIET}[mode]
     return Run(

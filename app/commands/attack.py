@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from app.auditing import AttackSuite, attack_run
 from app.commands.fit import quieten
 from app.configuration import Parser
 from app.finished import load_run
-from app.results.run.tracking import make_tracker
+from app.results.run.results import replay
+from app.results.run.tracking import run_tracker
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""
@@ -28,18 +30,14 @@ def attack(arguments: Sequence[str]) -> int:
     values = {key: value for key, value in vars(parser.instantiate_classes(options)).items() if key != "run"}
     suite = AttackSuite(**values)
     print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
-    config, folder = run.config, run.folder
-    tracker = make_tracker(
-        config.get("tracking", "disabled"),
-        folder.path,
-        folder.name,
-        config.get("group"),
-        config.get("project", "rampart"),
-    )
+    tracker = run_tracker(run.folder.path, run.config)
+    if tracker is not None:
+        tracker.begin(run.config, partial(replay, run.folder))
     audit = attack_run(run, suite, tracker)
     if tracker is not None:
         tracker.finalize("success")
-    print(f"\n{audit.table()}\n\nresults are in {folder.path / 'attacks'}: numbers, scores, images, tables and figures")
+    place = run.folder.path / "attacks"
+    print(f"\n{audit.table()}\n\nresults are in {place}: numbers, scores, images, tables and figures")
     if audit.failed:
         print(f"error: {len(audit.failed)} attacks failed: {', '.join(audit.failed)}", file=sys.stderr)
     return 1 if audit.failed else 0

@@ -55,7 +55,7 @@ def _closing(run: Run, folder: Path) -> str:
         lines.append(text_table((), rows, left=(0, 2), indent="  "))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
     lines.extend(f"  {text}" for name, text in CLOSING_FILES.items() if (folder / name).exists())
-    if run.tracker is not None and run.tracker._offline:
+    if run.tracker is not None and run.tracker.offline:
         lines.append(f"  to upload it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
     return "\n".join(lines)
 

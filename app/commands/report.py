@@ -15,7 +15,7 @@ from app import reporting
 from app.commands.fit import quieten
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report.page import files_folder
-from app.results.run.tracking import TrackingMode, make_tracker
+from app.results.run.tracking import RUN_ID, TrackingMode, make_tracker
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -44,7 +44,9 @@ def report_parser() -> ArgumentParser:
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--published", action="store_true", help="print published figures beside the measured ones")
     parser.add_argument(
-        "--track", choices=("offline", "online"), help="keep the report in Weights & Biases too: offline, or uploaded"
+        "--track",
+        choices=("offline", "online"),
+        help="keep the report, with all that it shows, in Weights & Biases too: offline, or uploaded",
     )
     return parser
 
@@ -52,10 +54,10 @@ def report_parser() -> ArgumentParser:
 def _track(made: reporting.Report, mode: TrackingMode) -> None:
     folder = files_folder(made.path)
     name = re.sub(r"[^\w.-]", "-", f"{made.store.name}-report")
-    project = next((str(run.config["project"]) for run in made.store.runs if run.config.get("project")), "rampart")
-    tracker = make_tracker(mode, folder, name, made.store.name, project)
+    config = next((run.config for run in made.store.runs if run.config.get("project")), {})
+    tracker = make_tracker(mode, folder, name, made.store.name, config.get("project"), config.get("entity"))
     assert tracker is not None
-    others = sorted(path for path in folder.iterdir() if path.is_file())
+    others = sorted(path for path in folder.iterdir() if path.is_file() and path.name != RUN_ID)
     tracker.log_report(
         made.path, others, tracked_numbers(made.table), tracked_columns(made.table), tracked_rows(made.table)
     )

@@ -144,8 +144,7 @@ class RunRecorder(FederatedCallback):
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
         if (tracker := tracker_of(trainer)) is not None:
-            rows = [client_row(self._last[client]) for client in sorted(self._last)]
-            tracker.finish(final | {f"cost/{k}": v for k, v in cost.items()}, list(CLIENT_COLUMNS), rows)
+            tracker.finish(summary)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -184,10 +184,11 @@ class RunFolder:
             summary = json.loads((self.path / "summary.json").read_text())
             self.write_json("summary.json", {**summary, part: dict(record)})
 
-    def read_lines(self, name: str) -> list[dict[str, Any]]:
-        """Records of a JSON-lines file; none where there is no file."""
+    def read_lines(self, name: str, last: float = math.inf) -> list[dict[str, Any]]:
+        """Records of a JSON-lines file up to a round; none where there is no file."""
         path = self.path / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        lines = path.read_text().splitlines() if path.is_file() else []
+        return [json.loads(line) for line in lines if _round_of(line) <= last]
 
 
 def _round_of(line: str) -> float:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
 
 from app.errors import UserError
 from app.files import write_figure, write_text
@@ -50,6 +54,25 @@ def conclude(folder: RunFolder, new: Sequence[Result], when: str = "", tracker: 
         ) from error
     if tracker is not None:
         tracker.log_results(kind, new, everything, figures)
+
+
+def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) -> None:
+    """Tell a tracker what the folder holds: the first rounds as the run told them, all results, and the summary."""
+    costs = {cost["round"]: cost for cost in folder.read_lines("cost.jsonl", rounds)}
+    for metrics in folder.read_lines("metrics.jsonl", rounds):
+        cost = {f"cost/{name}": value for name, value in costs.get(metrics["round"], {}).items()}
+        told = (metrics | cost).items()
+        tracker.log_metrics({name: math.nan if value is None else value for name, value in told})
+    for kind in RESULT_KINDS:
+        figures = sorted((folder.path / kind.folder).glob("*.png"))
+        named = {path.relative_to(folder.path).as_posix(): str(path) for path in figures}
+        try:
+            if results := kind.load_all(folder.path):
+                tracker.log_results(kind, results, results, named)
+        except UserError as error:
+            rank_zero_warn(f"results of {kind.kind} are not tracked: {error}")
+    if folder.finished:
+        tracker.finish(json.loads((folder.path / "summary.json").read_text()))
 
 
 def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 import wandb
 from report_kit import ACCURACY, table
-from tracking_kit import soon_in
+from tracking_kit import no_wandb_settings, offline_run  # noqa: F401
 
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.run.tracking import make_tracker
@@ -21,21 +21,27 @@ def test_numbers_are_those_of_the_table():
 
 
 @pytest.mark.slow
-def test_an_offline_run_keeps_the_report(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("no_wandb_settings")
+def test_an_offline_run_keeps_the_report(tmp_path):
     """The artifact with all files in their folders, and the numbers, lie in the folder until they are uploaded."""
-    for variable in ("WANDB_DIR", "WANDB_MODE", "WANDB_RUN_ID"):
-        monkeypatch.setenv(variable, "")  # so that whatever W&B puts there is taken back
-        monkeypatch.delenv(variable)
     page, folder = tmp_path / "report.html", tmp_path / "report"
     folder.mkdir()
     page.write_text("<p>report</p>")
     (folder / "table.csv").write_text("a,b\n")
-    tracker = make_tracker("offline", folder, "mine-report", "mine", "rampart")
-    tracker.log_report(
-        page, [folder / "table.csv"], tracked_numbers(table()), tracked_columns(table()), tracked_rows(table())
-    )
-    tracker.finalize("success")
-    assert wandb.run is None
-    [log] = (folder / "wandb").glob("offline-run-*/run-mine-report.wandb")
-    for text in (b"report/table.csv", b"report.html", b"report/digits/fedavg/none/server_accuracy"):
-        assert soon_in(log, text)
+    kept = []
+    for _ in range(2):  # a report that is made again takes the place of the one before
+        tracker = make_tracker("offline", folder, "mine-report", "mine")
+        tracker.log_report(
+            page, [folder / "table.csv"], tracked_numbers(table()), tracked_columns(table()), tracked_rows(table())
+        )
+        tracker.finalize("success")
+        assert wandb.run is None
+        run = offline_run(folder)
+        assert run.summary["report/digits/fedavg/none/server_accuracy"] == 91.0
+        [artifact] = [artifact for artifact in run.artifacts if artifact.type == "report"]
+        assert artifact.name == "mine-report"
+        assert {entry.path for entry in artifact.manifest.contents} == {"report.html", "report/table.csv"}
+        kept.append(run)
+    assert kept[0].folder != kept[1].folder
+    assert kept[0].run.run_id == kept[1].run.run_id
+    assert kept[0].run.run_group == "mine"
