@@ -46,6 +46,8 @@ def described(value: Any) -> Any:
         return settings if plain else {"class_path": _path(type(value)), "init_args": settings}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if inspect.isroutine(value):
+        return _path(value)
     return str(value) if isinstance(value, Path) else {"class_path": _path(value)}
 
 
@@ -53,12 +55,12 @@ def _all_arguments(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """Arguments of a constructor by name, those included that were left to their defaults."""
     bound = inspect.signature(kind.__init__).bind(None, *args, **kwargs)  # type: ignore[misc]
     bound.apply_defaults()
-    further = [
-        name for name, parameter in bound.signature.parameters.items() if parameter.kind is parameter.VAR_KEYWORD
-    ]
     arguments = dict(list(bound.arguments.items())[1:])
-    for name in further:
-        arguments |= arguments.pop(name)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:  # of classes without a constructor of their own
+            del arguments[name]
     return arguments
 
 

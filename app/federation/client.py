@@ -24,8 +24,12 @@ PenaltyHook = Callable[["ClientModule"], Tensor]
 class ClientModule(LightningModule):
     """The local objective of one client at a time: cross-entropy, the proximal term, and terms of callbacks.
 
-    One module is reused for all clients of one width on one worker. It is an ordinary LightningModule, so a single
-    client can also be trained with a Trainer of its own.
+    One module is reused for all clients of one width on one worker. It is an ordinary LightningModule: a Trainer can
+    train a single client, unless its network draws noise or clamps parameters between steps.
+
+    Example::
+
+        Trainer(max_epochs=1, gradient_clip_val=local.clip_norm).fit(ClientModule(net, local), loader)
 
     Attributes:
         net: the client's submodel; callbacks may wrap it for the duration of one local training.
@@ -72,7 +76,7 @@ class ClientModule(LightningModule):
         self.received: Tensor | None = None
         self.index: Tensor | None = None
         self.refusal = ""
-        self.lr = 0.0
+        self.lr = local.learning_rates(1)[0]
         self.optimizer: Optimizer | None = None
         self.batches: Iterable[Batch] = ()
         self.load_samples: Callable[[Tensor], Batch] | None = None

@@ -182,7 +182,7 @@ class RoundHooks:
     def __init__(self, trainer: Trainer, federation: FederatedModule) -> None:
         self._trainer = trainer
         self._federation = federation
-        self.callbacks = sorted(federated_callbacks(trainer), key=lambda callback: KINDS.index(callback.kind))
+        self.callbacks = sorted(federated_callbacks(trainer), key=turn)
 
     def call(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
@@ -248,6 +248,11 @@ class RoundHooks:
         callbacks = [callback for hook in hooks for callback in overriding(self.callbacks, hook)]
         names = dict.fromkeys(type(callback).__name__ for callback in callbacks if not callback.vectorisable)
         return [f"{name} acts on clients one by one" for name in names]
+
+
+def turn(callback: Callback) -> int:
+    """When a callback's hooks are called: by kind; those of Lightning together with recorders."""
+    return KINDS.index(callback.kind if isinstance(callback, FederatedCallback) else "recorder")
 
 
 def federated_callbacks(trainer: Trainer) -> list[FederatedCallback]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import torch
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 
@@ -30,7 +30,7 @@ from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
-from app.federation.hooks import RoundHooks, federated_callbacks, overriding
+from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, BlockLoader, ClientPool, ClientSampling, Plan
@@ -134,7 +134,7 @@ class FederatedModule(Described, LightningModule):
         self.cache: Path | None = None
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
-        self._initial_state: dict[str, Tensor] | None = None
+        self._loaded: dict[str, Any] | None = None
         self._concluded = False
         self._prepared = False
         self._executor: Executor | None = None
@@ -165,8 +165,9 @@ class FederatedModule(Described, LightningModule):
         private = [*self.personal_patterns, *self.net.private_names()]
         self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
         self.net.mask_private()
-        if self._initial_state is not None:
-            self.net.load_state_dict(self._initial_state)
+        if self._loaded is not None:
+            self.net.load_state_dict(self._loaded["net"])
+            self.on_load_checkpoint(self._loaded)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (batch, classes) of the server's network for normalised images (batch, channels, height, width)."""
@@ -179,11 +180,13 @@ class FederatedModule(Described, LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """Check the trainer's options before Lightning refuses some without naming a remedy, and serve attacks.
 
-        Where a callback wants a transcript and none is recorded, it is recorded to a temporary folder.
+        Callbacks are set up in the order of their kinds: attacks tap the channel that defenses have put in place. Where
+        a callback wants a transcript and none is recorded, it is recorded to a temporary folder.
         """
         from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
 
         raise_all(trainer_problems(self))
+        self.trainer.callbacks.sort(key=turn)  # type: ignore[attr-defined]
         callbacks = federated_callbacks(self.trainer)
         wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
         recorded = any(isinstance(callback, TranscriptRecorder) for callback in callbacks)
@@ -353,11 +356,9 @@ class FederatedModule(Described, LightningModule):
         federation = cls(**_constructed(cls, stored["model"], settings))
         prefix = "net."
         state = checkpoint["state_dict"].items()
-        federation._initial_state = {
-            name.removeprefix(prefix): value for name, value in state if name.startswith(prefix)
-        }
+        net = {name.removeprefix(prefix): value for name, value in state if name.startswith(prefix)}
+        federation._loaded = {"net": net, "personal": checkpoint["personal"]}
         federation._build(DataShape(**stored["shape"]))
-        federation.on_load_checkpoint(checkpoint)
         return federation.to(map_location if isinstance(map_location, (str, torch.device)) else "cpu").eval()
 
     # ---- helpers ---------------------------------------------------------------------------------------------------
@@ -445,5 +446,12 @@ def _constructed(kind: type, plain: dict[str, Any], given: dict[str, Any]) -> di
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, "model", fail_untyped=False, sub_configs=True)
     config = {name: value for name, value in current(plain).items() if name not in given}
-    objects = parser.instantiate_classes(parser.parse_object({"model": config}), instantiate_groups=False)
-    return {**vars(objects.model), **given}
+    try:
+        objects = parser.instantiate_classes(parser.parse_object({"model": config}))
+    except (ArgumentError, ValueError) as error:
+        raise UserError.of(
+            f"the federation of the checkpoint cannot be built: {error}",
+            "there is no network to load its values into",
+            "pass what cannot be imported as an argument, such as net=...",
+        ) from error
+    return {**objects.model._given[1], **given}

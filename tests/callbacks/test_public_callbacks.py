@@ -9,6 +9,7 @@ from run_kit import parsed
 
 import callbacks
 from app.federation.hooks import FederatedCallback
+from app.federation.transcript_recorder import TranscriptRecorder
 from callbacks import attacks, defenses, recorders
 
 
@@ -22,13 +23,13 @@ def defined_callbacks():
                     yield kind
 
 
-def required_parameters(kind):
-    """Names of the constructor's parameters without a default."""
-    parameters = inspect.signature(kind).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+def parameters(kind):
+    """Of the constructor; none where it has none of its own."""
+    return [] if kind.__init__ is object.__init__ else list(inspect.signature(kind).parameters.values())
 
 
-CALLBACKS = sorted(defined_callbacks(), key=lambda kind: kind.__name__)
+CALLBACKS = sorted([*defined_callbacks(), TranscriptRecorder], key=lambda kind: kind.__name__)
+"""With the recorder of the transcript, which the federation itself needs."""
 
 
 def test_every_callback_is_exported():
@@ -37,8 +38,10 @@ def test_every_callback_is_exported():
 
 
 def test_every_callback_has_a_short_name():
-    """On the command line; those that need the run's folder are made by the program alone."""
-    made = [kind for kind in CALLBACKS if not required_parameters(kind)]
+    """On the command line, but for the one that cannot do without a folder."""
+    required = {kind for kind in CALLBACKS for one in parameters(kind) if one.default is one.empty}
+    assert required == {callbacks.RunRecorder}
+    made = [kind for kind in CALLBACKS if kind not in required]
     options = [text for place, kind in enumerate(made) for text in (f"--defenses.x{place}", kind.__name__)]
     config = parsed(*options)["defenses"]
     assert [config[f"x{place}"]["class_path"] for place in range(len(made))] == [
@@ -51,4 +54,4 @@ def test_every_callback_is_documented(kind):
     """An example, and a text for every option."""
     document = inspect.getdoc(kind)
     assert "Example::" in document
-    assert all(f"    {name}: " in document for name in inspect.signature(kind).parameters)
+    assert all(f"    {name}: " in document for name in (one.name for one in parameters(kind)))

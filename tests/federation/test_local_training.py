@@ -4,12 +4,14 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, run, sgd, small_federation
+from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, initial, make_trainer, run, sgd, small_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import DataLoader, TensorDataset
 
+from app.federation.client import ClientModule
 from app.federation.local_training import LocalTraining, merge_short
 from app.models import CNN
 
@@ -142,3 +144,19 @@ def test_without_shuffling_every_epoch_is_the_same():
     fixed = LocalTraining(batch_size=2, epochs=2, shuffle=False)
     batches = [batch.tolist() for batch in fixed.batches(5, torch.Generator().manual_seed(3))]
     assert batches == [[0, 1], [2, 3], [4]] * 2
+
+
+@pytest.mark.parametrize("more", [{}, {"proximal": 0.5, "clip_norm": 0.2}], ids=["plain", "proximal and clipped"])
+def test_a_trainer_of_its_own_trains_a_client(more):
+    """It ends where the only client of a federation ends, which the server then takes over."""
+    local = LocalTraining(batch_size=4, epochs=3, shuffle=False, optimizer=sgd(0.5, momentum=0.9), **more)
+    federation = small_federation(TINY_MLP, local=local)
+    start, end = initial(small_federation(TINY_MLP), Blobs((9,))), run(federation, Blobs((9,)), rounds=1)
+    net = TINY_MLP(federation.data.shape).double()
+    federation.space.write(net, start)
+    client = ClientModule(net, local)
+    samples = federation.data.store.batch(torch.as_tensor(federation.data.train_indices(0)), torch.float64)
+    trainer = make_trainer(3, gradient_clip_val=local.clip_norm)
+    trainer.fit(client, DataLoader(TensorDataset(*samples), batch_size=4))
+    torch.testing.assert_close(federation.space.read(net), end, rtol=0, atol=1e-12)
+    assert (end - start).abs().max() > 0.05

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federation_kit import Blobs, Recorder, initial, run, sgd, small_federation, whole_batch
+from federation_kit import Blobs, Reader, Recorder, initial, run, sgd, small_federation, whole_batch
 
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
@@ -124,12 +124,6 @@ def test_editing_an_update_changes_the_aggregate():
     assert torch.equal(vectors[0], torch.full_like(vectors[0], 7.0))
     assert torch.equal(recorder.messages[1].payload, vectors[0])
     torch.testing.assert_close(end, (7.0 + vectors[1]) / 2, rtol=0, atol=1e-15)
-
-
-class Reader(Recorder):
-    """A recorder that acts among the defenses."""
-
-    kind = "defense"
 
 
 @pytest.mark.parametrize("first", [True, False])

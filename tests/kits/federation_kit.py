@@ -146,6 +146,12 @@ class Recorder(FederatedCallback):
         self.aggregates.append((aggregate.mean.clone(), aggregate.weight.clone(), aggregate.updates))
 
 
+class Reader(Recorder):
+    """The same among the defenses, in the order in which it is given: it sees what those before it have done."""
+
+    kind = "defense"
+
+
 class Reports(pl.Callback):
     """Keeps the report of every round."""
 

@@ -65,7 +65,8 @@ def attacked(
     )
     server = server or MaliciousServer(attack)
     options = {"limit_val_batches": 0, **(trainer or {})}
-    make_trainer(rounds, precision, callbacks=[*callbacks, server], **options).fit(
+    given = callbacks if server in callbacks else [*callbacks, server]
+    make_trainer(rounds, precision, callbacks=given, **options).fit(
         federation, datamodule=data or Noise(sizes), ckpt_path=checkpoint, weights_only=True
     )
     found = federation.results if federation.trainer.is_global_zero else list(server.run(federation))

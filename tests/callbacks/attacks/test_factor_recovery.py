@@ -10,55 +10,57 @@ import torch
 from federation_kit import Blobs, make_trainer, sgd, small_federation
 from hidden_choice_kit import FACTORS, Planting, factorised, plant, support
 
+from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import COSTS, MEASURED, FactorFinding, recover_factors
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.transcript import Transcript, TranscriptSettings
+from app.federation.transcript_recorder import TranscriptRecorder
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import NotAvailable
 from app.models import MLP, DataShape
-from app.results.attacks.factor_recovery import FactorResults, factor_lines, factor_summary
+from app.results.attacks.factor_recovery import FactorRecord
 from app.results.run.folder import RunFolder
+from app.results.run.results import summaries
 from app.seeding import numpy_generator
 from callbacks.attacks.factor_recovery import FactorRecovery, true_choices
-from callbacks.attacks.membership_inference import MembershipInference
+from callbacks.attacks.membership_inference import public_knowledge
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
-from callbacks.recorders.transcript_recorder import TranscriptRecorder
+from callbacks.recorders.run_recorder import RunRecorder
 
 SIZES = (30, 24, 20, 36)
 
 
 def attacked(folder, *callbacks, net=None, lr=0.3, rounds=1, nonmembers=0.3, **settings):
-    """A federation that is attacked at its end, and the attack; the run's folder is `folder`."""
-    attack = FactorRecovery()
-    attack.results = FactorResults(RunFolder(folder))
+    """A federation that is attacked at its end, and the result; its transcript is in `folder`."""
     local = LocalTraining(batch_size=8, epochs=3, optimizer=sgd(lr))
     federation = small_federation(net or factorised(), local=local, **settings)
     recorder = TranscriptRecorder(folder / "transcript", TranscriptSettings(2), announce=False)
     data = Blobs(SIZES, DataShape(1, 4, 4, 5), nonmembers=nonmembers)
-    make_trainer(rounds, "32-true", [*callbacks, attack, recorder]).fit(federation, datamodule=data)
-    return federation, attack
+    make_trainer(rounds, "32-true", [*callbacks, FactorRecovery(), recorder]).fit(federation, datamodule=data)
+    (record,) = (result for result in federation.results if isinstance(result, FactorRecord))
+    return federation, record
 
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Every client uses five of twelve factors for certain."""
+    """Every client uses five of twelve factors for certain; the run is kept."""
     folder = tmp_path_factory.mktemp("planted")
-    return (*attacked(folder, Planting()), folder)
+    return (*attacked(folder, Planting(), RunRecorder(RunFolder(folder))), folder)
 
 
 def test_planted_choices_are_recovered(planted):
     """Perfect ranking by movement; the rebuilt model is the client's, and no other choice gives it."""
-    _, attack, _ = planted
-    assert isinstance(attack.finding, FactorFinding)
-    assert [one.client for one in attack.finding.clients] == [0, 1, 2, 3]
-    for one in attack.finding.clients:
+    _, record, _ = planted
+    assert isinstance(record.finding, FactorFinding)
+    assert [one.client for one in record.finding.clients] == [0, 1, 2, 3]
+    for one in record.finding.clients:
         assert (one.round, one.used) == (1, 5)
         assert one.moved == 1
         assert one.support == 1
         assert one.recovered == one.own
-    assert attack.finding.means["moved"].value == 1
+    assert record.finding.means["moved"].value == 1
 
 
 def test_own_accuracy_is_that_of_the_trained_client(tmp_path):
@@ -76,16 +78,16 @@ def test_own_accuracy_is_that_of_the_trained_client(tmp_path):
             self.seen[client.client] = float(right.double().mean())
 
     watch = Watch()
-    _, attack = attacked(tmp_path, watch)
-    assert {one.client: one.own for one in attack.finding.clients} == pytest.approx(watch.seen)
+    _, record = attacked(tmp_path, watch)
+    assert {one.client: one.own for one in record.finding.clients} == pytest.approx(watch.seen)
 
 
 def test_other_choices_by_hand(planted):
     """As sent means every factor; another client's is that of somebody else, the next in a drawn order."""
-    federation, attack, folder = planted
+    federation, record, folder = planted
     order = numpy_generator(federation.seed, "swapped-choices").permutation(range(4)).tolist()
     view, net = Transcript(folder / "transcript").server_view(), factorised()(federation.data.shape)
-    for one, upload in zip(attack.finding.clients, view.uploads(1), strict=True):
+    for one, upload in zip(record.finding.clients, view.uploads(1), strict=True):
         vector, partner = view.broadcast(1), order[(order.index(one.client) + 1) % 4]
         vector[upload.index] = upload.payload
         federation.space.write(net, vector)
@@ -97,7 +99,7 @@ def test_other_choices_by_hand(planted):
                 shares.append(float((net.eval()(images).argmax(1) == labels).double().mean()))
         assert (one.concealed, one.another) == pytest.approx(tuple(shares))
         assert partner != one.client
-    assert any(one.concealed != one.another for one in attack.finding.clients)
+    assert any(one.concealed != one.another for one in record.finding.clients)
 
 
 def test_means_are_over_clients_with_intervals(planted):
@@ -144,8 +146,8 @@ def test_the_specific_part_by_hand(tmp_path):
 
 
 def _specific(run, place, population):
-    federation, attack, folder = run
-    world = MembershipInference().audit_context(federation, Transcript(folder / "transcript"), 1, final=True)
+    federation, record, folder = run
+    world = AuditContext(public_knowledge(federation, 1), Transcript(folder / "transcript"), federation.data.membership)
     view, moved = world.transcript.server_view(), []
     blocks = {block.name.rpartition(".")[2]: block for block in federation.space.blocks if "hidden1" in block.name}
     for upload in view.uploads(1):
@@ -153,31 +155,34 @@ def _specific(run, place, population):
         change[upload.index] = (upload.payload - view.broadcast(1)[upload.index]).double()
         left, right = (change[blocks[name].coordinates].view(blocks[name].shape) for name in ("left", "right"))
         moved.append((left.norm(dim=0) + right.norm(dim=1)).numpy())
-    more = attack.finding.chosen[place] > population
+    more = record.finding.chosen[place] > population
     return area(moved[place] / np.mean(moved, axis=0), more)
 
 
 def test_an_upload_that_did_not_move_tells_nothing(tmp_path):
     """Learning rate 0: chance, and the guess is the upload as it was sent."""
-    _, attack = attacked(tmp_path, Planting(), lr=0.0)
-    for one in attack.finding.clients:
+    _, record = attacked(tmp_path, Planting(), lr=0.0)
+    for one in record.finding.clients:
         assert one.moved == one.support == one.specific == 0.5
         assert one.recovered == one.concealed
 
 
 def test_files_and_words(planted, capsys):
     """Numbers with their meaning, one row per client, a picture, a summary and lines for the terminal."""
-    _, attack, folder = planted
-    record = json.loads((folder / "attacks" / "factors.json").read_text())
-    assert record["clients"] == 4
-    assert record["means"]["support"]["value"] == 1
-    assert set(record["means"]) == set(record["meaning"]) == {*MEASURED, *COSTS}
+    _, record, folder = planted
+    written = json.loads((folder / "attacks" / "factors.json").read_text())
+    assert written["clients"] == 4
+    assert written["means"]["support"]["value"] == 1
+    assert set(written["means"]) == set(written["meaning"]) == {*MEASURED, *COSTS}
+    (loaded,) = FactorRecord.load_all(folder)
+    assert loaded.numbers == record.numbers
+    assert FactorRecord.text([loaded]) == FactorRecord.text([record])
     with (folder / "attacks" / "factors.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["client"], row["used"]) for row in rows] == [(str(client), "5") for client in range(4)]
     assert (folder / "attacks" / "factors.png").read_bytes().startswith(b"\x89PNG")
-    assert factor_summary(RunFolder(folder))["attacks/factors/own"] == attack.finding.means["own"].value
-    text = "\n".join(factor_lines(attack.finding))
+    assert summaries(RunFolder(folder))["factors"]["attacks/factors/own"] == record.finding.means["own"].value
+    text = FactorRecord.text([record])
     assert "AUC 1.000" in text
     assert "another client's choice" in text
 
@@ -190,13 +195,13 @@ def test_hidden_uploads_show_no_factors(tmp_path, channel, reason):
     """N/A with the reason in the file and on the terminal; what an earlier result left is gone."""
     (tmp_path / "attacks").mkdir()
     (tmp_path / "attacks" / "factors.png").touch()
-    _, attack = attacked(tmp_path, channel())
-    assert isinstance(attack.finding, NotAvailable)
-    assert reason in attack.finding.reason
+    _, record = attacked(tmp_path, channel(), RunRecorder(RunFolder(tmp_path)))
+    assert record.finding is None
+    assert reason in record.reason
     assert reason in json.loads((tmp_path / "attacks" / "factors.json").read_text())["reason"]
-    assert reason in factor_lines(attack.finding)[0]
+    assert reason in FactorRecord.text([record]).splitlines()[0]
     assert not (tmp_path / "attacks" / "factors.png").exists()
-    assert factor_summary(RunFolder(tmp_path)) == {}
+    assert summaries(RunFolder(tmp_path))["factors"] == {}
 
 
 def test_networks_without_a_choice_are_refused(tmp_path):
@@ -208,40 +213,40 @@ def test_networks_without_a_choice_are_refused(tmp_path):
 
 def test_few_clients_are_heard(tmp_path):
     """Only those of the kept rounds, with a remark; all that ever took part are the population."""
-    federation, attack = attacked(tmp_path, participation=0.5, rounds=4, net=factorised(speed=100.0))
+    federation, record = attacked(tmp_path, participation=0.5, rounds=4, net=factorised(speed=100.0))
     plans = [set(federation.plan_of(round_).participants) for round_ in range(4)]
     senders = plans[2] | plans[3]
-    assert [one.client for one in attack.finding.clients] == sorted(senders)
-    assert {one.client: one.round for one in attack.finding.clients} == {
+    assert [one.client for one in record.finding.clients] == sorted(senders)
+    assert {one.client: one.round for one in record.finding.clients} == {
         client: 4 if client in plans[3] else 3 for client in senders
     }
     assert set(true_choices(federation)) == set.union(*plans)
     if len(senders) < 4:
-        assert f"{len(senders)} of 4 clients uploaded in rounds 3, 4" in attack.finding.notes[0]
+        assert f"{len(senders)} of 4 clients uploaded in rounds 3, 4" in record.finding.notes[0]
 
 
 def test_clients_without_test_sets(tmp_path):
     """Areas are there, accuracies are not."""
-    _, attack = attacked(tmp_path, Planting(), nonmembers=0.0)
-    assert attack.finding.means["support"].value == 1
-    assert isinstance(attack.finding.means["own"], NotAvailable)
-    assert isinstance(attack.finding.means["concealed_cost"], NotAvailable)
-    assert "N/A true choice" in "\n".join(factor_lines(attack.finding))
+    _, record = attacked(tmp_path, Planting(), nonmembers=0.0)
+    assert record.finding.means["support"].value == 1
+    assert isinstance(record.finding.means["own"], NotAvailable)
+    assert isinstance(record.finding.means["concealed_cost"], NotAvailable)
+    assert "N/A true choice" in FactorRecord.text([record])
 
 
 def test_several_layers_count_alike(tmp_path):
     """The area is a mean over layers, whose movements are not compared with each other."""
     net = factorised(factors={"layers.hidden1": FACTORS, "layers.classifier": FACTORS})
-    _, attack = attacked(tmp_path, Planting(), net=net)
-    assert attack.finding.moved.shape == (4, 2 * FACTORS)
-    assert all(one.used == 10 and one.moved == 1 for one in attack.finding.clients)
-    assert np.allclose(attack.finding.moved.reshape(4, 2, FACTORS).mean(axis=2), 1)
+    _, record = attacked(tmp_path, Planting(), net=net)
+    assert record.finding.moved.shape == (4, 2 * FACTORS)
+    assert all(one.used == 10 and one.moved == 1 for one in record.finding.clients)
+    assert np.allclose(record.finding.moved.reshape(4, 2, FACTORS).mean(axis=2), 1)
 
 
 def test_the_same_from_the_transcript(planted):
     """Nothing but transcript and truth is needed."""
-    federation, attack, folder = planted
-    world = MembershipInference().audit_context(federation, Transcript(folder / "transcript"), 1, final=True)
+    federation, record, folder = planted
+    world = AuditContext(public_knowledge(federation, 1), Transcript(folder / "transcript"), federation.data.membership)
     again = recover_factors(world, true_choices(federation))
-    assert again.clients == attack.finding.clients
+    assert again.clients == record.finding.clients
     assert isinstance(again.means["own"], Estimate)

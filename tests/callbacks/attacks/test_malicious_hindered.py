@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from federation_kit import Recorder
 from malicious_kit import attacked, only
 
@@ -17,10 +18,15 @@ from callbacks.defenses.tripwire import Tripwire
 MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
 
 
-def test_masks_hand_over_what_they_sum():
-    """Ordinary secure aggregation: no message can be read, and the images come back as if there were none."""
-    recorder = Recorder()
-    server, found, _ = attacked(RollingModel(), callbacks=(MASKED(), recorder))
+@pytest.mark.parametrize("first", [False, True])
+def test_masks_hand_over_what_they_sum(first):
+    """Ordinary secure aggregation: no message can be read, and the images come back as if there were none.
+
+    The server reads what the masks leave, whether it is given behind the defense or in front of it.
+    """
+    recorder, server = Recorder(), MaliciousServer(RollingModel())
+    stack = (recorder, server, MASKED()) if first else (MASKED(), recorder)
+    server, found, _ = attacked(RollingModel(), callbacks=stack, server=server)
     assert all(message.payload is None for message in recorder.messages)
     assert only(found).oracle.recovered == 4
     assert server._isolation_error < 1e-6
@@ -63,7 +69,7 @@ def interrupted(tmp_path, before, **settings):
     class Saving(FederatedCallback):
         """Keeps a checkpoint of every round."""
 
-        kind = "observer"
+        kind = "recorder"
 
         def on_train_epoch_end(self, trainer, pl_module):
             """The state as it is between rounds."""
@@ -93,12 +99,12 @@ def test_a_run_interrupted_within_the_attack_says_so(tmp_path):
 
 def test_a_run_interrupted_after_the_attack_keeps_its_result(tmp_path):
     """Results are written as soon as they are there, and nothing replaces them."""
-    server, _, _ = interrupted(tmp_path, before=4)
+    server, found, _ = interrupted(tmp_path, before=4)
     assert server._done
+    assert found == []
     server = MaliciousServer(RollingModel())
     server.load_state_dict({"first": 1, "done": True})
-    server.on_transcript(None, None)
-    assert server.findings == []
+    assert server.on_transcript(None, None) is None
 
 
 def test_a_run_interrupted_before_the_attack_is_attacked(tmp_path):

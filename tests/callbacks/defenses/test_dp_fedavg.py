@@ -5,7 +5,18 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, make_trainer, run, sgd, small_federation, whole_batch
+from federation_kit import (
+    PICTURES,
+    TINY_MLP,
+    Blobs,
+    Reader,
+    Recorder,
+    make_trainer,
+    run,
+    sgd,
+    small_federation,
+    whole_batch,
+)
 from scipy.stats import chi2
 
 from app.errors import UserError
@@ -22,7 +33,7 @@ WIDE = partial(MLP, hidden=(64, 64))
 
 def trained(*defenses, net=TINY_MLP, rounds=1, data=None, **settings):
     """Final vector, and recorders before and after the defenses."""
-    before, after = Recorder(), Recorder()
+    before, after = Reader(), Recorder()
     federation = small_federation(net, local=LOCAL, **settings)
     vector = run(federation, data, rounds, callbacks=[before, *defenses, after])
     return vector, before, after, federation

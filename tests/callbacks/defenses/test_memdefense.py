@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, initial, run, sgd, small_federation
+from federation_kit import PICTURES, TINY_MLP, Blobs, Reader, Recorder, initial, run, sgd, small_federation
 from torch.optim.lr_scheduler import MultiStepLR
 
 from app.errors import UserError
@@ -19,7 +19,7 @@ LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2), epochs=2)
 
 def trained(*defenses, net=TINY_MLP, rounds=1, data=None, **settings):
     """Final vector, and what was uploaded before and after the defense."""
-    before, after = Recorder(), Recorder()
+    before, after = Reader(), Recorder()
     federation = small_federation(net, local=LOCAL, **settings)
     vector = run(federation, data, rounds, callbacks=[before, *defenses, after])
     return vector, before, after, federation

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, run, sgd, small_federation
+from federation_kit import PICTURES, TINY_MLP, Blobs, Reader, Recorder, run, sgd, small_federation
 from scipy.stats import chi2
 
 from app.errors import UserError
@@ -21,7 +21,7 @@ WIDE = partial(MLP, hidden=(64, 64))
 
 def trained(*defenses, net=WIDE, rounds=1, data=None, **settings):
     """Final vector, uploads before and after the defense, and the aggregate before and after its second half."""
-    before, after = Recorder(), Recorder()
+    before, after = Reader(), Recorder()
     federation = small_federation(net, local=LOCAL, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

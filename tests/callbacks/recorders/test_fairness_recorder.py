@@ -15,6 +15,7 @@ from app.federation.all_clients import LocalScore
 from app.federation.evaluation import Evaluation, Score
 from app.results.run.folder import RunFolder
 from callbacks.recorders.fairness import FairnessRecorder, _accuracies
+from callbacks.recorders.run_recorder import RunRecorder
 
 SIZES = (30, 40, 50, 60, 70)
 KEYS = {"everyone/accuracy", "everyone/worst", "everyone/variance"}
@@ -34,7 +35,7 @@ class Measurements(Callback):
 
 def measured(data=None, rounds=4, callbacks=(), net=LINEAR, everyone=0, fine_tune=False, **settings):
     """Measurements of every round, the recorder, and the federation as it ended."""
-    measurements, recorder = Measurements(), FairnessRecorder(None)
+    measurements, recorder = Measurements(), FairnessRecorder()
     settings.setdefault("evaluation", Evaluation(clients=False, everyone=everyone, fine_tune=fine_tune))
     federation = small_federation(net, **settings)
     data = data if data is not None else Blobs(SIZES, nonmembers=0.4)
@@ -148,12 +149,15 @@ def test_fine_tuning_is_measured_where_asked_for():
 
 def test_without_test_sets_nothing_is_measured(tmp_path):
     """No numbers, no files, no crash."""
-    recorder, measurements = FairnessRecorder(RunFolder(tmp_path)), Measurements()
+    recorder, measurements = FairnessRecorder(), Measurements()
     settings = Evaluation(clients=False, everyone=1, fine_tune=True)
-    run(small_federation(evaluation=settings), Blobs(SIZES), 2, callbacks=[recorder, measurements])
+    federation, files = small_federation(evaluation=settings), RunRecorder(RunFolder(tmp_path))
+    run(federation, Blobs(SIZES), 2, callbacks=[recorder, measurements, files])
     assert measurements.rounds == [{}, {}]
-    assert not list(tmp_path.iterdir())
-    assert recorder.state_dict() == {"last": None, "complete": True}
+    assert federation.results == []
+    assert not {"fairness.json", "fairness.png", "everyone.csv"} & {path.name for path in tmp_path.iterdir()}
+    assert "fairness" not in json.loads((tmp_path / "summary.json").read_text())
+    assert recorder.state_dict() == {"last": None, "complete": True, "history": []}
 
 
 class Stop(Callback):
@@ -171,14 +175,17 @@ class Stop(Callback):
 @pytest.mark.parametrize(("first", "every"), [(True, 0), (False, 0), (False, 1), (False, 2)])
 def test_run_that_stops_early(first, every, tmp_path):
     """Its last round is measured with all controls: in the round where that was known, else at the end of the run."""
-    recorder, measurements, stop = FairnessRecorder(RunFolder(tmp_path)), Measurements(), Stop(3)
+    recorder, measurements, stop = FairnessRecorder(), Measurements(), Stop(3)
     evaluation = Evaluation(clients=False, everyone=every)
     federation = small_federation(TINY_MLP, personal=["*classifier*"], evaluation=evaluation)
-    ordered = [stop, recorder, measurements] if first else [recorder, measurements, stop]
+    watching = [recorder, measurements, RunRecorder(RunFolder(tmp_path))]
+    ordered = [stop, *watching] if first else [*watching, stop]
     run(federation, Blobs(SIZES, nonmembers=0.4), 9, callbacks=ordered)
     assert len(measurements.rounds) == 3
     assert set(measurements.rounds[2]) == (KEYS | CONTROLS if first else KEYS if every == 1 else set())
     found = json.loads((tmp_path / "fairness.json").read_text())
+    (result,) = federation.results
+    assert json.loads(json.dumps({**result.content, "words": found["words"]})) == found
     assert (found["round"], found["final"]["clients"]) == (3, 5)
     assert set(found["controls"]) == {"another", "mean", "none"}
 
@@ -200,18 +207,18 @@ def test_state_goes_through_a_checkpoint(tmp_path):
     """What a checkpoint holds is enough to write the files without measuring again."""
     _, recorder, _ = measured(net=TINY_MLP, personal=["*classifier*"])
     torch.save(recorder.state_dict(), tmp_path / "state.pt")
-    other = FairnessRecorder(None)
+    other = FairnessRecorder()
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other._last == recorder._last
     assert other.measurements() == {}
-    fresh = FairnessRecorder(None)
-    fresh.load_state_dict(FairnessRecorder(None).state_dict())
+    fresh = FairnessRecorder()
+    fresh.load_state_dict(FairnessRecorder().state_dict())
     assert fresh._last is None
 
 
 def test_lightning_keeps_the_state(tmp_path):
     """A trainer's checkpoint carries it."""
-    federation, recorder = small_federation(), FairnessRecorder(None)
+    federation, recorder = small_federation(), FairnessRecorder()
     trainer = make_trainer(1, callbacks=[recorder])
     trainer.fit(federation, datamodule=Blobs(SIZES, nonmembers=0.4))
     trainer.save_checkpoint(tmp_path / "a.ckpt")
@@ -223,13 +230,7 @@ def test_lightning_keeps_the_state(tmp_path):
 
 MEASURED = ("--model.evaluation.everyone", "2", "--model.evaluation.fine_tune", "true", "--config", "local-head")
 FILES = ("metrics.jsonl", "everyone.csv", "fairness.json")
-quick = pytest.mark.usefixtures("no_figures", "no_drawing")
-
-
-@pytest.fixture
-def no_drawing(monkeypatch):
-    """The picture has tests of its own."""
-    monkeypatch.setattr("callbacks.recorders.fairness.write_figure", lambda *_: None)
+quick = pytest.mark.usefixtures("no_figures")
 
 
 def multimodal(root, name, rounds, *options):
