@@ -18,7 +18,7 @@ NO_GUARANTEE = NotAvailable("no formal guarantee")
 MOST_NAMED = 3
 """Settings that a note lists."""
 
-IGNORED = ("run", "tracking", "group", "project", "trainer")
+IGNORED = ("run", "tracking", "group", "project", "entity", "track_images", "trainer")
 """Settings that do not change the experiment; of those of the trainer, only the number of rounds does."""
 
 
