@@ -109,7 +109,7 @@ def compare(
 
     Example::
 
-        compare({"name": "mine", "methods": ["fedavg", "heterofl"], "defenses": ["none", "memdefense"], "seeds": [0, 1]})
+        compare({"name": "mine", "defenses": ["none", "memdefense"], "attacks": "membership", "seeds": [0, 1]})
 
     Args:
         config: a file, the name of a shipped comparison, or the content of such a file.

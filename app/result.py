@@ -121,7 +121,7 @@ class Result(ABC):
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def record(self) -> dict[str, Any]:
-        """Content of the JSON file."""
+        """Content of the JSON file; empty for a result that is arrays alone."""
         return {"label": self.label, "numbers": self.numbers, **_plain_fields(self)}
 
     def save(self, run: Path) -> None:
@@ -133,7 +133,8 @@ class Result(ABC):
         text, packed, figure = (self.path(run, self.label, ending) for ending in ("json", "npz", "png"))
         arrays = self.arrays()
         contents = {} if arrays is None else {packed: npz_bytes(arrays, self.compressed)}
-        contents[text] = json_text(self.record()).encode()
+        if record := self.record():
+            contents[text] = json_text(record).encode()
         try:
             text.parent.mkdir(parents=True, exist_ok=True)
             replace_all(contents)

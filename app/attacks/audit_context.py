@@ -22,23 +22,15 @@ from datamodules.split import Membership
 
 @dataclass(frozen=True, eq=False)
 class AuditContext:
-    """One run under attack.
+    """One run under attack."""
 
-    Attributes:
-        knowledge: of every adversary; its rounds are those that have been trained.
-        transcript: recorded messages; attacks get an adversary's view of it.
-        sets: samples of every client, including newcomers and clients that never took part.
-        final: whether the run is over, so that its last model is released.
-        federations: repeats the federation for `shadows: federated`, None where that is not possible.
-        cache: folder of shadow models, None to keep none.
-    """
-
-    knowledge: PublicKnowledge
-    transcript: Transcript
-    sets: Membership
-    final: bool = True
+    knowledge: PublicKnowledge  # of every adversary; its rounds are those that have been trained
+    transcript: Transcript  # recorded messages; attacks get an adversary's view of it
+    sets: Membership  # samples of every client, including newcomers and clients that never took part
+    final: bool = True  # whether the run is over, so that its last model is released
+    # repeats the federation for `shadows: federated`, None where that is not possible
     federations: Federations | None = None
-    cache: Path | None = None
+    cache: Path | None = None  # folder of shadow models, None to keep none
 
     @cached_property
     def query(self) -> ModelQuery:

@@ -30,34 +30,21 @@ Choices = Mapping[int, Tensor]
 
 @dataclass(frozen=True)
 class ClientRecovery:
-    """What the server can recover of one client. Areas and accuracies are fractions; NaN where there is none.
-
-    Attributes:
-        round: of its last upload, counted from 1.
-        used: number of factors that it uses with a probability above 1/2.
-        support: area under the ROC curve of the server's ranking of factors, for detecting those that it uses.
-        moved: the same for a ranking by movement alone.
-        prior: the same for the public prior alone, a control without any upload.
-        population: the same for the mean choice of all clients, a control without this client's upload.
-        specific: for detecting the factors that it uses more than others do: movement relative to the mean movement.
-        own: accuracy of its upload on its own test set, with its true choice.
-        recovered: with the choice that the server estimates.
-        concealed: without a choice, as the server receives it.
-        another: with another client's choice.
-    """
+    """What the server can recover of one client. Areas and accuracies are fractions; NaN where there is none."""
 
     client: int
-    round: int
-    used: int
-    support: float
-    moved: float
-    prior: float
-    population: float
+    round: int  # of its last upload, counted from 1
+    used: int  # number of factors that it uses with a probability above 1/2
+    support: float  # area under the ROC curve of the server's ranking of factors, for detecting those that it uses
+    moved: float  # the same for a ranking by movement alone
+    prior: float  # the same for the public prior alone, a control without any upload
+    population: float  # the same for the mean choice of all clients, a control without this client's upload
+    # for detecting the factors that it uses more than others do: movement relative to the mean movement
     specific: float
-    own: float
-    recovered: float
-    concealed: float
-    another: float
+    own: float  # accuracy of its upload on its own test set, with its true choice
+    recovered: float  # with the choice that the server estimates
+    concealed: float  # without a choice, as the server receives it
+    another: float  # with another client's choice
 
 
 MEASURED = ("support", "moved", "prior", "population", "specific", "own", "recovered", "concealed", "another")
@@ -69,20 +56,14 @@ COSTS = {"concealed_cost": "concealed", "recovered_cost": "recovered", "another_
 
 @dataclass(frozen=True, eq=False)
 class FactorFinding:
-    """What the server can recover of all clients whose uploads it received.
-
-    Attributes:
-        means: mean over clients of everything in `MEASURED` and `COSTS`, with an interval over clients.
-        moved: (clients, factors) movement, divided by the mean of the layer.
-        chosen: (clients, factors) probability that the client uses the factor.
-        notes: remarks for the report.
-    """
+    """What the server can recover of all clients whose uploads it received."""
 
     clients: tuple[ClientRecovery, ...]
+    # mean over clients of everything in `MEASURED` and `COSTS`, with an interval over clients
     means: Mapping[str, Estimate | NotAvailable]
-    moved: Array
-    chosen: Array
-    notes: tuple[str, ...] = ()
+    moved: Array  # (clients, factors) movement, divided by the mean of the layer
+    chosen: Array  # (clients, factors) probability that the client uses the factor
+    notes: tuple[str, ...] = ()  # remarks for the report
 
 
 def recover_factors(audit: AuditContext, truth: Choices) -> FactorFinding | NotAvailable:

@@ -44,22 +44,15 @@ class ReportedNumber:
 
 @dataclass(frozen=True)
 class AttackConditions:
-    """Under which conditions an attack was run.
-
-    Attributes:
-        target: `global` or `uploads`, with `@round` for a round before the last.
-        protocol: `audit`, or the paper that is followed.
-        threat: what is assumed of the adversary.
-        shadows: number and kind of shadow models, in words.
-        adaptation: how the attacker adapts to the defense, such as `refilled`; empty for one who does not know it.
-    """
+    """Under which conditions an attack was run."""
 
     attack: str
-    target: str
-    protocol: str
+    target: str  # `global` or `uploads`, with `@round` for a round before the last
+    protocol: str  # `audit`, or the paper that is followed
     adversary: Adversary
-    threat: Threat
-    shadows: str = "none"
+    threat: Threat  # what is assumed of the adversary
+    shadows: str = "none"  # number and kind of shadow models, in words
+    # how the attacker adapts to the defense, such as `refilled`; empty for one who does not know it
     adaptation: str = ""
 
     @property
@@ -76,27 +69,17 @@ class AttackConditions:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """Result of one attack on one kind of target.
-
-    Attributes:
-        scores: one row per audited pair of sample and client, or why there are none.
-        leakage: measured on them, or why no number is given.
-        clients: leakage client by client.
-        capacities: leakage by width, widest first; empty where all clients train one width.
-        figures: numbers as the followed paper reports them.
-        seconds: duration, including the training of shadows.
-        failed: whether the attack broke down for a reason other than the user's settings.
-    """
+    """Result of one attack on one kind of target."""
 
     conditions: AttackConditions
-    scores: MembershipScores | NotAvailable
-    leakage: Leakage | NotAvailable
-    clients: tuple[ClientRow, ...] = ()
-    capacities: tuple[CapacityRow, ...] = ()
-    figures: tuple[ReportedNumber, ...] = ()
+    scores: MembershipScores | NotAvailable  # one row per audited pair of sample and client, or why there are none
+    leakage: Leakage | NotAvailable  # measured on them, or why no number is given
+    clients: tuple[ClientRow, ...] = ()  # leakage client by client
+    capacities: tuple[CapacityRow, ...] = ()  # leakage by width, widest first; empty where all clients train one width
+    figures: tuple[ReportedNumber, ...] = ()  # numbers as the followed paper reports them
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
-    failed: bool = False
+    seconds: float = 0.0  # duration, including the training of shadows
+    failed: bool = False  # whether the attack broke down for a reason other than the user's settings
 
     def with_notes(self, *texts: str) -> Finding:
         return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))

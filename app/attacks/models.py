@@ -95,20 +95,13 @@ class Snapshot:
 
 @dataclass(frozen=True, eq=False)
 class AttackedModel:
-    """A model as one adversary has observed it, over one or several rounds.
+    """A model as one adversary has observed it, over one or several rounds."""
 
-    Attributes:
-        key: unique among all models of the run, shadows included.
-        client: whose upload it is, NO_CLIENT for the model of the whole federation.
-        size: samples it was trained on; the server knows how many samples its clients have.
-        snapshots: by round; the last one is the model itself.
-        reading: how an attacker who knows the defense has adapted what it observed, None for as observed.
-    """
-
-    key: str
-    client: int
-    size: int
-    snapshots: tuple[Snapshot, ...]
+    key: str  # unique among all models of the run, shadows included
+    client: int  # whose upload it is, NO_CLIENT for the model of the whole federation
+    size: int  # samples it was trained on; the server knows how many samples its clients have
+    snapshots: tuple[Snapshot, ...]  # by round; the last one is the model itself
+    # how an attacker who knows the defense has adapted what it observed, None for as observed
     reading: ReadingStrategy | None = None
 
     @property

@@ -28,34 +28,24 @@ def no_samples() -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class PublicKnowledge:
-    """Public knowledge, and the data that the attacker owns.
+    """Public knowledge, and the data that the attacker owns."""
 
-    Attributes:
-        prototype: the server's network, for its architecture; its present values are never read.
-        store: images and labels by sample id; an attack reads audited samples and its own only.
-        learning_rates: the clients' learning rate in every round.
-        augment: augmentation of training batches, None for none.
-        auxiliary: ids of the attacker's own data, from the distribution of the members but disjoint from them; shadow
-            models are trained on them.
-        population: ids of further data from that distribution, which no shadow is trained on.
-        plan_of: the public plan of every round (0-based).
-        seed: key of the attacker's random choices.
-        batch_size: samples per query for networks that normalise by the statistics of the batch.
-        precision: makes the context in which networks run.
-        defenses: defenses of the run that declare their traits, in the order in which they act.
-    """
-
-    prototype: ScalableNet
-    store: ImageStore
+    prototype: ScalableNet  # the server's network, for its architecture; its present values are never read
+    store: ImageStore  # images and labels by sample id; an attack reads audited samples and its own only
     local: LocalTraining
-    learning_rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]  # the clients' learning rate in every round
+    # augmentation of training batches, None for none
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    # ids of the attacker's own data, from the distribution of the members but disjoint from them; shadow models are
+    # trained on them
     auxiliary: Ids = field(default_factory=no_samples)
+    # ids of further data from that distribution, which no shadow is trained on
     population: Ids = field(default_factory=no_samples)
-    plan_of: Callable[[int], Plan] | None = None
-    seed: int = 0
-    batch_size: int = 128
-    precision: Callable[[], AbstractContextManager[None]] = nullcontext
+    plan_of: Callable[[int], Plan] | None = None  # the public plan of every round (0-based)
+    seed: int = 0  # key of the attacker's random choices
+    batch_size: int = 128  # samples per query for networks that normalise by the statistics of the batch
+    precision: Callable[[], AbstractContextManager[None]] = nullcontext  # makes the context in which networks run
+    # defenses of the run that declare their traits, in the order in which they act
     defenses: tuple[Component, ...] = ()
 
     @property

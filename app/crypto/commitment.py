@@ -24,17 +24,11 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class Commitment:
-    """What the server publishes at the start of a round.
+    """What the server publishes at the start of a round."""
 
-    Attributes:
-        round: 0-based round.
-        digests: SHA-256 of the values of every block.
-        root: of all digests and the round.
-    """
-
-    round: int
-    digests: tuple[bytes, ...]
-    root: bytes
+    round: int  # 0-based round
+    digests: tuple[bytes, ...]  # SHA-256 of the values of every block
+    root: bytes  # of all digests and the round
 
     @classmethod
     def to(cls, round_: int, holders: Contributors, model: np.ndarray) -> Commitment:

@@ -13,21 +13,13 @@ _WORD = 62
 
 @dataclass(frozen=True, eq=False)
 class Contributors:
-    """Who contributes to which coordinates in one round. Public: it follows from the plan.
+    """Who contributes to which coordinates in one round. Public: it follows from the plan."""
 
-    Attributes:
-        coordinates: number of coordinates of the server's vector.
-        submodels: the distinct index sets (int64, ascending).
-        submodel_of: position in `submodels` of every client that may contribute.
-        block_of: (coordinates) block of every coordinate; coordinates of one block have the same contributors.
-        holds: (submodels, blocks) bool, whether a submodel covers a block.
-    """
-
-    coordinates: int
-    submodels: tuple[np.ndarray, ...]
-    submodel_of: Mapping[int, int]
-    block_of: np.ndarray
-    holds: np.ndarray
+    coordinates: int  # number of coordinates of the server's vector
+    submodels: tuple[np.ndarray, ...]  # the distinct index sets (int64, ascending)
+    submodel_of: Mapping[int, int]  # position in `submodels` of every client that may contribute
+    block_of: np.ndarray  # (coordinates) block of every coordinate; coordinates of one block have the same contributors
+    holds: np.ndarray  # (submodels, blocks) bool, whether a submodel covers a block
 
     @classmethod
     def of(cls, coordinates: int, indices: Mapping[int, np.ndarray]) -> Contributors:

@@ -21,17 +21,11 @@ from app.crypto.secure_aggregation.streams import add_stream
 
 @dataclass(frozen=True)
 class OperationCost:
-    """CPU seconds on one core of this machine.
+    """CPU seconds on one core of this machine."""
 
-    Attributes:
-        encrypt: seconds per ciphertext.
-        add: seconds per ciphertext, of adding it to a sum.
-        decrypt: seconds per ciphertext.
-    """
-
-    encrypt: float
-    add: float
-    decrypt: float
+    encrypt: float  # seconds per ciphertext
+    add: float  # seconds per ciphertext, of adding it to a sum
+    decrypt: float  # seconds per ciphertext
 
 
 def measure_paillier(private: PrivateKey, exponent: Exponent, sample: int = 48) -> OperationCost:
@@ -60,19 +54,12 @@ _WORDS = 1 << 20
 
 @dataclass(frozen=True)
 class MaskingCost:
-    """CPU seconds on one core, and bytes.
+    """CPU seconds on one core, and bytes."""
 
-    Attributes:
-        pair: seconds per ordered pair of clients, for keys, shares and their recovery.
-        word: seconds to make one word of a mask and add it.
-        pair_bytes: bytes per ordered pair of clients, beside the masked updates.
-        client_bytes: bytes per client beside that: its keys, and header and signature of its update.
-    """
-
-    pair: float
-    word: float
-    pair_bytes: float
-    client_bytes: float
+    pair: float  # seconds per ordered pair of clients, for keys, shares and their recovery
+    word: float  # seconds to make one word of a mask and add it
+    pair_bytes: float  # bytes per ordered pair of clients, beside the masked updates
+    client_bytes: float  # bytes per client beside that: its keys, and header and signature of its update
 
 
 def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:

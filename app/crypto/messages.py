@@ -52,22 +52,15 @@ class RejectedMessageError(Exception):
 
 @dataclass(frozen=True)
 class SignedMessage:
-    """A signed message. The body may hold shares of secrets and is therefore not shown.
+    """A signed message. The body may hold shares of secrets and is therefore not shown."""
 
-    Attributes:
-        session: 16 bytes that name one run of the protocol, fresh in every round.
-        sender: client that signed it.
-        recipient: client it is for, or `SERVER`.
-        signature: Ed25519 over everything above.
-    """
-
-    session: bytes
+    session: bytes  # 16 bytes that name one run of the protocol, fresh in every round
     round: int
     step: Step
-    sender: int
-    recipient: int
+    sender: int  # client that signed it
+    recipient: int  # client it is for, or `SERVER`
     body: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
+    signature: bytes = field(repr=False)  # Ed25519 over everything above
 
     @property
     def size(self) -> int:

@@ -41,17 +41,11 @@ _PRV_LIMIT = 100.0
 
 @dataclass(frozen=True)
 class Steps:
-    """Equal steps of the Gaussian mechanism on Poisson samples.
+    """Equal steps of the Gaussian mechanism on Poisson samples."""
 
-    Attributes:
-        noise: standard deviation of the noise over the clipping norm (multiplier), at least 0.
-        rate: probability in (0, 1] with which each record enters a step.
-        count: number of steps, at least 0.
-    """
-
-    noise: float
-    rate: float
-    count: int
+    noise: float  # standard deviation of the noise over the clipping norm (multiplier), at least 0
+    rate: float  # probability in (0, 1] with which each record enters a step
+    count: int  # number of steps, at least 0
 
     def __post_init__(self) -> None:
         if not (self.noise >= 0 and 0 < self.rate <= 1 and self.count >= 0):

@@ -11,16 +11,11 @@ from app.privacy.accounting import AccountantName, Ledger, Steps, epsilon, noise
 
 @dataclass(frozen=True)
 class RoundOfSteps:
-    """The steps of one client in one round.
-
-    Attributes:
-        batches: batches of one pass over its samples; one over it is the probability that a sample enters a step.
-        count: steps of the round.
-    """
+    """The steps of one client in one round."""
 
     samples: int
-    batches: int
-    count: int
+    batches: int  # batches of one pass over its samples; one over it is the probability that a sample enters a step
+    count: int  # steps of the round
 
     @property
     def rate(self) -> float:

@@ -16,23 +16,16 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What is wrong (or remarkable) about two traits in one run. Texts may use {first} and {second}.
+    """What is wrong (or remarkable) about two traits in one run. Texts may use {first} and {second}."""
 
-    Attributes:
-        code: identifier, for tests and for searching.
-        first: a trait of one component ...
-        second: ... and a trait of another one; both may be the same trait.
-        ordered: whether it only applies where the first component acts before the second on uploads.
-    """
-
-    code: str
+    code: str  # identifier, for tests and for searching
     severity: Severity
-    first: Trait
-    second: Trait
+    first: Trait  # a trait of one component
+    second: Trait  # ... and a trait of another one; both may be the same trait
     consequence: str
     remedy: str
     cause: str
-    ordered: bool
+    ordered: bool  # whether it only applies where the first component acts before the second on uploads
 
     def applies(self, first: Component, second: Component) -> bool:
         """Whether the rule holds for two components in this order."""

@@ -21,17 +21,11 @@ from app.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class BatchShare:
-    """Contribution of the samples of a batch to the gradient of one parameter.
+    """Contribution of the samples of a batch to the gradient of one parameter."""
 
-    Attributes:
-        parameter: the parameter; None for a bias that the layer does not have.
-        squared: (samples,) squared norm of every sample's gradient.
-        weighted: sum of the samples' gradients, given their weights (samples,).
-    """
-
-    parameter: Tensor | None
-    squared: Tensor
-    weighted: Callable[[Tensor], Tensor]
+    parameter: Tensor | None  # the parameter; None for a bias that the layer does not have
+    squared: Tensor  # (samples,) squared norm of every sample's gradient
+    weighted: Callable[[Tensor], Tensor]  # sum of the samples' gradients, given their weights (samples,)
 
 
 class _Pass(NamedTuple):

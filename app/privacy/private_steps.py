@@ -37,21 +37,14 @@ warnings.filterwarnings("ignore", "Full backward hook is firing when gradients a
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping and noise of a step.
+    """Clipping and noise of a step."""
 
-    Attributes:
-        clip: largest Euclidean norm of one sample's gradient; infinity only without noise.
-        noise: standard deviation of the noise on the sum of the clipped gradients, over `clip`.
-        method: how per-sample gradients are computed; all give the same step.
-        physical_batch: most samples that pass the network at once, None for whole batches; bounds memory.
-        expected_batch: divisor of the noisy sum; None for the length of each batch.
-    """
-
-    clip: float
-    noise: float
-    method: ClippingMethod = "ghost"
+    clip: float  # largest Euclidean norm of one sample's gradient; infinity only without noise
+    noise: float  # standard deviation of the noise on the sum of the clipped gradients, over `clip`
+    method: ClippingMethod = "ghost"  # how per-sample gradients are computed; all give the same step
+    # most samples that pass the network at once, None for whole batches; bounds memory
     physical_batch: int | None = None
-    expected_batch: float | None = None
+    expected_batch: float | None = None  # divisor of the noisy sum; None for the length of each batch
 
 
 class PrivateSteps:

@@ -15,31 +15,20 @@ Unit = Literal["sample", "client", "local model"]
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """The privacy budget that has been spent.
-
-    Attributes:
-        unit: what is protected.
-        against: adversaries that the guarantee holds against.
-        epsilon: the largest of all clients, since clients hold disjoint data; infinite without noise.
-        adjacency: how neighbouring datasets differ.
-        sampling: how batches or clients are drawn.
-        noise: standard deviation of the noise over the clipping norm (or as `notes` say).
-        clip: largest Euclidean norm of what is protected.
-        nominal: whether epsilon rests on assumptions that do not hold here.
-        clients: epsilon of every client that has spent any, by client; empty where all share one.
-    """
+    """The privacy budget that has been spent."""
 
     mechanism: str
-    unit: Unit
-    against: str
-    epsilon: float
+    unit: Unit  # what is protected
+    against: str  # adversaries that the guarantee holds against
+    epsilon: float  # the largest of all clients, since clients hold disjoint data; infinite without noise
     delta: float
-    adjacency: Literal["add or remove one", "replace one"]
-    sampling: str
+    adjacency: Literal["add or remove one", "replace one"]  # how neighbouring datasets differ
+    sampling: str  # how batches or clients are drawn
     accountant: str
-    noise: float
-    clip: float
-    nominal: bool = False
+    noise: float  # standard deviation of the noise over the clipping norm (or as `notes` say)
+    clip: float  # largest Euclidean norm of what is protected
+    nominal: bool = False  # whether epsilon rests on assumptions that do not hold here
+    # epsilon of every client that has spent any, by client; empty where all share one
     clients: tuple[tuple[int, float], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -68,22 +57,14 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class ChannelStatement:
-    """How updates reached the server.
-
-    Attributes:
-        hides: what the server does not see.
-        trusts: assumptions that this needs.
-        step: precision of a client's change; sums are exact beyond it.
-        simulated: whether the cryptography was left out and its cost extrapolated.
-        accepted: leaks of the plan that the user has accepted.
-    """
+    """How updates reached the server."""
 
     mechanism: str
-    hides: str
-    trusts: str
-    step: float
-    simulated: bool = False
-    accepted: tuple[str, ...] = ()
+    hides: str  # what the server does not see
+    trusts: str  # assumptions that this needs
+    step: float  # precision of a client's change; sums are exact beyond it
+    simulated: bool = False  # whether the cryptography was left out and its cost extrapolated
+    accepted: tuple[str, ...] = ()  # leaks of the plan that the user has accepted
     notes: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:

@@ -21,7 +21,9 @@ def as_frame(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> pandas.Da
     try:
         import pandas
     except ImportError as error:
-        raise UserError.of("pandas is not installed", "there is no data frame", 'pip install "rampart-fl[notebook]"') from error
+        raise UserError.of(
+            "pandas is not installed", "there is no data frame", 'pip install "rampart-fl[notebook]"'
+        ) from error
     return pandas.DataFrame(list(rows), columns=list(columns))
 
 

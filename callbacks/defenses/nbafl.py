@@ -159,27 +159,16 @@ class NbAFL(FederatedCallback):
 
 @dataclass(frozen=True)
 class NbAFLSetting:
-    """Parameters of NbAFL's noise.
+    """Parameters of NbAFL's noise."""
 
-    Attributes:
-        epsilon: budget of the whole run, above 0.
-        delta: in (0, 1).
-        clip: largest Euclidean norm C of a client's weights.
-        sensitivity: largest change of the clipped weights: nominally 2C/m, at worst 2C.
-        rounds: T, rounds of the run.
-        exposures: L, how often a client's upload is seen, 1 to T.
-        clients: N.
-        participants: K, clients of a round, 1 to N.
-    """
-
-    epsilon: float
-    delta: float
-    clip: float
-    sensitivity: float
-    rounds: int
-    exposures: int
-    clients: int
-    participants: int
+    epsilon: float  # budget of the whole run, above 0
+    delta: float  # in (0, 1)
+    clip: float  # largest Euclidean norm C of a client's weights
+    sensitivity: float  # largest change of the clipped weights: nominally 2C/m, at worst 2C
+    rounds: int  # T, rounds of the run
+    exposures: int  # L, how often a client's upload is seen, 1 to T
+    clients: int  # N
+    participants: int  # K, clients of a round, 1 to N
 
     @property
     def factor(self) -> float:

@@ -16,25 +16,15 @@ from app.privacy.traits import Trait
 
 @dataclass(frozen=True, eq=False)
 class ObservedModel:
-    """A model as an adversary observed it in one round. All vectors hold the coordinates of `index`, in that order.
+    """A model as an adversary observed it in one round. All vectors hold the coordinates of `index`, in that order."""
 
-    Attributes:
-        round: counted from 1.
-        rate: width rate of its network, in (0, 1].
-        index: its coordinates in the server's vector (int64, ascending).
-        before: values at the start of the round, as the server has sent them.
-        after: values at the end of the round; those before where nothing arrived.
-        arrived: which coordinates were uploaded (bool).
-        trainable: how many leading coordinates are parameters; the rest are buffers.
-    """
-
-    round: int
-    rate: float
-    index: Tensor
-    before: Tensor
-    after: Tensor
-    arrived: Tensor
-    trainable: int
+    round: int  # counted from 1
+    rate: float  # width rate of its network, in (0, 1]
+    index: Tensor  # its coordinates in the server's vector (int64, ascending)
+    before: Tensor  # values at the start of the round, as the server has sent them
+    after: Tensor  # values at the end of the round; those before where nothing arrived
+    arrived: Tensor  # which coordinates were uploaded (bool)
+    trainable: int  # how many leading coordinates are parameters; the rest are buffers
 
     @property
     def snapshot(self) -> Snapshot:
@@ -78,14 +68,10 @@ class Adaptation(ABC):
 
 @dataclass(frozen=True)
 class ReadingStrategy:
-    """How an attacker reads the observed models of one client.
+    """How an attacker reads the observed models of one client."""
 
-    Attributes:
-        adaptations: applied one after the other.
-        rounds: rounds that it uses, ascending, counted from 1; those of the attacked models are among them.
-    """
-
-    adaptations: tuple[Adaptation, ...]
+    adaptations: tuple[Adaptation, ...]  # applied one after the other
+    # rounds that it uses, ascending, counted from 1; those of the attacked models are among them
     rounds: tuple[int, ...]
 
     @property

@@ -18,25 +18,15 @@ from app.models.ibp import LIMIT, prior_means
 
 @dataclass(frozen=True)
 class FactorPlaces:
-    """One factorised layer in the server's vector. All of this is public.
+    """One factorised layer in the server's vector. All of this is public."""
 
-    Attributes:
-        name: dotted name of the layer.
-        left: (outputs, factors) matrix.
-        right: (factors, inputs) matrix.
-        choice: (factors,) the clients' private part.
-        unused: value of a choice for a factor that is certainly not used.
-        used: value for a factor that certainly is.
-        alpha: concentration of the prior, above 0.
-    """
-
-    name: str
-    left: Block
-    right: Block
-    choice: Block
-    unused: float
-    used: float
-    alpha: float
+    name: str  # dotted name of the layer
+    left: Block  # (outputs, factors) matrix
+    right: Block  # (factors, inputs) matrix
+    choice: Block  # (factors,) the clients' private part
+    unused: float  # value of a choice for a factor that is certainly not used
+    used: float  # value for a factor that certainly is
+    alpha: float  # concentration of the prior, above 0
 
     @property
     def prior(self) -> Tensor:

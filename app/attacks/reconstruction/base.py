@@ -21,15 +21,10 @@ from datamodules.store import ImageStore
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Reconstructed images that an attacker offers, in any order; independent of the truth.
+    """Reconstructed images that an attacker offers, in any order; independent of the truth."""
 
-    Attributes:
-        images: (candidates, channels, height, width) finite, on the pixel scale, not clipped.
-        confidence: (candidates,) the attacker's confidence in each, the higher the surer.
-    """
-
-    images: Tensor
-    confidence: Tensor
+    images: Tensor  # (candidates, channels, height, width) finite, on the pixel scale, not clipped
+    confidence: Tensor  # (candidates,) the attacker's confidence in each, the higher the surer
 
     def __post_init__(self) -> None:
         assert self.images.dim() == 4
@@ -43,19 +38,12 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Training images of the attacked clients, for the evaluation only.
+    """Training images of the attacked clients, for the evaluation only."""
 
-    Attributes:
-        images: (n, channels, height, width) on the pixel scale, n at least 1.
-        labels: (n,) int64 classes.
-        clients: (n,) int64 client ids.
-        samples: (n,) int64 sample ids; a pair of client and sample occurs once.
-    """
-
-    images: Tensor
-    labels: Tensor
-    clients: Tensor
-    samples: Tensor
+    images: Tensor  # (n, channels, height, width) on the pixel scale, n at least 1
+    labels: Tensor  # (n,) int64 classes
+    clients: Tensor  # (n,) int64 client ids
+    samples: Tensor  # (n,) int64 sample ids; a pair of client and sample occurs once
 
     def __post_init__(self) -> None:
         assert len(self.images) == len(self.labels) == len(self.clients) == len(self.samples) > 0
@@ -82,23 +70,15 @@ ReconstructionAdversary = Literal["malicious server", "curious server", "anybody
 
 @dataclass(frozen=True)
 class ReconstructionConditions:
-    """Who attacked what.
-
-    Attributes:
-        label: name of the result and of its files, unique within a run.
-        sees: what the adversary reads, in words.
-        round: round in which, or after which, it was read; counted from 1.
-        clients: attacked clients, ascending.
-        notes: remarks for readers: deviations from the published attack, warnings.
-    """
+    """Who attacked what."""
 
     attack: str
-    label: str
+    label: str  # name of the result and of its files, unique within a run
     adversary: ReconstructionAdversary
-    sees: str
-    round: int
-    clients: tuple[int, ...]
-    notes: tuple[str, ...] = ()
+    sees: str  # what the adversary reads, in words
+    round: int  # round in which, or after which, it was read; counted from 1
+    clients: tuple[int, ...]  # attacked clients, ascending
+    notes: tuple[str, ...] = ()  # remarks for readers: deviations from the published attack, warnings
 
     def adapted(self, how: str, note: str) -> ReconstructionConditions:
         """Conditions of the same attack, adapted to a defense that the adversary knows."""
@@ -107,34 +87,24 @@ class ReconstructionConditions:
 
 @dataclass(frozen=True, eq=False)
 class ImagePairs:
-    """Training images and their reconstructions, for the figures.
-
-    Attributes:
-        reconstructions: (n, channels, height, width) best match of each training image, clipped to 0..1; NaN where an
-            image has none.
-    """
+    """Training images and their reconstructions, for the figures."""
 
     truth: Truth
+    # (n, channels, height, width) best match of each training image, clipped to 0..1; NaN where an image has none
     reconstructions: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ReconstructionFinding:
-    """Result of one attack.
-
-    Attributes:
-        result: the scores, or why there are none.
-        pairs: training images and reconstructions; None where there are none.
-        details: further numbers by name, such as the error of the isolated update.
-        failed: whether the attack raised an unexpected error.
-    """
+    """Result of one attack."""
 
     conditions: ReconstructionConditions
-    result: Reconstruction | NotAvailable
-    pairs: ImagePairs | None = None
+    result: Reconstruction | NotAvailable  # the scores, or why there are none
+    pairs: ImagePairs | None = None  # training images and reconstructions; None where there are none
+    # further numbers by name, such as the error of the isolated update
     details: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    failed: bool = False
+    failed: bool = False  # whether the attack raised an unexpected error
 
 
 def attempted(

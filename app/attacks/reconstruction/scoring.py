@@ -119,17 +119,12 @@ def assess(candidates: Candidates, truth: Truth, knowledge: PublicKnowledge) -> 
 
 @dataclass(frozen=True, eq=False)
 class ReconstructionScorer:
-    """Extracts images from updates and scores them against the training images.
-
-    Attributes:
-        membership: training samples of every client; for the evaluation only.
-        legacy: whether to add the scores of the published evaluation.
-    """
+    """Extracts images from updates and scores them against the training images."""
 
     extraction: ImageExtraction
     knowledge: PublicKnowledge
-    membership: Membership
-    legacy: bool = False
+    membership: Membership  # training samples of every client; for the evaluation only
+    legacy: bool = False  # whether to add the scores of the published evaluation
 
     def findings(
         self, conditions: ReconstructionConditions, update: IsolatedUpdate, details: Mapping[str, float]

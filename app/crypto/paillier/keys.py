@@ -24,15 +24,11 @@ _SMALL = 2**16
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What everybody may know: enough to encrypt and to add ciphertexts.
+    """What everybody may know: enough to encrypt and to add ciphertexts."""
 
-    Attributes:
-        n: the modulus, a product of two primes; plaintexts are integers in [0, n).
-        generator: h^n mod n^2 with h = -y^2 mod n for a secret random y (Damgard, Jurik and Nielsen). Its powers are
-            ciphertexts of 0, which hide a plaintext they are multiplied with.
-    """
-
-    n: int
+    n: int  # the modulus, a product of two primes; plaintexts are integers in [0, n)
+    # h^n mod n^2 with h = -y^2 mod n for a secret random y (Damgard, Jurik and Nielsen). Its powers are ciphertexts of
+    # 0, which hide a plaintext they are multiplied with
     generator: int
 
     @property

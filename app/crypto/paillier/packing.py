@@ -33,15 +33,11 @@ class CorruptedError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Unpacked:
-    """Sums and their numbers of contributors.
+    """Sums and their numbers of contributors."""
 
-    Attributes:
-        values: (count) int64, the sums.
-        contributors: (plaintexts) int64, how many packed plaintexts were added up in each. A plaintext that was not
-            made by adding packed ones shows any of 2^20 numbers here, if it does not raise `CorruptedError`.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # (count) int64, the sums
+    # (plaintexts) int64, how many packed plaintexts were added up in each. A plaintext that was not made by adding
+    # packed ones shows any of 2^20 numbers here, if it does not raise `CorruptedError`
     contributors: np.ndarray
 
 
@@ -52,14 +48,10 @@ class Packing:
     A plaintext is sum_j v_j 2^(j width) + 2^(slots width), with signed v_j as they are. The last term counts the
     contributors once plaintexts are added, and keeps every plaintext positive. Slots borrow from their neighbours where
     values are negative; `unpack` undoes that by adding half the range to every slot of the sum, once.
-
-    Attributes:
-        width: bits of a slot, in [1, 63]; sums up to 2^(width - 1) - 1 in absolute value fit.
-        slots: values per plaintext, at least 1.
     """
 
-    width: int
-    slots: int
+    width: int  # bits of a slot, in [1, 63]; sums up to 2^(width - 1) - 1 in absolute value fit
+    slots: int  # values per plaintext, at least 1
 
     @classmethod
     def fit(cls, modulus_bits: int, largest_sum: int) -> Packing:
@@ -156,14 +148,10 @@ class SlotLayout:
 
     Integers of one contributor block are neighbours. A client sends the ciphertexts that hold one of its values; the
     other slots of these hold 0.
-
-    Attributes:
-        slots: slots per ciphertext.
-        place: (length) slot of every integer, counted over all ciphertexts.
     """
 
-    slots: int
-    place: np.ndarray
+    slots: int  # slots per ciphertext
+    place: np.ndarray  # (length) slot of every integer, counted over all ciphertexts
 
     @classmethod
     def of(cls, block_of: np.ndarray, slots: int) -> SlotLayout:

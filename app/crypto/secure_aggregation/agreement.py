@@ -22,15 +22,10 @@ _NONCE = 12
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The public keys that a client advertises at the start of a round, 32 bytes each.
+    """The public keys that a client advertises at the start of a round, 32 bytes each."""
 
-    Attributes:
-        encryption: for shares sent to the client.
-        masking: for pairwise masks.
-    """
-
-    encryption: bytes
-    masking: bytes
+    encryption: bytes  # for shares sent to the client
+    masking: bytes  # for pairwise masks
 
     def to_bytes(self) -> bytes:
         return self.encryption + self.masking

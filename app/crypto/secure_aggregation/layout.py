@@ -34,19 +34,15 @@ class VectorLayout:
     """Who holds which positions. Pairwise masks cover only what both clients hold, so that unequal submodels cancel.
 
     A position that a single surviving client holds is not hidden: the sum there is that client's value.
-
-    Attributes:
-        length: number of positions of the sum.
-        word: unsigned integers of 32 or 64 bits that sums are taken in.
-        positions: of every client of the round: where its values lie in the sum (int64, strictly ascending). Clients
-            with the same submodel share one array.
-        threshold: how many clients must survive, in [1, clients]. Above half of the clients, the server cannot play
-            two halves off against each other and learn both secrets of a client.
     """
 
-    length: int
-    word: np.dtype
+    length: int  # number of positions of the sum
+    word: np.dtype  # unsigned integers of 32 or 64 bits that sums are taken in
+    # of every client of the round: where its values lie in the sum (int64, strictly ascending). Clients with the same
+    # submodel share one array
     positions: Mapping[int, np.ndarray]
+    # how many clients must survive, in [1, clients]. Above half of the clients, the server cannot play two halves off
+    # against each other and learn both secrets of a client
     threshold: int
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False)
 

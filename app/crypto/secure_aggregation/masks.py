@@ -15,19 +15,14 @@ from app.crypto.secure_aggregation.streams import add_stream
 
 @dataclass(frozen=True)
 class PairwiseKeys:
-    """Keys of the pairwise masks of one client in one round.
+    """Keys of the pairwise masks of one client in one round."""
 
-    Attributes:
-        pair: the client's masking key.
-        public: masking key of another client, by its number.
-        binding: digest of the values that both clients should have received; masks cancel only where both digests
-            agree. None for masks that cancel whatever was received.
-    """
-
-    pair: KeyPair
+    pair: KeyPair  # the client's masking key
     session: bytes
     round: int
-    public: Callable[[int], bytes]
+    public: Callable[[int], bytes]  # masking key of another client, by its number
+    # digest of the values that both clients should have received; masks cancel only where both digests agree. None for
+    # masks that cancel whatever was received
     binding: Callable[[int], bytes] | None
 
     def key(self, peer: int) -> bytes:

@@ -23,17 +23,11 @@ _RECORD = struct.Struct(">qBHH33s")  # owner, kind of secret, point, threshold, 
 
 @dataclass(frozen=True)
 class Share:
-    """One point of a secret's polynomial. The value is not shown.
+    """One point of a secret's polynomial. The value is not shown."""
 
-    Attributes:
-        point: where the polynomial was evaluated, in [1, 65535].
-        threshold: how many shares give the secret, in [1, 65535].
-        value: of the polynomial, in [0, PRIME).
-    """
-
-    point: int
-    threshold: int
-    value: int = field(repr=False)
+    point: int  # where the polynomial was evaluated, in [1, 65535]
+    threshold: int  # how many shares give the secret, in [1, 65535]
+    value: int = field(repr=False)  # of the polynomial, in [0, PRIME)
 
 
 def split(secret: bytes, shares: int, threshold: int) -> list[Share]:

@@ -158,23 +158,18 @@ TABLE = "attacks/factors.csv"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactorRecord(Result):
-    """How well a server recovers which factors the clients use.
-
-    Attributes:
-        means: value, low and high by name in `MEANINGS`; or the reason of a missing one.
-        reason: why there are no numbers; empty where there are some.
-        finding: of a result that was not loaded.
-    """
+    """How well a server recovers which factors the clients use."""
 
     kind = "private choice of factors"
     folder = "attacks"
     part = "factors"
     label = "factors"
 
+    # value, low and high by name in `MEANINGS`; or the reason of a missing one
     means: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    reason: str = ""
-    finding: FactorFinding | None = field(default=None, metadata=IN_MEMORY)
+    reason: str = ""  # why there are no numbers; empty where there are some
+    finding: FactorFinding | None = field(default=None, metadata=IN_MEMORY)  # of a result that was not loaded
 
     @classmethod
     def of(cls, finding: FactorFinding | NotAvailable) -> FactorRecord:

@@ -30,33 +30,24 @@ CURVE_POINTS = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttackRecord(Result):
-    """Result of one membership attack on one kind of target.
-
-    Attributes:
-        leakage: how well members were told apart, or why no number is given.
-        no_scores: why there are no scores; None where they are kept in a file of their own.
-        capacities: leakage by width, widest first.
-        figures: numbers as the followed paper reports them.
-        notes: warnings and remarks.
-        failed: whether the attack failed with an error.
-        new_scores: the scores of a result that was not loaded.
-        rates: width of each client, for the figures; unknown for a result that was loaded.
-    """
+    """Result of one membership attack on one kind of target."""
 
     kind = "membership inference"
     folder = "attacks"
     part = "attacks"
 
     conditions: AttackConditions
-    leakage: Leakage | NotAvailable
-    no_scores: NotAvailable | None
+    leakage: Leakage | NotAvailable  # how well members were told apart, or why no number is given
+    no_scores: NotAvailable | None  # why there are no scores; None where they are kept in a file of their own
     clients: tuple[ClientRow, ...]
-    capacities: tuple[CapacityRow, ...]
-    figures: tuple[ReportedNumber, ...]
-    notes: tuple[str, ...]
+    capacities: tuple[CapacityRow, ...]  # leakage by width, widest first
+    figures: tuple[ReportedNumber, ...]  # numbers as the followed paper reports them
+    notes: tuple[str, ...]  # warnings and remarks
     seconds: float
-    failed: bool
+    failed: bool  # whether the attack failed with an error
+    # the scores of a result that was not loaded
     new_scores: MembershipScores | None = field(default=None, metadata=IN_MEMORY)
+    # width of each client, for the figures; unknown for a result that was loaded
     rates: Sequence[float] = field(default=(), metadata=IN_MEMORY)
 
     @classmethod

@@ -22,17 +22,11 @@ from app.results.attacks.reconstruction_report import rows, table
 
 @dataclass(frozen=True, eq=False)
 class KeptImages:
-    """Images of one result, as they lie in its file.
+    """Images of one result, as they lie in its file."""
 
-    Attributes:
-        originals: (n, channels, height, width) float32, on the pixel scale.
-        reconstructions: the same shape; nan where there is none.
-        keys: (n, 3) int64: client, sample id, class.
-    """
-
-    originals: NDArray[np.float32]
-    reconstructions: NDArray[np.float32]
-    keys: NDArray[np.int64]
+    originals: NDArray[np.float32]  # (n, channels, height, width) float32, on the pixel scale
+    reconstructions: NDArray[np.float32]  # the same shape; nan where there is none
+    keys: NDArray[np.int64]  # (n, 3) int64: client, sample id, class
 
     @classmethod
     def of(cls, pairs: ImagePairs) -> KeptImages:
@@ -44,14 +38,7 @@ class KeptImages:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReconstructionRecord(Result):
-    """Result of one attack that reconstructs images.
-
-    Attributes:
-        result: the scores, or why there are none.
-        details: further numbers by name.
-        failed: whether the attack failed with an error.
-        pairs: training images and reconstructions of a result that was not loaded.
-    """
+    """Result of one attack that reconstructs images."""
 
     kind = "reconstruction"
     folder = "attacks/reconstruction"
@@ -59,10 +46,11 @@ class ReconstructionRecord(Result):
     shows_data = True
 
     conditions: ReconstructionConditions
-    result: Reconstruction | NotAvailable
-    details: dict[str, float] = field(default_factory=dict)
+    result: Reconstruction | NotAvailable  # the scores, or why there are none
+    details: dict[str, float] = field(default_factory=dict)  # further numbers by name
     seconds: float = 0.0
-    failed: bool = False
+    failed: bool = False  # whether the attack failed with an error
+    # training images and reconstructions of a result that was not loaded
     pairs: ImagePairs | None = field(default=None, metadata=IN_MEMORY)
 
     @classmethod

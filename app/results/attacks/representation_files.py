@@ -19,19 +19,12 @@ NAME = "representations.npz"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RepresentedSamples(Result):
-    """Penultimate-layer features of some samples.
+    """Penultimate-layer features of some samples."""
 
-    Attributes:
-        features: (samples, width) float32, inputs of the last linear layer.
-        labels: (samples,) int64, classes as the run has them.
-        members: (samples,) bool, whether some client trained on the sample.
-        samples: (samples,) int64, sample ids.
-    """
-
-    features: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    members: NDArray[np.bool_]
-    samples: NDArray[np.int64]
+    features: NDArray[np.float32]  # (samples, width) float32, inputs of the last linear layer
+    labels: NDArray[np.int64]  # (samples,) int64, classes as the run has them
+    members: NDArray[np.bool_]  # (samples,) bool, whether some client trained on the sample
+    samples: NDArray[np.int64]  # (samples,) int64, sample ids
 
     kind = "representations"
     folder = "."
@@ -44,7 +37,7 @@ class RepresentedSamples(Result):
         return {"members": float(self.members.sum()), "nonmembers": float((~self.members).sum())}
 
     def record(self) -> dict[str, Any]:
-        return {"label": self.label, "numbers": self.numbers}
+        return {}
 
     def arrays(self) -> Mapping[str, Any]:
         return {name: getattr(self, name) for name in ARRAYS}

@@ -25,23 +25,14 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class TableCell:
-    """A formatted entry, in the unit of its column.
+    """A formatted entry, in the unit of its column."""
 
-    Attributes:
-        mean: such as `90.0`; empty where there is no number.
-        interval: 95 % interval, such as `[89.2, 90.8]`; empty where there is none.
-        half_width: half of the interval, such as `0.8`; empty where there is none.
-        standing: against the best of the same dataset.
-        marks: short remarks beside the number.
-        reason: why there is no number; empty where there is one.
-    """
-
-    mean: str = ""
-    interval: str = ""
-    half_width: str = ""
-    standing: Standing = "unknown"
-    marks: tuple[str, ...] = ()
-    reason: str = ""
+    mean: str = ""  # such as `90.0`; empty where there is no number
+    interval: str = ""  # 95 % interval, such as `[89.2, 90.8]`; empty where there is none
+    half_width: str = ""  # half of the interval, such as `0.8`; empty where there is none
+    standing: Standing = "unknown"  # against the best of the same dataset
+    marks: tuple[str, ...] = ()  # short remarks beside the number
+    reason: str = ""  # why there is no number; empty where there is one
 
     @classmethod
     def of(cls, measure: Measure, entry: Value | NotAvailable) -> TableCell:
@@ -57,23 +48,14 @@ class TableCell:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Columns that are shown together for the rows of one dataset.
+    """Columns that are shown together for the rows of one dataset."""
 
-    Attributes:
-        dataset: dataset and partition.
-        group: group of the columns; that of the first one where groups are not separated.
-        heads: heads of the columns.
-        rows: rows of the dataset.
-        cells: one line per row, one cell per column.
-        continued: whether it continues a block that would have been too wide.
-    """
-
-    dataset: str
-    group: str
-    heads: tuple[str, ...]
-    rows: tuple[Row, ...]
-    cells: tuple[tuple[TableCell, ...], ...]
-    continued: bool = False
+    dataset: str  # dataset and partition
+    group: str  # group of the columns; that of the first one where groups are not separated
+    heads: tuple[str, ...]  # heads of the columns
+    rows: tuple[Row, ...]  # rows of the dataset
+    cells: tuple[tuple[TableCell, ...], ...]  # one line per row, one cell per column
+    continued: bool = False  # whether it continues a block that would have been too wide
 
 
 @dataclass

@@ -44,22 +44,15 @@ class RowRuns:
 
 @dataclass(frozen=True)
 class SeedValues:
-    """Values of one row in one column, unscaled.
+    """Values of one row in one column, unscaled."""
 
-    Attributes:
-        by_seed: finite value of every seed that has one; never empty.
-        own: interval over the samples of the run, where there is one seed.
-        marks: short remarks beside the number.
-        label: result of membership inference whose AUC it is, so that scores can be compared; empty for all else.
-        notes: remarks on the number.
-        images: images recovered and attacked in all runs, where the values are shares of images.
-    """
-
-    by_seed: Mapping[int, float]
-    own: Interval | None = None
-    marks: tuple[str, ...] = ()
+    by_seed: Mapping[int, float]  # finite value of every seed that has one; never empty
+    own: Interval | None = None  # interval over the samples of the run, where there is one seed
+    marks: tuple[str, ...] = ()  # short remarks beside the number
+    # result of membership inference whose AUC it is, so that scores can be compared; empty for all else
     label: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # remarks on the number
+    # images recovered and attacked in all runs, where the values are shares of images
     images: tuple[int, int] | None = None
 
 

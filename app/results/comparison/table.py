@@ -19,27 +19,16 @@ NOT_MEASURED = NotAvailable("not measured")
 
 @dataclass(frozen=True)
 class Measure:
-    """A column.
+    """A column."""
 
-    Attributes:
-        key: short name, unique in the table, such as `server_accuracy`.
-        title: head of the column.
-        meaning: definition in one sentence, with unit and range.
-        group: group of columns that it belongs to.
-        unit: shown beside the title: `%`, `s`, `MB`, `x` or nothing.
-        scale: factor on values before they are shown, such as 100 for percent.
-        digits: decimal places shown.
-        lower_is_better: as for leakage; None where neither is better.
-    """
-
-    key: str
-    title: str
-    meaning: str
-    group: Group
-    unit: str = ""
-    scale: float = 1.0
-    digits: int = 2
-    lower_is_better: bool | None = None
+    key: str  # short name, unique in the table, such as `server_accuracy`
+    title: str  # head of the column
+    meaning: str  # definition in one sentence, with unit and range
+    group: Group  # group of columns that it belongs to
+    unit: str = ""  # shown beside the title: `%`, `s`, `MB`, `x` or nothing
+    scale: float = 1.0  # factor on values before they are shown, such as 100 for percent
+    digits: int = 2  # decimal places shown
+    lower_is_better: bool | None = None  # as for leakage; None where neither is better
 
     @property
     def head(self) -> str:
@@ -56,48 +45,29 @@ class Measure:
 
 @dataclass(frozen=True)
 class Value:
-    """One entry, unscaled.
+    """One entry, unscaled."""
 
-    Attributes:
-        mean: over the seeds.
-        low: lower end of the 95 % interval; NaN where there is none.
-        high: upper end.
-        by_seed: value of every seed.
-        interval: over repeated training (`seeds`), over other samples of the same run (`samples`), or `none`.
-        standing: against the best of the same dataset.
-        marks: short remarks that stand beside the number, such as `adaptive` or `nominal`.
-    """
-
-    mean: float
-    low: float
-    high: float
-    by_seed: Mapping[int, float]
+    mean: float  # over the seeds
+    low: float  # lower end of the 95 % interval; NaN where there is none
+    high: float  # upper end
+    by_seed: Mapping[int, float]  # value of every seed
+    # over repeated training (`seeds`), over other samples of the same run (`samples`), or `none`
     interval: Literal["seeds", "samples", "none"]
-    standing: Standing = "unknown"
-    marks: tuple[str, ...] = ()
+    standing: Standing = "unknown"  # against the best of the same dataset
+    marks: tuple[str, ...] = ()  # short remarks that stand beside the number, such as `adaptive` or `nominal`
 
 
 @dataclass(frozen=True)
 class Row:
-    """One dataset, method and defense over all its seeds.
+    """One dataset, method and defense over all its seeds."""
 
-    Attributes:
-        dataset: dataset and partition.
-        method: how submodels are chosen and aggregated.
-        defense: the stack of defenses, or `none`.
-        seeds: seeds of its runs, ascending.
-        runs: names of the runs, in the order of the seeds.
-        values: entries by key of the measure.
-        notes: remarks on the row.
-    """
-
-    dataset: str
-    method: str
-    defense: str
-    seeds: tuple[int, ...]
-    runs: tuple[str, ...]
-    values: Mapping[str, Value | NotAvailable]
-    notes: tuple[str, ...] = ()
+    dataset: str  # dataset and partition
+    method: str  # how submodels are chosen and aggregated
+    defense: str  # the stack of defenses, or `none`
+    seeds: tuple[int, ...]  # seeds of its runs, ascending
+    runs: tuple[str, ...]  # names of the runs, in the order of the seeds
+    values: Mapping[str, Value | NotAvailable]  # entries by key of the measure
+    notes: tuple[str, ...] = ()  # remarks on the row
 
     @property
     def name(self) -> str:
@@ -111,17 +81,11 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """All rows.
+    """All rows."""
 
-    Attributes:
-        measures: the columns, in order; only those that at least one row has a value for.
-        rows: by dataset, then in the order of the comparison.
-        notes: remarks on the table as a whole, such as how significance was tested.
-    """
-
-    measures: tuple[Measure, ...]
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...] = ()
+    measures: tuple[Measure, ...]  # the columns, in order; only those that at least one row has a value for
+    rows: tuple[Row, ...]  # by dataset, then in the order of the comparison
+    notes: tuple[str, ...] = ()  # remarks on the table as a whole, such as how significance was tested
 
     @property
     def datasets(self) -> tuple[str, ...]:

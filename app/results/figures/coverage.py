@@ -35,20 +35,15 @@ MOST_METHODS = 9
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Clients that train a weight matrix in one round, counted from 1.
-
-    Attributes:
-        counts: (outputs, inputs) number of clients that train the weight.
-        outputs: (clients of the round, outputs) width rate of a client that trains the output, 0 where it does not.
-        clients: ids of the rows of `outputs`.
-    """
+    """Clients that train a weight matrix in one round, counted from 1."""
 
     method: str
     layer: str
     round: int
-    counts: np.ndarray
+    counts: np.ndarray  # (outputs, inputs) number of clients that train the weight
+    # (clients of the round, outputs) width rate of a client that trains the output, 0 where it does not
     outputs: np.ndarray
-    clients: tuple[int, ...]
+    clients: tuple[int, ...]  # ids of the rows of `outputs`
 
 
 def contributors(data: FigureData, dataset: str) -> ReportFigure | None:

@@ -31,19 +31,12 @@ MOST_NAMES = 30
 
 @dataclass(frozen=True, eq=False)
 class PartitionCounts:
-    """Training samples of every client.
+    """Training samples of every client."""
 
-    Attributes:
-        clients: their names.
-        classes: names of the classes.
-        counts: (clients, classes) samples.
-        sizes: samples of every client.
-    """
-
-    clients: tuple[str, ...]
-    classes: tuple[str, ...]
-    counts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    clients: tuple[str, ...]  # their names
+    classes: tuple[str, ...]  # names of the classes
+    counts: NDArray[np.int64]  # (clients, classes) samples
+    sizes: NDArray[np.int64]  # samples of every client
 
 
 def heatmap(data: FigureData, dataset: str) -> ReportFigure | None:

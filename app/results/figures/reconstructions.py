@@ -42,16 +42,11 @@ Pixels = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Images of one row.
+    """Images of one row."""
 
-    Attributes:
-        title: labels of the row and of the attack.
-        result: its scores, or why there are none.
-        pairs: the most similar originals and reconstructions, and whether each was recovered; empty without images.
-    """
-
-    title: str
-    result: Reconstruction | NotAvailable
+    title: str  # labels of the row and of the attack
+    result: Reconstruction | NotAvailable  # its scores, or why there are none
+    # the most similar originals and reconstructions, and whether each was recovered; empty without images
     pairs: tuple[tuple[Pixels, Pixels, bool], ...]
 
 

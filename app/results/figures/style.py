@@ -26,21 +26,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
 @dataclass(frozen=True, eq=False)
 class ReportFigure:
-    """A figure with its caption.
+    """A figure with its caption."""
 
-    Attributes:
-        key: short name, unique in the report, fit for a file name.
-        title: heading above it.
-        shows: caption: what it shows, one or two sentences.
-        reading: how to read it, one or two sentences: what is good, what is chance, what the bands are.
-        plot: the drawing, on a transparent background, with text in `INK`.
-    """
-
-    key: str
-    title: str
-    shows: str
-    reading: str
-    plot: Figure
+    key: str  # short name, unique in the report, fit for a file name
+    title: str  # heading above it
+    shows: str  # caption: what it shows, one or two sentences
+    reading: str  # how to read it, one or two sentences: what is good, what is chance, what the bands are
+    plot: Figure  # the drawing, on a transparent background, with text in `INK`
 
 
 @contextmanager

@@ -21,27 +21,16 @@ DIGITS = {"images": 1}
 
 @dataclass(frozen=True)
 class PublishedCells:
-    """A row as text.
+    """A row as text."""
 
-    Attributes:
-        where: table and row of the paper.
-        cell: dataset, method and defense.
-        measure: what is compared.
-        theirs: the printed value with its spread and unit.
-        ours: our result with half of its interval, or a dash.
-        difference: ours minus theirs with its sign, or a dash.
-        verdict: `within`, `outside`, `holds`, `does not hold`, or what is missing.
-        remark: remark on the row; may be empty.
-    """
-
-    where: str
-    cell: str
-    measure: str
-    theirs: str
-    ours: str
-    difference: str
-    verdict: str
-    remark: str
+    where: str  # table and row of the paper
+    cell: str  # dataset, method and defense
+    measure: str  # what is compared
+    theirs: str  # the printed value with its spread and unit
+    ours: str  # our result with half of its interval, or a dash
+    difference: str  # ours minus theirs with its sign, or a dash
+    verdict: str  # `within`, `outside`, `holds`, `does not hold`, or what is missing
+    remark: str  # remark on the row; may be empty
 
     @property
     def shown(self) -> tuple[str, ...]:

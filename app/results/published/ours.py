@@ -19,21 +19,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class OwnResult:
-    """Our result, in the unit of the published number.
+    """Our result, in the unit of the published number."""
 
-    Attributes:
-        value: mean, highest or lowest over the seeds, as the paper has it.
-        interval: 95 % interval of the mean, or why there is none.
-        about: interval over other `seeds`, other `samples` of the same runs, or `none`.
-        seeds: seeds of the runs, ascending.
-        rounds: rounds of the shortest run.
-    """
-
-    value: float
-    interval: Interval | NotAvailable
-    about: str
-    seeds: tuple[int, ...]
-    rounds: int
+    value: float  # mean, highest or lowest over the seeds, as the paper has it
+    interval: Interval | NotAvailable  # 95 % interval of the mean, or why there is none
+    about: str  # interval over other `seeds`, other `samples` of the same runs, or `none`
+    seeds: tuple[int, ...]  # seeds of the runs, ascending
+    rounds: int  # rounds of the shortest run
 
 
 def own_result(store: Store, table: ComparisonTable, figure: PublishedFigure) -> OwnResult | NotAvailable:

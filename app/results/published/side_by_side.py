@@ -54,15 +54,10 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedComparison:
-    """All published numbers of a comparison beside ours.
+    """All published numbers of a comparison beside ours."""
 
-    Attributes:
-        rows: in the order of the comparison's file.
-        scale: at which ours was run; empty where nothing says so.
-    """
-
-    rows: tuple[PublishedRow, ...]
-    scale: str = ""
+    rows: tuple[PublishedRow, ...]  # in the order of the comparison's file
+    scale: str = ""  # at which ours was run; empty where nothing says so
 
     @property
     def measured(self) -> tuple[PublishedRow, ...]:

@@ -20,37 +20,21 @@ STATISTICS: tuple[Statistic, ...] = ("mean", "highest", "lowest")
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """One printed number.
+    """One printed number."""
 
-    Attributes:
-        dataset: dataset of the comparison that it belongs to.
-        method: method of the comparison.
-        measure: key of the measure that it is to be compared with.
-        value: as printed.
-        unit: `%`, `x`, `s`, `dB`, `images`, `squared points`, or nothing for pure numbers.
-        where: table or figure, and row.
-        defense: defense of the comparison.
-        spread: what is printed after the plus-minus sign, in the same unit; None where nothing is.
-        relation: whether the value is exact or a bound.
-        statistic: over the repeated runs.
-        client: client that it belongs to; None for the mean over clients, or the server.
-        rounds: rounds that the paper has trained for; None where that is not stated.
-        remark: what must be known to read it, such as a misprint.
-    """
-
-    dataset: str
-    method: str
-    measure: str
-    value: float
-    unit: str
-    where: str
-    defense: str = NO_DEFENSE
-    spread: float | None = None
-    relation: Relation = "is"
-    statistic: Statistic = "mean"
-    client: int | None = None
-    rounds: int | None = None
-    remark: str = ""
+    dataset: str  # dataset of the comparison that it belongs to
+    method: str  # method of the comparison
+    measure: str  # key of the measure that it is to be compared with
+    value: float  # as printed
+    unit: str  # `%`, `x`, `s`, `dB`, `images`, `squared points`, or nothing for pure numbers
+    where: str  # table or figure, and row
+    defense: str = NO_DEFENSE  # defense of the comparison
+    spread: float | None = None  # what is printed after the plus-minus sign, in the same unit; None where nothing is
+    relation: Relation = "is"  # whether the value is exact or a bound
+    statistic: Statistic = "mean"  # over the repeated runs
+    client: int | None = None  # client that it belongs to; None for the mean over clients, or the server
+    rounds: int | None = None  # rounds that the paper has trained for; None where that is not stated
+    remark: str = ""  # what must be known to read it, such as a misprint
 
     @property
     def place(self) -> tuple[str, str, str]:

@@ -38,40 +38,25 @@ class AttackTable:
 
 @dataclass(frozen=True)
 class MeasurementPart:
-    """Results of one label, of attacks and recorders of the user's own.
+    """Results of one label, of attacks and recorders of the user's own."""
 
-    Attributes:
-        tables: caption, heads and rows: the numbers with one column per run, then the own tables of the runs.
-        figures: caption, and the image as a data URL.
-    """
-
+    # caption, heads and rows: the numbers with one column per run, then the own tables of the runs
     tables: tuple[tuple[str, list[str], list[list[str]]], ...]
-    figures: tuple[tuple[str, str], ...]
+    figures: tuple[tuple[str, str], ...]  # caption, and the image as a data URL
 
 
 @dataclass(frozen=True)
 class RowDetails:
-    """Everything about a row beside its numbers.
+    """Everything about a row beside its numbers."""
 
-    Attributes:
-        row: the row.
-        runs: its runs.
-        lists: titled lists of statements; those without an entry are left out.
-        attacks: results of attacks.
-        measurements: results of attacks and recorders of the user's own.
-        notes: footnotes of these results.
-        remarks: remarks on the row, its runs and their attacks.
-        remarks_id: id of the remarks.
-    """
-
-    row: Row
-    runs: tuple[RunRecord, ...]
-    lists: dict[str, list[str]]
-    attacks: tuple[AttackTable, ...]
-    measurements: tuple[MeasurementPart, ...]
-    notes: PageNotes
-    remarks: list[str]
-    remarks_id: str
+    row: Row  # the row
+    runs: tuple[RunRecord, ...]  # its runs
+    lists: dict[str, list[str]]  # titled lists of statements; those without an entry are left out
+    attacks: tuple[AttackTable, ...]  # results of attacks
+    measurements: tuple[MeasurementPart, ...]  # results of attacks and recorders of the user's own
+    notes: PageNotes  # footnotes of these results
+    remarks: list[str]  # remarks on the row, its runs and their attacks
+    remarks_id: str  # id of the remarks
 
     @property
     def seed_heads(self) -> list[str]:

@@ -9,19 +9,12 @@ from app.results.comparison.display import Footnotes
 
 @dataclass(frozen=True)
 class NoteLink:
-    """A link to a footnote, which also shows its text on hover and focus.
+    """A link to a footnote, which also shows its text on hover and focus."""
 
-    Attributes:
-        target: id of the footnote.
-        number: its number, or another text in its place.
-        text: of the footnote.
-        label: text before the number.
-    """
-
-    target: str
-    number: str
-    text: str
-    label: str = ""
+    target: str  # id of the footnote
+    number: str  # its number, or another text in its place
+    text: str  # of the footnote
+    label: str = ""  # text before the number
 
 
 @dataclass

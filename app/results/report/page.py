@@ -37,21 +37,13 @@ KINDS = {".csv": "text/csv", ".md": "text/markdown", ".tex": "application/x-tex"
 
 @dataclass(frozen=True, eq=False)
 class PageContent:
-    """Everything that a page shows.
+    """Everything that a page shows."""
 
-    Attributes:
-        store: the runs.
-        table: of these runs.
-        figures: of these runs, in order.
-        files: tables as files, content by name.
-        published: published results beside ours; None where there are none.
-    """
-
-    store: Store
-    table: ComparisonTable
-    figures: Sequence[RenderedFigure]
-    files: Mapping[str, str]
-    published: PublishedComparison | None = None
+    store: Store  # the runs
+    table: ComparisonTable  # of these runs
+    figures: Sequence[RenderedFigure]  # of these runs, in order
+    files: Mapping[str, str]  # tables as files, content by name
+    published: PublishedComparison | None = None  # published results beside ours; None where there are none
 
 
 def write_page(path: Path, content: PageContent) -> None:

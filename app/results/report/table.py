@@ -54,21 +54,13 @@ class PageColumn:
 
 @dataclass(frozen=True)
 class PageCell:
-    """A cell.
+    """A cell."""
 
-    Attributes:
-        column: column that it belongs to.
-        shown: the formatted entry.
-        value: for sorting; None where there is no finite number.
-        tip: the entry in sentences.
-        note: link to the reason where there is no number.
-    """
-
-    column: PageColumn
-    shown: TableCell
-    value: float | None = None
-    tip: str = ""
-    note: NoteLink | None = None
+    column: PageColumn  # column that it belongs to
+    shown: TableCell  # the formatted entry
+    value: float | None = None  # for sorting; None where there is no finite number
+    tip: str = ""  # the entry in sentences
+    note: NoteLink | None = None  # link to the reason where there is no number
 
 
 @dataclass(frozen=True)
@@ -83,23 +75,14 @@ class PageRow:
 
 @dataclass(frozen=True)
 class PageTable:
-    """The table of the page.
+    """The table of the page."""
 
-    Attributes:
-        columns: all columns.
-        rows: all rows.
-        several_datasets: whether rows name their dataset.
-        choices: names to filter by, for every label that has more than one.
-        paper: title and places of the columns of every table on paper.
-        notes: footnotes of the table.
-    """
-
-    columns: tuple[PageColumn, ...]
-    rows: tuple[PageRow, ...]
-    several_datasets: bool
-    choices: dict[str, list[str]]
-    paper: tuple[tuple[str, tuple[int, ...]], ...]
-    notes: PageNotes
+    columns: tuple[PageColumn, ...]  # all columns
+    rows: tuple[PageRow, ...]  # all rows
+    several_datasets: bool  # whether rows name their dataset
+    choices: dict[str, list[str]]  # names to filter by, for every label that has more than one
+    paper: tuple[tuple[str, tuple[int, ...]], ...]  # title and places of the columns of every table on paper
+    notes: PageNotes  # footnotes of the table
 
     @property
     def groups(self) -> list[tuple[str, str, int]]:

@@ -48,23 +48,14 @@ SHORT = {"malicious server": "malicious", "curious server": "server", "anybody o
 
 @dataclass(frozen=True)
 class Requirement:
-    """What one attack needed in some runs of the report.
+    """What one attack needed in some runs of the report."""
 
-    Attributes:
-        attack: its name.
-        role: short name of the adversary.
-        target: what was attacked.
-        reads: what the attack reads.
-        data: data that the adversary owns; empty where the run does not say.
-        trains: models that the adversary trains; empty where the run does not say.
-    """
-
-    attack: str
-    role: str
-    target: str
-    reads: str
-    data: str = ""
-    trains: str = ""
+    attack: str  # its name
+    role: str  # short name of the adversary
+    target: str  # what was attacked
+    reads: str  # what the attack reads
+    data: str = ""  # data that the adversary owns; empty where the run does not say
+    trains: str = ""  # models that the adversary trains; empty where the run does not say
 
     @property
     def purpose(self) -> str:

@@ -47,21 +47,14 @@ WORDS = {
 
 @dataclass(frozen=True)
 class ClientAccuracies:
-    """Accuracy of every client that has a test set of its own, after one round; one entry per client, by client id.
+    """Accuracy of every client that has a test set of its own, after one round; one entry per client, by client id."""
 
-    Attributes:
-        round: rounds completed.
-        groups: subpopulation of each client.
-        samples: size of its own test set.
-        holders: whether it holds a private part.
-        accuracies: fractions in [0, 1] by whose private part was used: `own` always, the others where measured.
-    """
-
-    round: int
+    round: int  # rounds completed
     clients: tuple[int, ...]
-    groups: tuple[str, ...]
-    samples: tuple[int, ...]
-    holders: tuple[bool, ...]
+    groups: tuple[str, ...]  # subpopulation of each client
+    samples: tuple[int, ...]  # size of its own test set
+    holders: tuple[bool, ...]  # whether it holds a private part
+    # fractions in [0, 1] by whose private part was used: `own` always, the others where measured
     accuracies: dict[str, tuple[float, ...]]
 
     def fairness(self, whose: str = OWN) -> Fairness:
@@ -189,17 +182,12 @@ NEWCOMER_WORDS = {
 
 @dataclass(frozen=True)
 class JoinedClients:
-    """Newcomers with a test set of their own, by client id.
-
-    Attributes:
-        groups: subpopulation of each.
-        visits: local trainings of the private part.
-        accuracies: fractions in [0, 1] on their own test sets, by what they were evaluated with (see `NEWCOMER_WORDS`).
-    """
+    """Newcomers with a test set of their own, by client id."""
 
     clients: tuple[int, ...]
-    groups: tuple[str, ...]
-    visits: int
+    groups: tuple[str, ...]  # subpopulation of each
+    visits: int  # local trainings of the private part
+    # fractions in [0, 1] on their own test sets, by what they were evaluated with (see `NEWCOMER_WORDS`)
     accuracies: dict[str, tuple[float, ...]]
 
     def record(self) -> dict[str, Any]:
@@ -270,19 +258,15 @@ class _ClientsResult(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FairnessResult(_ClientsResult):
-    """Every client of the federation with the model that it would use.
-
-    Attributes:
-        measured: accuracies behind the record, None for a result that was loaded.
-        history: metrics of the rounds in which all clients were evaluated.
-    """
+    """Every client of the federation with the model that it would use."""
 
     kind = "fairness"
     part = "fairness"
     label = "fairness"
     words = WORDS
 
-    measured: ClientAccuracies | None = None
+    measured: ClientAccuracies | None = None  # accuracies behind the record, None for a result that was loaded
+    # metrics of the rounds in which all clients were evaluated
     history: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     @classmethod

@@ -24,19 +24,12 @@ LITERAL = {"speed": 1, "kl_weight": 1}
 
 @dataclass(frozen=True, order=True)
 class RunLabels:
-    """A run's place in the matrix of a comparison.
+    """A run's place in the matrix of a comparison."""
 
-    Attributes:
-        dataset: dataset and partition.
-        method: how submodels are chosen and aggregated.
-        defense: the stack of defenses, or `none`.
-        seed: the run's seed.
-    """
-
-    dataset: str
-    method: str
-    defense: str
-    seed: int
+    dataset: str  # dataset and partition
+    method: str  # how submodels are chosen and aggregated
+    defense: str  # the stack of defenses, or `none`
+    seed: int  # the run's seed
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -29,25 +29,17 @@ ABSENT = -1.0
 
 @dataclass(eq=False)
 class LayerMap:
-    """Contributors of one weight matrix (outputs x inputs; the weights of a kernel have the same contributors).
+    """Contributors of one weight matrix (outputs x inputs; the weights of a kernel have the same contributors)."""
 
-    Attributes:
-        name: dotted name of the layer.
-        outputs: rows of the matrix.
-        inputs: columns of the matrix.
-        counts: (outputs, inputs) contributors in each of the shown rounds (0-based).
-        summed: (outputs, inputs) contributors summed over all rounds so far.
-        rounds: number of rounds so far.
-        channels: (clients, outputs) in each of the shown rounds: width rate of a client that trains the output, 0 where
-            it trains others, ABSENT where it is not in the round.
-    """
-
-    name: str
-    outputs: int
-    inputs: int
+    name: str  # dotted name of the layer
+    outputs: int  # rows of the matrix
+    inputs: int  # columns of the matrix
+    # (outputs, inputs) contributors in each of the shown rounds (0-based)
     counts: dict[int, np.ndarray] = field(default_factory=dict)
-    summed: np.ndarray = field(init=False)
-    rounds: int = 0
+    summed: np.ndarray = field(init=False)  # (outputs, inputs) contributors summed over all rounds so far
+    rounds: int = 0  # number of rounds so far
+    # (clients, outputs) in each of the shown rounds: width rate of a client that trains the output, 0 where it trains
+    # others, ABSENT where it is not in the round
     channels: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

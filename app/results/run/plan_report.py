@@ -21,19 +21,12 @@ CELLS = "cells"
 
 @dataclass(frozen=True)
 class PlanColumn:
-    """One number of a layer.
+    """One number of a layer."""
 
-    Attributes:
-        key: the name in `plan.json` and `plan.csv`; but for `cells`, the attribute of `LayerAudit`.
-        head: the name in the terminal.
-        form: format of the number in the terminal.
-        meaning: what it says, in a few words.
-    """
-
-    key: str
-    head: str
-    form: str
-    meaning: str
+    key: str  # the name in `plan.json` and `plan.csv`; but for `cells`, the attribute of `LayerAudit`
+    head: str  # the name in the terminal
+    form: str  # format of the number in the terminal
+    meaning: str  # what it says, in a few words
 
     def value(self, layer: LayerAudit) -> Any:
         return layer.coordinates if self.key == CELLS else getattr(layer, self.key)

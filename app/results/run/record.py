@@ -36,56 +36,34 @@ Kind = TypeVar("Kind", bound=Result)
 
 @dataclass(frozen=True)
 class ClientEnd:
-    """A client at the end of its last round. Accuracies are fractions in [0, 1], NaN where nothing was tested.
-
-    Attributes:
-        capacity: width rate, in (0, 1].
-        samples: number of training samples.
-        received_common: accuracy of the model it received on the common test set.
-        trained_common: accuracy of its trained model on the common test set.
-        trained_own: accuracy of its trained model on its own test set.
-    """
+    """A client at the end of its last round. Accuracies are fractions in [0, 1], NaN where nothing was tested."""
 
     client: int
-    capacity: float
-    samples: int
-    received_common: float
-    trained_common: float
-    trained_own: float
+    capacity: float  # width rate, in (0, 1]
+    samples: int  # number of training samples
+    received_common: float  # accuracy of the model it received on the common test set
+    trained_common: float  # accuracy of its trained model on the common test set
+    trained_own: float  # accuracy of its trained model on its own test set
 
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """One finished run, without anything large.
-
-    Attributes:
-        labels: its place in a comparison.
-        config: its complete configuration, as plain data; empty where it could not be read.
-        final: metrics of the last round; NaN for numbers that are not finite.
-        cost: seconds and bytes, summed over the run.
-        clients: every client that took part, by id.
-        fairness: how the accuracies of all clients spread, None where no client has a test set.
-        channels: what was hidden from the server.
-        attacks: results of membership inference, by label.
-        reconstructions: results of reconstruction, by label.
-        measurements: results of other attacks and recorders, by label.
-        notes: what could not be read of it.
-    """
+    """One finished run, without anything large."""
 
     path: Path
-    labels: RunLabels
-    config: Mapping[str, Any]
-    final: Mapping[str, float]
+    labels: RunLabels  # its place in a comparison
+    config: Mapping[str, Any]  # its complete configuration, as plain data; empty where it could not be read
+    final: Mapping[str, float]  # metrics of the last round; NaN for numbers that are not finite
     rounds: tuple[Mapping[str, float], ...]
-    cost: Mapping[str, float]
-    clients: tuple[ClientEnd, ...]
-    fairness: Fairness | None
+    cost: Mapping[str, float]  # seconds and bytes, summed over the run
+    clients: tuple[ClientEnd, ...]  # every client that took part, by id
+    fairness: Fairness | None  # how the accuracies of all clients spread, None where no client has a test set
     budgets: tuple[PrivacyStatement, ...]
-    channels: tuple[ChannelStatement, ...]
-    attacks: tuple[AttackRecord, ...]
-    reconstructions: tuple[ReconstructionRecord, ...]
-    measurements: tuple[Measurement, ...] = ()
-    notes: tuple[str, ...] = ()
+    channels: tuple[ChannelStatement, ...]  # what was hidden from the server
+    attacks: tuple[AttackRecord, ...]  # results of membership inference, by label
+    reconstructions: tuple[ReconstructionRecord, ...]  # results of reconstruction, by label
+    measurements: tuple[Measurement, ...] = ()  # results of other attacks and recorders, by label
+    notes: tuple[str, ...] = ()  # what could not be read of it
 
     @property
     def name(self) -> str:

@@ -45,7 +45,8 @@ def conclude(folder: RunFolder, new: Sequence[Result], when: str = "", tracker: 
     everything = [in_memory.get(result.label, result) for result in kind.load_all(folder.path)]
     try:
         figures = _draw(folder, new, everything, f"{kind.kind}{', ' + when if when else ''}: {folder.name}")
-        folder.update_summary(kind.part, kind.summary(everything) if everything else {})
+        if everything:
+            folder.update_summary(kind.part, kind.summary(everything))
     except OSError as error:
         raise UserError.of(
             f"cannot write {folder.path / kind.folder}: {error.strerror or error}",

@@ -35,20 +35,13 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """A collection of runs.
+    """A collection of runs."""
 
-    Attributes:
-        name: of the comparison, or of the folder.
-        purpose: what is compared, in one line; may be empty.
-        runs: the finished runs, by labels.
-        skipped: what was left out.
-        baseline: method and defense that others are compared with; None where nothing says so.
-    """
-
-    name: str
-    purpose: str
-    runs: tuple[RunRecord, ...]
-    skipped: tuple[Skipped, ...]
+    name: str  # of the comparison, or of the folder
+    purpose: str  # what is compared, in one line; may be empty
+    runs: tuple[RunRecord, ...]  # the finished runs, by labels
+    skipped: tuple[Skipped, ...]  # what was left out
+    # method and defense that others are compared with; None where nothing says so
     baseline: tuple[str, str] | None = None
 
     @cached_property

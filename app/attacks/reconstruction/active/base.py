@@ -35,24 +35,15 @@ MOST_OWN = 1000
 
 @dataclass(frozen=True, eq=False)
 class ServerKnowledge:
-    """What a malicious server knows when its attack begins.
+    """What a malicious server knows when its attack begins."""
 
-    Attributes:
-        public: the network, the training recipe and the attacker's own data.
-        space: layout of the server's vector.
-        theta: the server's vector at that time, on the CPU.
-        first: 0-based first round of the attack.
-        images: number of images that the attacked clients have.
-        uses_traps: whether attacked clients get trap weights; else the honest model.
-        models: manipulated models of the server's size, by name; a cache of the attack.
-    """
-
-    public: PublicKnowledge
-    space: ParameterSpace
-    theta: Tensor
-    first: int
-    images: int
-    uses_traps: bool = True
+    public: PublicKnowledge  # the network, the training recipe and the attacker's own data
+    space: ParameterSpace  # layout of the server's vector
+    theta: Tensor  # the server's vector at that time, on the CPU
+    first: int  # 0-based first round of the attack
+    images: int  # number of images that the attacked clients have
+    uses_traps: bool = True  # whether attacked clients get trap weights; else the honest model
+    # manipulated models of the server's size, by name; a cache of the attack
     models: dict[str, Tensor] = field(default_factory=dict)
 
     def plan(self, stage: int) -> Plan:

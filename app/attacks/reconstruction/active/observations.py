@@ -17,27 +17,16 @@ ZEROED = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class IsolatedUpdate:
-    """The attacker's estimate of the summed change of the attacked clients.
+    """The attacker's estimate of the summed change of the attacked clients."""
 
-    Attributes:
-        clients: the attacked clients, ascending.
-        round: 0-based round of the change.
-        index: known coordinates of the server's vector (int64, ascending).
-        change: (coordinates) float64, sum of weight x (returned - sent) over the clients.
-        weight: (coordinates) float64, summed weights of the clients that train the coordinate.
-        sent: (coordinates) float64, sum of weight x sent over the clients.
-        own: coordinates of the submodel of the widest of the clients (int64, ascending).
-        model: weights that this client was sent, at `own`.
-    """
-
-    clients: tuple[int, ...]
-    round: int
-    index: Tensor
-    change: Tensor
-    weight: Tensor
-    sent: Tensor
-    own: Tensor
-    model: Tensor
+    clients: tuple[int, ...]  # the attacked clients, ascending
+    round: int  # 0-based round of the change
+    index: Tensor  # known coordinates of the server's vector (int64, ascending)
+    change: Tensor  # (coordinates) float64, sum of weight x (returned - sent) over the clients
+    weight: Tensor  # (coordinates) float64, summed weights of the clients that train the coordinate
+    sent: Tensor  # (coordinates) float64, sum of weight x sent over the clients
+    own: Tensor  # coordinates of the submodel of the widest of the clients (int64, ascending)
+    model: Tensor  # weights that this client was sent, at `own`
 
     def without_decay(self, coordinates: Tensor, shrinkage: float) -> Tensor:
         """Change of some coordinates, in their shape; `shrinkage` is the share of a value that weight decay removed."""
@@ -64,39 +53,24 @@ class IsolatedUpdate:
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
-    """What the server sent to one client whose update is in the sum.
-
-    Attributes:
-        index: coordinates of the server's vector that the client returns (int64, ascending).
-        vector: weights sent there, or those that the server assumes.
-        weight: weight of the client in the mean.
-    """
+    """What the server sent to one client whose update is in the sum."""
 
     client: int
-    index: Tensor
-    vector: Tensor
-    weight: float
+    index: Tensor  # coordinates of the server's vector that the client returns (int64, ascending)
+    vector: Tensor  # weights sent there, or those that the server assumes
+    weight: float  # weight of the client in the mean
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One round as a server behind secure aggregation sees it: the sum and the public plan.
+    """One round as a server behind secure aggregation sees it: the sum and the public plan."""
 
-    Attributes:
-        plan: the round as it was carried out.
-        change: (coordinates) float64, sum over the clients of weight x (returned - sent).
-        mean: (coordinates) float64, the aggregated mean.
-        clients: clients whose updates are in the sum, with the coordinates of each upload.
-        weights: weight of each of them.
-        adds_up: whether the weights of the sum are those of these clients, so that the change is right.
-    """
-
-    plan: Plan
-    change: Tensor
-    mean: Tensor
-    clients: dict[int, Tensor]
-    weights: dict[int, float]
-    adds_up: bool = True
+    plan: Plan  # the round as it was carried out
+    change: Tensor  # (coordinates) float64, sum over the clients of weight x (returned - sent)
+    mean: Tensor  # (coordinates) float64, the aggregated mean
+    clients: dict[int, Tensor]  # clients whose updates are in the sum, with the coordinates of each upload
+    weights: dict[int, float]  # weight of each of them
+    adds_up: bool = True  # whether the weights of the sum are those of these clients, so that the change is right
 
     def holders(self, clients: Iterable[int]) -> Tensor:
         """(coordinates) int64: number of these clients that contribute to every coordinate."""

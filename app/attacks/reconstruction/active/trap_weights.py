@@ -15,15 +15,10 @@ from app.errors import Problem
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Images of the attacker that biases are fitted to.
+    """Images of the attacker that biases are fitted to."""
 
-    Attributes:
-        inputs: (n, values) normalised images, n at least 1.
-        count: number of images that the attacked clients have, at least 1.
-    """
-
-    inputs: Tensor
-    count: int
+    inputs: Tensor  # (n, values) normalised images, n at least 1
+    count: int  # number of images that the attacked clients have, at least 1
 
     def biases(self, weights: Tensor) -> Tensor:
         """(rows) biases with which a neuron fires for one in `count` images; for all images where `count` is 1."""

@@ -26,17 +26,12 @@ HELD_OUT = 5
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """A trained classifier, independent of the federation and of the attack.
-
-    Attributes:
-        samples: ids of its training samples, ascending.
-        accuracy: accuracy, 0 to 1, on held-out samples.
-    """
+    """A trained classifier, independent of the federation and of the attack."""
 
     knowledge: PublicKnowledge
     snapshot: Snapshot
-    samples: Ids
-    accuracy: float = float("nan")
+    samples: Ids  # ids of its training samples, ascending
+    accuracy: float = float("nan")  # accuracy, 0 to 1, on held-out samples
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:

@@ -28,17 +28,11 @@ Bounds = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class OptimisedImages:
-    """Result of an optimisation.
+    """Result of an optimisation."""
 
-    Attributes:
-        images: (count, channels, height, width) normalised.
-        labels: (count,) int64, the class of each.
-        losses: (count,) final objective; images that were optimised together share one number.
-    """
-
-    images: Tensor
-    labels: Tensor
-    losses: Tensor
+    images: Tensor  # (count, channels, height, width) normalised
+    labels: Tensor  # (count,) int64, the class of each
+    losses: Tensor  # (count,) final objective; images that were optimised together share one number
 
 
 @dataclass(frozen=True)
