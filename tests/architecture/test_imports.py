@@ -10,8 +10,8 @@ from setuptools import find_packages
 
 ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
-BOTTOM = {"app.errors", "app.files", "app.renamed", "app.seeding"}
-PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy"} | BOTTOM
+BOTTOM = {"app.described", "app.errors", "app.files", "app.renamed", "app.seeding"}
+PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 
 MAY_IMPORT = {
     **dict.fromkeys(BOTTOM, BOTTOM),
@@ -22,11 +22,13 @@ MAY_IMPORT = {
         "app.metrics",
         "app.privacy",
         "app.crypto",
+        "app.result",
         "datamodules",
         *BOTTOM,
     },
     "app.attacks": {"app.attacks", "app.federation", *PURE},
-    "callbacks": {"callbacks", "app.attacks", "app.federation", "app.results", *PURE},
+    # a shadow federation is a run of its own
+    "callbacks": {"callbacks", "app.attacks", "app.federation", "app.results", "app.run", *PURE},
     "app.results": {"app.results", "app.attacks", "app.federation", *PURE},
 }
 """Parts that are bound; what is not named here (`app.cli`, `app.commands` ...) may import everything."""

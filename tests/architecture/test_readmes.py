@@ -13,22 +13,25 @@ from run_kit import command, exit_code, fast_runs, no_figures, no_run_name, reco
 
 import app
 import callbacks
-from app.attacks.membership.catalogue import ATTACKS, make_attack
-from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE, make_reconstruction
+from app.attacks.membership.catalogue import ATTACKS
+from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
+from app.auditing import AttackSuite
 from app.benchmarks.__main__ import SUBJECTS
-from app.commands.attack import FACTOR_RECOVERY, attack_parser, factor_parser, with_lists
-from app.commands.compare import compare_parser, requested_spec
-from app.commands.cost import CostCommand
-from app.commands.finished import attack_names
-from app.commands.fit import FitCommand
-from app.commands.listing import CATALOGUE, list_choices
-from app.commands.plan import PlanCommand
-from app.commands.reconstruct import reconstruction_parser, wants_reconstruction
+from app.catalogue import CATALOGUE
+from app.commands.attack import attack_parser, with_lists
+from app.commands.compare import compare_parser
+from app.commands.cost import CostSettings
+from app.commands.export import model_parser
+from app.commands.listing import list_choices
+from app.commands.plan import PlanSettings
 from app.commands.report import report_parser
+from app.comparing import requested_spec
+from app.configuration import expand, run_parser
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import read_spec
 from app.federation.hooks import FederatedCallback
+from app.finished import load_run
 from app.recipes import FOLDER, find_recipe, shipped_recipes
 from app.renamed import CLASSES, MODULES
 
@@ -126,31 +129,38 @@ def user_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def understood(kind, arguments):
-    """Whether the options of a run are; nothing is built."""
-    nothing = {"before_instantiate_classes": lambda self: None, "instantiate_classes": lambda self: None}
-    return bool(type("Parsed", (kind,), nothing)(arguments).config)
+def understood(arguments, **further):
+    """Whether the options of a run are, and those of a command that looks at it; nothing is built."""
+    parser = run_parser()
+    for name, settings in further.items():
+        parser.add_class_arguments(settings, name)
+    return bool(parser.parse_args(expand(arguments)))
 
 
 def understood_attack(arguments):
     """Whether the options are, and all attacks exist."""
-    given = list(with_lists(arguments))
-    if wants_reconstruction(given):
-        parser = reconstruction_parser()
-        return all(map(make_reconstruction, parser.instantiate_classes(parser.parse_args(given)).attacks))
-    if FACTOR_RECOVERY in attack_names(given):
-        return bool(factor_parser().parse_args(given).run)
-    options = attack_parser().parse_args(given)
-    return bool(options.protocol) and all(map(make_attack, options.attacks or []))
+    parser = attack_parser()
+    options = parser.instantiate_classes(parser.parse_args(list(with_lists(arguments))))
+    return bool(AttackSuite(**{name: value for name, value in vars(options).items() if name != "run"}).callbacks)
+
+
+def understood_comparison(arguments):
+    """Whether the comparison exists and has runs."""
+    options = compare_parser().parse_args(arguments)
+    return bool(planned_runs(requested_spec(options.config, options.scale, options.seeds, options.name)))
 
 
 PARSERS = {
-    "fit": lambda arguments: understood(FitCommand, arguments),
-    "plan": lambda arguments: understood(PlanCommand, arguments),
-    "cost": lambda arguments: understood(CostCommand, arguments),
+    "fit": understood,
+    "plan": lambda arguments: understood(arguments, plan=PlanSettings),
+    "cost": lambda arguments: understood(arguments, cost=CostSettings),
     "attack": understood_attack,
-    "compare": lambda arguments: bool(planned_runs(requested_spec(compare_parser().parse_args(arguments)))),
+    "compare": understood_comparison,
     "report": lambda arguments: bool(report_parser().parse_args(arguments).folders),
+    **dict.fromkeys(
+        ("export", "validate", "predict"),
+        lambda arguments: bool(model_parser("", "").parse_known_args(arguments)[0].run),
+    ),
     "list": lambda arguments: list_choices(arguments) == 0,
 }
 
@@ -203,7 +213,7 @@ def test_code_runs(page, block):
         assert torch.isfinite(names["federation"].theta).all()
 
 
-def test_extensions_work_together(user_folder, monkeypatch, capsys):
+def test_extensions_work_together(user_folder, monkeypatch):
     """A defense, an attack and a method of the pages in one run: the attack sees what the defense let through."""
     monkeypatch.setattr("sys.path", [path for path in sys.path if path != str(user_folder)])  # the program adds it
     extensions = [
@@ -212,8 +222,9 @@ def test_extensions_work_together(user_folder, monkeypatch, capsys):
     ]
     clients = ("--data.partition.clients", "10")
     assert exit_code("fit", *command(user_folder, "a", *extensions, *clients, rounds=2)) == 0
-    moved = re.findall(r"client (\d+) moved by ([\d.]+)", capsys.readouterr().out)
-    assert [int(client) for client, _ in moved] == list(range(10))
+    (norms,) = load_run(user_folder / "a").record.measurements
+    moved = norms.rows
+    assert [client for client, _ in moved] == list(range(10))
     assert all(0.04 < float(norm) <= 0.0505 for _, norm in moved)
 
 
