@@ -20,7 +20,9 @@ def installed(tmp_path_factory):
     """Python of an environment that holds the built wheel, and of this one only what others have made."""
     folder = tmp_path_factory.mktemp("installed")
     source = folder / "source"
-    tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    tracked = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
     for name in tracked.stdout.decode().splitlines():
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from app.attacks.shadows.shadow_store import ShadowSettings
 from app.errors import UserError
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NO_CLIENT
-from app.results.attacks.membership_report import table
+from app.results.attacks.membership import AttackRecord
 from callbacks.attacks.membership_inference import MembershipInference
 
 BOTH, FEDERATED = ShadowSettings("both", 4), ShadowSettings("federated", 4)
@@ -88,7 +88,7 @@ def test_a_noisy_global_model_is_averaged_by_a_participant(tmp_path):
 
 def test_the_table_shows_both_and_the_stronger_one_counts(zeroed):
     """Two rows under each other, and a headline."""
-    text = table(audited(zeroed, "yeom", targets=("uploads",)).values())
+    text = AttackRecord.text([AttackRecord.of(one) for one in audited(zeroed, "yeom", targets=("uploads",)).values()])
     first, second = [line.split()[:3] for line in text.splitlines() if line.startswith("yeom")]
     assert first == ["yeom", "uploads", "server"]
     assert second == ["yeom", "uploads+refilled", "server"]
