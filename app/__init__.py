@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from app.auditing import Audit, audit
-    from app.comparing import compare
+    from app.experiments.comparison import compare
     from app.federation.capacities import Capacities
     from app.federation.hooks import FederatedCallback
     from app.federation.local_training import LocalTraining
     from app.federation.module import FederatedModule
     from app.finished import FinishedRun, load_run
-    from app.reporting import Report, report
     from app.result import Measurement, Result
+    from app.results.report.report import Report, report
     from app.run import Run, build_run, fit
 
 __version__ = "0.3.0"
@@ -39,13 +39,13 @@ __all__ = [
 
 _PLACES = {
     "auditing": ("Audit", "audit"),
-    "comparing": ("compare",),
+    "experiments.comparison": ("compare",),
     "federation.capacities": ("Capacities",),
     "federation.hooks": ("FederatedCallback",),
     "federation.local_training": ("LocalTraining",),
     "federation.module": ("FederatedModule",),
     "finished": ("FinishedRun", "load_run"),
-    "reporting": ("Report", "report"),
+    "results.report.report": ("Report", "report"),
     "result": ("Measurement", "Result"),
     "run": ("Run", "build_run", "fit"),
 }

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
-from app.comparing import Comparison, Engines, requested_spec
+from app.experiments.comparison import Comparison, Engines, requested_spec
 from app.experiments.matrix import baseline_of
-from app.reporting import report
+from app.results.report.report import report
 from app.results.text_table import text_table
 
 INTERRUPTED = 130

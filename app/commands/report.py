@@ -11,9 +11,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from app import reporting
 from app.commands.fit import quieten
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
+from app.results.report import report as reporting
 from app.results.report.page import files_folder
 from app.results.run.tracking import RUN_ID, TrackingMode, make_tracker
 

@@ -26,6 +26,8 @@ made = compare(
     {
         "name": "defenses",
         "base": "overfitted",
+        "datasets": ["digits"],
+        "methods": ["fedavg"],
         "defenses": ["none", "memdefense"],
         "attacks": "membership",
         "seeds": [0, 1],

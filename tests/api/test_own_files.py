@@ -7,7 +7,7 @@ import pytest
 from lightning import Trainer
 from run_kit import exit_code, fast_runs, no_run_name, train  # noqa: F401
 
-from app import FederatedModule, audit, load_run, report
+from app import FederatedModule, LocalTraining, audit, load_run, report
 from app.configuration import TRAINER_DEFAULTS
 from app.models import MLP
 from callbacks import RunRecorder
@@ -126,7 +126,9 @@ def test_from_python(own_files):
     from own_defense import ClipUpdate
     from own_recorder import Losses
 
-    federation = FederatedModule(net=lambda shape: MLP(shape, hidden=[8]), workers=2)
+    federation = FederatedModule(
+        net=lambda shape: MLP(shape, hidden=[8]), local=LocalTraining(batch_size=16), workers=2
+    )
     options = TRAINER_DEFAULTS | {"accelerator": "cpu", "enable_checkpointing": False, "enable_progress_bar": False}
     folder = own_files / "run"
     callbacks = [Losses(), RunRecorder(folder), UpdateNorms(), ClipUpdate(norm=0.05)]

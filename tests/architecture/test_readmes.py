@@ -25,8 +25,8 @@ from app.commands.export import model_parser
 from app.commands.listing import list_choices
 from app.commands.plan import PlanSettings
 from app.commands.report import report_parser
-from app.comparing import requested_spec
 from app.configuration import expand, run_parser
+from app.experiments.comparison import requested_spec
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import read_spec

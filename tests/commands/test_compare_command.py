@@ -8,7 +8,7 @@ import pytest
 import yaml
 from run_kit import exit_code
 
-import app.comparing
+import app.experiments.comparison
 from app.results.run.store import COMPARISON
 
 SPEC = """# Two methods on the digits.
@@ -47,15 +47,15 @@ def pretend(monkeypatch):
     """Puts a pretender in the place of the engine."""
 
     def install(pretender):
-        parse = app.comparing.parse_all
+        parse = app.experiments.comparison.parse_all
 
         def remembered(runs):
             parsed = parse(runs)
             pretender.configs = {key: dict(run.config) for key, run in parsed.items()}
             return parsed
 
-        monkeypatch.setattr("app.comparing.parse_all", remembered)
-        monkeypatch.setattr("app.comparing._engine", lambda engines, jobs: (pretender, 1))
+        monkeypatch.setattr("app.experiments.comparison.parse_all", remembered)
+        monkeypatch.setattr("app.experiments.comparison._engine", lambda engines, jobs: (pretender, 1))
         shown = lambda path: SimpleNamespace(text=lambda: f"results of {path.name}")  # noqa: E731
         monkeypatch.setattr("app.commands.compare.report", shown)
         return pretender

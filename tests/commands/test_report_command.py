@@ -9,7 +9,7 @@ from report_kit import figure, parsed
 from run_kit import exit_code
 from store_kit import labels, make_run, make_store
 
-from app.reporting import report
+from app.results.report.report import report
 
 FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md", "table.tex"]
 
@@ -17,7 +17,7 @@ FILES = ["pareto.png", "pareto.svg", "table-seeds.csv", "table.csv", "table.md",
 @pytest.fixture(autouse=True)
 def one_figure(monkeypatch):
     """Figures have their own tests, and take long."""
-    monkeypatch.setattr("app.reporting.figures_of", lambda store, table: iter([figure()]))
+    monkeypatch.setattr("app.results.report.report.figures_of", lambda store, table: iter([figure()]))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from app.experiments.parsing import ParsedRun, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.spec import ComparisonSpec
-from app.reporting import Report, report
+from app.results.report.report import Report, report
 
 
 class Engine(Protocol):
@@ -109,7 +109,7 @@ def compare(
 
     Example::
 
-        compare({"name": "mine", "defenses": ["none", "memdefense"], "attacks": "membership", "seeds": [0, 1]})
+        compare({"datasets": ["digits"], "methods": ["heterofl"], "defenses": ["none", "memdefense"], "seeds": [0, 1]})
 
     Args:
         config: a file, the name of a shipped comparison, or the content of such a file.

@@ -52,7 +52,7 @@ class Report:
         return "\n".join([as_text(self.table), *beside, *_closing_lines(self.store, self.path)])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The table as a data frame: one row per dataset, method and defense, numbers unscaled."""
+        """The table as a data frame: one row per dataset, method and defense, numbers in the units of their columns."""
         return as_frame(tracked_columns(self.table), tracked_rows(self.table))
 
     def __repr__(self) -> str:
