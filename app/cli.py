@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | attack | report | compare | plan | cost | list`."""
+"""The command line: `rampart fit | attack | report | compare | export | validate | predict | plan | cost | list`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ COMMANDS = {
     "attack": Command("attack", "attack", "attack a finished run from its transcript, without training it again"),
     "report": Command("report", "report", "write tables, figures and one HTML page about finished runs"),
     "compare": Command("compare", "compare", "run a matrix of methods, defenses, datasets and seeds, and compare them"),
+    "export": Command("export", "export", "save the model of a finished run as .pt, .safetensors or .onnx"),
+    "validate": Command("validate", "validate", "evaluate the model of a finished run again"),
+    "predict": Command("predict", "predict", "classify image files with the model of a finished run"),
     "plan": Command("plan", "plan", "show who trains which weights, before any training"),
     "cost": Command("cost", "cost", "estimate what encryption and masks would take per round, before any training"),
     "list": Command("listing", "list_choices", "show methods, defenses, attacks, datasets, models and recipes"),

@@ -11,9 +11,11 @@ import torch
 
 from app.configuration import expand, run_parser
 from app.errors import UserError
+from app.export import new_file, save_model
 from app.federation.hooks import RoundHooks
 from app.federation.transcript import Transcript
 from app.metrics.membership import MembershipScores
+from app.release import TrainedModel, trained_model
 from app.result import Result
 from app.results.frames import as_frame, html_table
 from app.results.run.checkpoints import newest_usable
@@ -119,6 +121,30 @@ class FinishedRun:
         federation.cache = self.folder.path.parent / ".cache"
         federation.hooks = RoundHooks(run.trainer, federation)
         return run
+
+    def model(self, client: int | None = None, static: bool = False) -> TrainedModel:
+        """The released model, or the one that a client would use after the last round.
+
+        It takes images on the 0..1 scale and gives logits; `static` is explained at `trained_model`.
+
+        Raises:
+            UserError: where there is no such client, or what it keeps to itself was not saved.
+        """
+        federation, last = self.run.federation, self.run.data.clients - 1
+        if client is not None and not 0 <= client <= last:
+            cause = f"{self.folder.path} has no client {client}"
+            raise UserError.of(cause, "there is no such model", f"name a client from 0 to {last}")
+        if client is not None and federation.personal and newest_usable(self.folder.checkpoints) is None:
+            cause = f"{self.folder.path} has no checkpoint"
+            raise UserError.of(cause, "what clients keep to themselves is lost", "use the released model: no client")
+        return trained_model(federation, len(self.metrics) - 1, client, static)
+
+    def export(
+        self, path: str | Path, client: int | None = None, *, static: bool = False, overwrite: bool = False
+    ) -> Path:
+        """Save a model with the preprocessing it needs as `.pt`, `.safetensors` or `.onnx`; see `model`."""
+        target = new_file(path, overwrite)  # before anything is read
+        return save_model(self.model(client, static), target, overwrite)
 
     def __repr__(self) -> str:
         accuracy = self.record.final.get("server/accuracy")
