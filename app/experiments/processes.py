@@ -152,7 +152,8 @@ def _worker_option(job: Job, share: Resources) -> tuple[str, ...]:
 
 
 def _environment(job: Job, share: Resources) -> dict[str, str]:
-    environment = dict(os.environ)
+    # every run has an id of its own, also where a sweep has given one to the comparison
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_RUN_ID"}
     paths = [path for path in (environment.get("PYTHONPATH"), str(ROOT)) if path]
     environment |= dict.fromkeys(THREADS, str(share.threads))
     environment |= {"PYTHONPATH": os.pathsep.join(paths), "WANDB_TAGS": ",".join(job.combination)}
