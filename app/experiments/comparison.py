@@ -123,9 +123,12 @@ def compare(
 
     Raises:
         UserError: where settings are wrong, no run has finished, or runs failed; those that finished are kept.
+        KeyboardInterrupt: where it was interrupted; the same call goes on from there.
     """
     comparison = Comparison(requested_spec(config, scale, seeds, name), Path(root))
     comparison.run(Engines(jobs, engine, address))
+    if comparison.interrupted:
+        raise KeyboardInterrupt
     if comparison.failed:
         raise UserError.of(
             f"{len(comparison.failed)} runs failed: {', '.join(comparison.failed)}",

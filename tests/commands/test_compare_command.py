@@ -9,6 +9,8 @@ import yaml
 from run_kit import exit_code
 
 import app.experiments.comparison
+from app.errors import UserError
+from app.experiments.comparison import compare
 from app.results.run.store import COMPARISON
 
 SPEC = """# Two methods on the digits.
@@ -104,6 +106,23 @@ def test_interrupted(typed, pretend, capsys):
     out = capsys.readouterr().out
     assert out.endswith("interrupted; the same command goes on from here\n")
     assert "results" not in out
+
+
+def test_from_python(pretend, tmp_path, monkeypatch):
+    """Interrupted and failed runs are no report; a call that finishes them gives it."""
+    monkeypatch.setattr("app.experiments.comparison.report", lambda path: path.name)
+    content = {"name": "mine", **yaml.safe_load(SPEC)}
+    pretend(Pretender(interrupting=True))
+    with pytest.raises(KeyboardInterrupt):
+        compare(content, root=tmp_path)
+    pretend(Pretender("heterofl"))
+    with pytest.raises(UserError, match="2 runs failed: digits-heterofl-none-s0, digits-heterofl-none-s1"):
+        compare(content, root=tmp_path)
+    engine = pretend(Pretender())
+    assert compare(content, root=tmp_path) == "mine"
+    assert [job.name for job in engine.seen] == ["digits-heterofl-none-s0", "digits-heterofl-none-s1"]
+    assert compare(content, "quick", root=tmp_path, name="other") == "other"
+    assert [job.name for job in engine.seen[2:]] == ["digits-fedavg-none-s0", "digits-heterofl-none-s0"]
 
 
 def test_scale_seeds_and_name(typed, pretend, tmp_path):
