@@ -154,4 +154,4 @@ def test_a_lying_server_hides_what_uploads_answer(memorised, tmp_path):
     assert len(list(refused._deceived(federation))) == 1
     assert not list(ImageReconstruction([ModelInversion()])._deceived(federation))
     with pytest.raises(UserError, match="Lying"):
-        refused.run(federation, Transcript(tmp_path), 1)
+        list(refused.on_transcript(federation, Transcript(tmp_path)))
