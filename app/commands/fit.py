@@ -44,6 +44,7 @@ CLOSING_FILES = {
     "fairness.json": "fairness.png, fairness.json and everyone.csv show how much clients differ",
     "privacy.json": "privacy.json states the privacy budgets and what channels hide, with their assumptions",
     "attacks/leakage.png": "attacks/ holds leakage.png, roc.png, clients.csv, vulnerable.csv and all scores",
+    "attacks/factors.png": "attacks/factors.png shows what uploads tell of factors, factors.json holds the numbers",
     "attacks/reconstruction": "attacks/reconstruction/ holds reconstructed images beside the originals, with scores",
 }
 """What is said at the end about a file or folder of the run, where it is there."""

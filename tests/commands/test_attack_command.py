@@ -1,5 +1,6 @@
 """`rampart attack`, and attacks at the end of `rampart fit`: the same numbers, files for everybody, good refusals."""
 
+import inspect
 import json
 import signal
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from run_kit import command, exit_code, train
 
+from app.auditing import AttackSuite
 from app.commands.fit import fit
 from app.federation.hooks import FederatedCallback
 from app.results.attacks.membership import AttackRecord, scores_by_label
@@ -174,6 +176,33 @@ def test_runs_that_cannot_be_attacked(tmp_path, capsys, attacked):
     (bare / "summary.json").unlink()
     assert exit_code("attack", str(bare)) == 2
     assert "is not finished" in capsys.readouterr().err
+
+
+def test_help_explains_the_options_of_all_kinds(capsys):
+    """attack --help, without a run: every option of the suite, and those of shadow models."""
+    assert exit_code("attack", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: rampart attack RUN [--attacks NAME,NAME ...]")
+    text = text.partition("positional arguments:")[2]
+    meanings = {
+        "attacks": "dotted names of your own classes, or class_path with init_args",
+        "targets": "`global` (the released model, seen from outside)",
+        "rounds": "counted from 1",
+        "shadows.mode": "`federated` repeats the whole federation",
+        "shadows.count": "shadows per target, at least 2",
+        "protocol": "the paper whose evaluation is to be repeated",
+        "calibrate": "choose a threshold on a shadow model",
+        "controls": "`withhold` the numbers of a membership attack that fails a control",
+        "adaptive": "an adversary who knows the run's defenses",
+        "reading": "how a malicious server extracts images",
+        "score": "the published evaluation",
+        "insist": "attack also where it cannot succeed",
+    }
+    assert {name.partition(".")[0] for name in meanings} == {*inspect.signature(AttackSuite).parameters}
+    for name, meaning in meanings.items():
+        at = text.find(f"--{name} ")
+        assert at >= 0, name
+        assert meaning in text[at : at + 400], name
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from run_kit import exit_code, last_checkpoint, parsed, train
 
 from app.attacks.reconstruction.catalogue import make_passive
+from app.commands.fit import CLOSING_FILES
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -28,6 +29,7 @@ def test_results_of_the_run(attacked):
     """Files, and numbers in the summary."""
     names = {path.name for path in (attacked / "attacks").iterdir()}
     assert names == {"factors.json", "factors.csv", "factors.png"}
+    assert "factors.json holds the numbers" in CLOSING_FILES["attacks/factors.png"]
     summary = json.loads((attacked / "summary.json").read_text())
     means = json.loads((attacked / "attacks" / "factors.json").read_text())["means"]
     assert summary["factors"]["attacks/factors/support"] == means["support"]["value"]
