@@ -63,7 +63,7 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     usage = f"{program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
     parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
-    seeds = "Seed of every random choice; `true` draws one."
+    seeds = "Seed of every random choice; `true` for PL_GLOBAL_SEED, or 0 without it."
     parser.add_argument("--seed_everything", type=bool | int, default=True, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
@@ -85,9 +85,14 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     images = "Track figures that show training data, such as reconstructions beside the originals."
     parser.add_argument("--track_images", type=bool, default=False, help=images)
     parser.add_argument("--group", type=str | None, default=None, help="Comparison that this run belongs to.")
-    parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
-    parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+    parser.link_arguments("seed_everything", "model.seed", compute_fn=seed_of)
+    parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=seed_of)
     return parser
+
+
+def seed_of(option: bool | int) -> int:
+    """The seed that `--seed_everything` stands for; equal on all processes, to which Lightning passes the variable."""
+    return int(os.environ.get("PL_GLOBAL_SEED") or 0) if option is True else int(option)
 
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from app.configuration import TRAINER_DEFAULTS, Parser, complete_config, expand, run_parser
+from app.configuration import TRAINER_DEFAULTS, Parser, complete_config, expand, run_parser, seed_of
 from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
@@ -188,9 +188,8 @@ def run_of(parser: Parser, config: Namespace, mode: Literal["fit", "dry", "finis
         mode: `fit` claims the run's folder; `dry` is for looking at the federation, on no device and without a folder;
             `finished` builds a run that is over again, on one device and without recorders.
     """
-    seed = config.seed_everything
-    if seed is not False:
-        config.seed_everything = seed_everything(None if seed is True else seed, workers=True, verbose=False)
+    if config.seed_everything is not False:
+        config.seed_everything = seed_everything(seed_of(config.seed_everything), workers=True, verbose=False)
     plain, folder, tracker = complete_config(parser, config), None, None
     if mode == "fit":
         settings = RunSettings(**vars(config.run))

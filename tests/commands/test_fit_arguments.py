@@ -8,7 +8,7 @@ from run_kit import Scale, Shift, command, exit_code, train
 
 from app.configuration import expand, run_parser
 from app.errors import UserError
-from app.run import run_of
+from app.run import fit, run_of
 
 BOTH = ("--defenses.scale", "run_kit.Scale", "--defenses.shift", "run_kit.Shift")
 NOWHERE = "no-such-folder"
@@ -111,6 +111,17 @@ def test_mistake_ends_with_cause_and_remedy(mistake, tmp_path, capsys):
     assert cause in said
     assert remedy in said[said.index("remedy:") :]
     assert "Traceback" not in said
+
+
+def test_mistake_in_python_is_an_error_with_the_same_text(tmp_path, capsys):
+    """It can be caught; nothing is printed and nothing is made."""
+    with pytest.raises(UserError) as refusal:
+        fit("heterofl", **{"model.local.epoch": 3, "run.root": str(tmp_path)})
+    assert "did you mean --model.local.epochs" in str(refusal.value)
+    assert capsys.readouterr() == ("", "")
+    assert exit_code("fit", "--config", "heterofl", "--model.local.epoch=3", f"--run.root={tmp_path}") == 2
+    assert capsys.readouterr().err == "".join(f"error: {problem}\n" for problem in refusal.value.problems)
+    assert not list(tmp_path.iterdir())
 
 
 def test_all_wrong_settings_are_named_at_once(tmp_path, capsys):

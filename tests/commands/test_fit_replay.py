@@ -1,5 +1,7 @@
 """A run's own configuration repeats the run."""
 
+import json
+
 import pytest
 from run_kit import UNEQUAL, assert_same_end, parsed, train
 
@@ -22,6 +24,17 @@ def test_saved_config_is_complete(tmp_path):
     config = parsed("--config", "qffl", "--config", str(first / "config.yaml"))
     assert config == parsed("--config", str(first / "config.yaml"))
     assert "run" not in config
+
+
+def test_a_seed_of_the_environment_is_saved(tmp_path, monkeypatch):
+    """All random choices depend on it, and the saved configuration repeats them without the variable."""
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    first = train(tmp_path, "a", "--seed_everything", "true", rounds=1)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "8")
+    assert json.loads((first / "plan.json").read_text())["seed"] == 7
+    assert parsed("--config", str(first / "config.yaml"))["seed_everything"] == 7
+    assert fit(["--config", str(first / "config.yaml"), "--run.root", str(tmp_path), "--run.name", "b"]) == 0
+    assert_same_end(first, tmp_path / "b")
 
 
 def test_the_seed_matters(tmp_path):
