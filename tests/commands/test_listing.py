@@ -53,7 +53,7 @@ def test_every_section_and_every_choice(capsys):
         assert all(line for name, line in entries.items() if name != "none")
 
 
-def test_observers_are_no_defenses(capsys):
+def test_recorders_are_no_defenses(capsys):
     """What only watches cannot be chosen as a defense."""
     names = set(listed(capsys, "defenses")["defenses"])
     assert not names & {"RunRecorder", "TranscriptRecorder", "FederationProgress"}
