@@ -16,6 +16,7 @@ from app.benchmarks.measurements import Effort, Table, compare, measured_row, pr
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
 from app.federation.execution.distributed import keep_freed_memory, one_thread
 from app.models.cnn import CNN
+from app.privacy.noise import NoiseStream
 from app.privacy.private_steps import Batch, ClippingMethod, Mechanism, PrivateSteps
 from callbacks.defenses.memdefense import MemDefense
 from callbacks.defenses.nbafl import NbAFL
@@ -82,5 +83,5 @@ def _plain_step() -> Callable[[], object]:
 
 def _private_step(method: ClippingMethod) -> Callable[[], object]:
     net, optimizer, batch = _training()
-    private = PrivateSteps(net, optimizer, Mechanism(1.0, 1.0, method, expected_batch=BATCH), torch.Generator())
+    private = PrivateSteps(net, optimizer, Mechanism(1.0, 1.0, method, expected_batch=BATCH), NoiseStream(bytes(32)))
     return partial(private.step, batch, lambda part: cross_entropy(private.net(part[0]), part[1]))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, SubmodelMethod
-from app.seeding import torch_generator
+from app.privacy.noise import NoiseStream
+from app.seeding import derive_bytes, torch_generator
 
 NO_CLIENT = -1
 """Client id that pads the lists of ranks with fewer clients, so that all ranks make the same number of steps."""
@@ -36,13 +37,12 @@ class ClientPool:
 
     def participants(self, round_: int) -> tuple[int, ...]:
         """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
-        generator = torch_generator(self.seed, "participation", round_)
         if self.sampling == "poisson":
-            # with a stated type, because the default one is another while Lightning trains in double precision
-            coins = torch.rand(len(self.sizes), generator=generator, dtype=torch.float64)
-            drawn = torch.nonzero(coins < self.participation).flatten().tolist()
+            stream = NoiseStream(derive_bytes(self.seed, "participation", round_))
+            drawn = stream.coins(len(self.sizes), self.participation).nonzero().flatten().tolist()
             chosen = [client for client in drawn if client not in self.absent]
         else:
+            generator = torch_generator(self.seed, "participation", round_)
             order = torch.randperm(len(self.sizes), generator=generator).tolist()
             chosen = [client for client in order if client not in self.absent][: self.most]
         return tuple(sorted(chosen, key=lambda client: (-self.sizes[client], client)))

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from app.models.factor_layers import FactorConv2d, FactorLayer, FactorLinear, per_sample_gradients
 from app.privacy.ghost_clipping import GhostClipping, is_trained, supports_ghost
+from app.privacy.noise import NoiseStream
 
 Batch = tuple[Tensor, Tensor]
 ClippingMethod = Literal["ghost", "hooks", "ew"]
@@ -50,14 +51,14 @@ class Mechanism:
 class PrivateSteps:
     """DP-SGD steps of one network with one (fresh) optimiser, until it is closed.
 
-    None of the network's trained layers may be among `unsupported_layers`; the generator of the noise is on its device.
+    None of the network's trained layers may be among `unsupported_layers`.
 
     Attributes:
         net: the module that the loss must call instead of the network.
         plain: the network itself.
     """
 
-    def __init__(self, net: nn.Module, optimizer: Optimizer, mechanism: Mechanism, noise: torch.Generator) -> None:
+    def __init__(self, net: nn.Module, optimizer: Optimizer, mechanism: Mechanism, noise: NoiseStream) -> None:
         self._mechanism = mechanism
         self._clip = UNBOUNDED if math.isinf(mechanism.clip) else mechanism.clip
         self._method = _METHODS[mechanism.method](net, self._clip)
@@ -142,10 +143,25 @@ class PrivateSteps:
                     parameter.grad.add_(gradient)
 
 
+class _StreamNoise(DPOptimizer):
+    """Opacus's optimiser with noise of a stream (its `generator`) instead of one of torch's generators."""
+
+    def add_noise(self) -> None:
+        sums = [parameter.summed_grad for parameter in self.params]
+        like = sums[0].new_empty(sum(each.numel() for each in sums))
+        noise = self.generator.normal_like(like, self.noise_multiplier * self.max_grad_norm)
+        for parameter, total, part in zip(self.params, sums, noise.split([each.numel() for each in sums]), strict=True):
+            parameter.grad = (total + part.view(total.shape)).view_as(parameter)
+
+
+class _FastStreamNoise(_StreamNoise, DPOptimizerFastGradientClipping):
+    """The same for sums of gradients that are clipped already."""
+
+
 class _ClippingMethod(ABC):
     """One way to compute clipped per-sample gradients."""
 
-    optimizer_class: type[DPOptimizer] = DPOptimizer
+    optimizer_class: type[DPOptimizer] = _StreamNoise
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         self.net, self._clip = net, clip
@@ -167,7 +183,7 @@ class _ClippingMethod(ABC):
 class _Ghost(_ClippingMethod):
     """Sums of clipped gradients; Opacus adds the noise."""
 
-    optimizer_class = DPOptimizerFastGradientClipping
+    optimizer_class = _FastStreamNoise
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         super().__init__(net, clip)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from app.errors import Problem
 from app.federation.channels.base import Aggregate, Update
-from app.federation.execution.distributed import gather
+from app.federation.execution.distributed import from_first, gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
-from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
+from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
@@ -47,7 +47,7 @@ class DPFedAvg(FederatedCallback):
         accountant: `rdp`, or `prv`, which is tighter and slower.
         max_samples: with --model.weighting samples: a client with so many samples or more has weight 1, others in
             proportion; without a number, the largest client's.
-        secret_noise: seed the noise by the operating system; such a run cannot be repeated.
+        secret_noise: key the noise by the operating system; such a run cannot be repeated.
     """
 
     may_stop = True
@@ -116,8 +116,9 @@ class DPFedAvg(FederatedCallback):
         theta = federation.theta[:trainable].to(aggregate.mean.dtype)
         expected = self._expected_weights(federation)[:trainable].to(aggregate.mean.dtype)
         total = aggregate.weight[:trainable] * (aggregate.mean[:trainable] - theta)
-        seed = gather(self._source.seed(federation.seed, "dp-fedavg", federation.plan.round))[0]
-        moved = theta + (total + gaussian_like(total, self._deviation, seed)) / torch.where(expected > 0, expected, 1)
+        key = from_first(self._source.key(federation.seed, "dp-fedavg", federation.plan.round))
+        noise = NoiseStream(key).normal_like(total, self._deviation)
+        moved = theta + (total + noise) / torch.where(expected > 0, expected, 1)
         trained = expected > 0
         aggregate.mean[:trainable] = torch.where(trained, moved, aggregate.mean[:trainable])
         aggregate.weight[:trainable] = expected

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from app.errors import Problem
@@ -20,7 +19,7 @@ from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
 from app.privacy.budgets import Budgets, RoundOfSteps
-from app.privacy.noise import NoiseSource
+from app.privacy.noise import NoiseSource, NoiseStream
 from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
 from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
@@ -56,7 +55,7 @@ class DPSGD(FederatedCallback):
             same.
         sampling: `poisson` draws every sample into a step independently; `shuffled` uses ordinary batches, for which
             epsilon is nominal.
-        secret_noise: seed noise and sampling by the operating system; such a run cannot be repeated.
+        secret_noise: key noise and sampling by the operating system; such a run cannot be repeated.
     """
 
     may_stop = True
@@ -165,14 +164,13 @@ class DPSGD(FederatedCallback):
         steps, place = self.budgets.steps(client.client), (client.round, client.client)
         expected = client.samples * steps.rate if self.sampling == "poisson" else None
         mechanism = Mechanism(self.clip, steps.noise, self.clipping, self.physical_batch, expected)
-        noise = torch.Generator(next(client.net.parameters()).device)
-        noise.manual_seed(self._source.seed(federation.seed, "dp-sgd", *place))
+        noise = self._source.stream(federation.seed, "dp-sgd", *place)
         private = PrivateSteps(client.net, client.optimizer, mechanism, noise)
         self._running[client.client] = private
         client.net = private.net
         client.take_step = partial(private.step, loss_of=client.data_loss, penalty=client.penalty)
         if self.sampling == "poisson":
-            coins = torch.Generator().manual_seed(self._source.seed(federation.seed, "poisson", *place))
+            coins = self._source.stream(federation.seed, "poisson", *place)
             client.batches = _poisson_batches(client, steps, coins)
 
     def on_client_end(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
@@ -234,10 +232,9 @@ class DPSGD(FederatedCallback):
         self.budgets.load_state_dict(state_dict)
 
 
-def _poisson_batches(client: ClientModule, steps: Steps, coins: torch.Generator) -> Iterator[Batch]:
+def _poisson_batches(client: ClientModule, steps: Steps, coins: NoiseStream) -> Iterator[Batch]:
     """Batches into which every sample is drawn independently; some may be empty."""
     draw, samples = client.load_samples, client.samples
     assert draw is not None
     for _ in range(steps.count):
-        chosen = torch.rand(samples, generator=coins, dtype=torch.float64) < steps.rate
-        yield draw(chosen.nonzero().flatten())
+        yield draw(coins.coins(samples, steps.rate).nonzero().flatten())

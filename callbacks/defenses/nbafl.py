@@ -13,11 +13,11 @@ from lightning.pytorch import LightningModule, Trainer
 
 from app.errors import Problem, UserError
 from app.federation.channels.base import Aggregate, Update
-from app.federation.execution.distributed import gather
+from app.federation.execution.distributed import from_first
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.accounting import analytic_epsilon
-from app.privacy.noise import NoiseSource, clip_factor, gaussian_like
+from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import delta_problems, positive_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
@@ -51,7 +51,7 @@ class NbAFL(FederatedCallback):
             every time the client takes part.
         sensitivity: `published` is 2C/m for the m samples of the smallest client; `worst-case` is 2C, which holds for
             any training and makes epsilon a proof.
-        secret_noise: seed the noise by the operating system; such a run cannot be repeated.
+        secret_noise: key the noise by the operating system; such a run cannot be repeated.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class NbAFL(FederatedCallback):
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
         weights = update.vector[: update.trainable]
         weights *= clip_factor(weights, self.clip)
-        seed = self._source.seed(federation.seed, "nbafl-up", update.round, update.client)
-        weights += gaussian_like(weights, self._up, seed)
+        stream = self._source.stream(federation.seed, "nbafl-up", update.round, update.client)
+        weights += stream.normal_like(weights, self._up)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         trainable = federation.space.trainable
         mean, sent = aggregate.mean[:trainable], aggregate.weight[:trainable] > 0
-        seed = gather(self._source.seed(federation.seed, "nbafl-down", federation.plan.round))[0]
-        mean += gaussian_like(mean, self._down, seed) * sent
+        key = from_first(self._source.key(federation.seed, "nbafl-down", federation.plan.round))
+        mean += NoiseStream(key).normal_like(mean, self._down) * sent
 
     def measurements(self) -> dict[str, float]:
         return {"nbafl/noise_up": self._up, "nbafl/noise_down": self._down}

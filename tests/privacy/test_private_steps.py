@@ -12,7 +12,9 @@ from torch.nn.functional import cross_entropy
 from app.errors import UserError
 from app.models import CNN, MLP, DataShape, Factorised, LeNet5, ResNet18
 from app.privacy.ghost_clipping import GhostClipping, supports_ghost
+from app.privacy.noise import NoiseStream
 from app.privacy.private_steps import Mechanism, PrivateSteps, unsupported_layers
+from app.seeding import derive_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -63,7 +65,7 @@ def flat(net):
 def step(net, batch, mechanism, seed=0, optimizer=None, **settings):
     """One private step (plain gradient descent with rate 1 unless told); returns the loss."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=1.0)
-    steps = PrivateSteps(net, optimizer, mechanism, torch.Generator().manual_seed(seed))
+    steps = PrivateSteps(net, optimizer, mechanism, NoiseStream(derive_bytes(seed, "test")))
     loss = steps.step(batch, lambda part: cross_entropy(steps.net(part[0]), part[1]), **settings)
     steps.close()
     return loss
@@ -213,7 +215,7 @@ def test_the_network_is_left_plain(method):
     keys = {layer: set(vars(layer)) for layer in network.modules()}
     strides = [parameter.stride() for parameter in network.parameters()]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
-    steps = PrivateSteps(network, optimizer, Mechanism(1.0, 0.0, method), torch.Generator())
+    steps = PrivateSteps(network, optimizer, Mechanism(1.0, 0.0, method), NoiseStream(bytes(32)))
     for _ in range(2):
         steps.step(batch, lambda part: cross_entropy(steps.net(part[0]), part[1]))
     steps.net(batch[0])  # a forward pass without a step, as when training fails

@@ -10,7 +10,8 @@ from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.models import CNN, MLP
-from app.seeding import torch_generator
+from app.privacy.noise import NoiseStream
+from app.seeding import derive_bytes
 from callbacks.defenses.dp_sgd import DPSGD
 from datamodules import CropFlip
 
@@ -146,7 +147,7 @@ def test_a_poisson_step_divides_by_the_expected_batch():
     federation = small_federation(local=local, seed=4)
     start = initial(small_federation(local=local, seed=4), Blobs((11,)))
     end = run(federation, data, 1, [DPSGD(noise=0.0, clip=0.3)])
-    chosen = torch.rand(11, generator=torch_generator(4, "poisson", 0, 0), dtype=torch.float64) < 1 / 3
+    chosen = NoiseStream(derive_bytes(4, "poisson", 0, 0)).coins(11, 1 / 3)
     images, labels = data.store.batch(data.train_indices(0)[chosen], torch.float64)
     assert len(labels) not in (0, 4), "what the test assumes"
     pixels = images.flatten(1)
