@@ -46,7 +46,7 @@ def test_rounds_add_up_to_what_the_accountant_says(accountant):
     assert statement.accountant.startswith(f"{accountant} (opacus ")
     assert statement.delta == 1e-5
     assert not statement.nominal
-    assert any("secure mode off" in note for note in statement.notes)
+    assert any("Mironov 2012" in note for note in statement.notes)
 
 
 def test_local_steps_replace_epochs():
