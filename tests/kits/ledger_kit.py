@@ -75,7 +75,9 @@ def fitted(path: Path, rounds: int, defense: FederatedCallback, *others: Any, **
     return federation
 
 
-def cut_off(path: Path, rounds: int, defense: FederatedCallback, adversary: Adversary, at: int, **settings: Any) -> None:
+def cut_off(
+    path: Path, rounds: int, defense: FederatedCallback, adversary: Adversary, at: int, **settings: Any
+) -> None:
     """A run that ends in the middle of round `at` (from 0), when its uploads have left."""
     adversary.cut = at
     with pytest.raises(PowerCutError):

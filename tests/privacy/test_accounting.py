@@ -8,7 +8,15 @@ import pytest
 from scipy.stats import norm
 
 from app.errors import UserError
-from app.privacy.accounting import Steps, analytic_epsilon, composed_epsilon, composed_noise_for, epsilon, noise_for, version
+from app.privacy.accounting import (
+    Steps,
+    analytic_epsilon,
+    composed_epsilon,
+    composed_noise_for,
+    epsilon,
+    noise_for,
+    version,
+)
 
 DELTA = 1e-5
 

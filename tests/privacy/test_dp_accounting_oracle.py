@@ -11,7 +11,10 @@ DELTA = 1e-5
 HISTORIES = {
     "one release": [Steps(1.0, 1.0, 1)],
     "all clients, twelve rounds": [Steps(2.2093902822337297, 1.0, 12)],
-    "two rounds, then ten more with other noise": [Steps(0.9019676766708038, 1.0, 2), Steps(2.2093902822337297, 1.0, 10)],
+    "two rounds, then ten more with other noise": [
+        Steps(0.9019676766708038, 1.0, 2),
+        Steps(2.2093902822337297, 1.0, 10),
+    ],
     "Poisson over clients": [Steps(1.0, 0.1, 100)],
     "Poisson, then more rounds with more noise": [Steps(1.0, 0.1, 50), Steps(1.7, 0.1, 150)],
     "another rate after newcomers": [Steps(1.2, 0.2, 30), Steps(1.2, 0.05, 60)],

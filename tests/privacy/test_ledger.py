@@ -88,7 +88,9 @@ def test_it_survives_a_checkpoint():
     file.seek(0)
     loaded = Ledger("prv")
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    assert {client: spent(loaded, client) for client in (0, 12)} == {client: spent(ledger, client) for client in (0, 12)}
+    assert {client: spent(loaded, client) for client in (0, 12)} == {
+        client: spent(ledger, client) for client in (0, 12)
+    }
     assert loaded.entered(1, "") == {0: Steps(1.25, 1 / 3, 7), 12: TEN}
 
 

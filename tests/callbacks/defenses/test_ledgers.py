@@ -123,8 +123,9 @@ def test_the_ledger_is_on_the_disk_before_anything_leaves(kind, tmp_path, monkey
 
     def watched(descriptor):
         plain(descriptor)
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(LEDGER):
-            Auditor.synced = os.fstat(descriptor).st_size
+        path = tmp_path / "a" / LEDGER
+        if path.is_file() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            Auditor.synced = path.stat().st_size
 
     monkeypatch.setattr(os, "fsync", watched)
     auditor = Auditor(tmp_path / "a", per_client=kind != "dp-fedavg")
