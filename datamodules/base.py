@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -88,6 +88,9 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         label_noise: share of the pool, in [0, 1), whose labels are replaced by random wrong ones. They can only be
             memorised, which makes differences between attacks larger; the common test set keeps its labels.
     """
+
+    own_statistics: ClassVar[bool] = False
+    """Whether the mean and standard deviation that normalise images are computed of the training images."""
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class ImageFolder(FederatedDataModule):
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
     """
 
+    own_statistics = True
+
     def __init__(
         self,
         root: str = "data/images",

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
 from app.configuration import expand, run_parser
+from app.federation.promises import statements
 from app.federation.reports import RoundReport
 from app.metrics.fairness import Spread
 from app.results.run.checkpoints import newest_usable
@@ -66,7 +67,7 @@ def _closing_rows(run: Run) -> list[tuple[str, str, str]]:
     federation = run.federation
     rows = [*_accuracies(federation.report)] if hasattr(federation, "_round") else []  # else no round was left to train
     rows += [row for result in run.results for row in result.closing_rows()]
-    lines = [statement.line() for statement in federation.hooks.statements()]
+    lines = [statement.line() for statement in statements(federation)]
     lines += [statement.line() for statement in federation.hooks.channel_statements()]
     return [*rows, *(("privacy", "", line) for line in lines)]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lightning.pytorch.callbacks import EarlyStopping
+
 from app.errors import Problem, UserError
 from app.federation.hooks import federated_callbacks
 from app.federation.parameters import ParameterSpace
@@ -145,6 +147,12 @@ def composition_notes(federation: FederatedModule) -> list[str]:
     return [f"{clash.problem.cause}: {clash.problem.consequence}" for clash in remarks]
 
 
+def unaccounted(federation: FederatedModule) -> list[str]:
+    """Why no budget counts everything that the run tells of private data: it stops, or clients refuse, by them."""
+    found = [clash.problem for clash in _clashes(federation) if clash.rule.second in ("stops-early", "refuses-by-data")]
+    return [f"{problem.cause}: {problem.consequence}" for problem in found]
+
+
 def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
     """What all callbacks of a run together do to privacy."""
     return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
@@ -161,6 +169,7 @@ def _callbacks(federation: FederatedModule) -> Iterator[Component]:
 
 
 def _settings(federation: FederatedModule) -> Iterator[Component]:
+    monitored = _private_monitors(federation)
     fixed = federation.participation < 1 and federation.sampling == "fixed"
     settings: list[tuple[str, Trait, bool]] = [
         ("batch norm", "batch-norm", uses_batch_statistics(federation.net)),
@@ -169,11 +178,19 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
         ("a server that weighs clients by their loss", "loss-weights", weighs_by_loss(federation)),
         ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
+        (f"early stopping by {', '.join(monitored)}", "stops-early", bool(monitored)),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:
         if present:
             yield Component(name, frozenset({trait}))
+
+
+def _private_monitors(federation: FederatedModule) -> list[str]:
+    """Metrics by which Lightning's early stopping ends the run, except the server's on the common test set."""
+    callbacks = federation.trainer.callbacks  # type: ignore[attr-defined]
+    monitors = [str(callback.monitor) for callback in callbacks if isinstance(callback, EarlyStopping)]
+    return [monitor for monitor in monitors if not monitor.startswith("server/")]
 
 
 def weighs_by_loss(federation: FederatedModule) -> bool:

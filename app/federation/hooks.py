@@ -15,6 +15,7 @@ from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
+from app.privacy.ledger import Spend
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
 from app.result import Result
@@ -54,6 +55,12 @@ class FederatedCallback(Described, Callback):
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""
 
+    unnoised: ClassVar[Mapping[str, str]] = {}
+    """Measurements that are computed of private data without noise, by name, and what they are in words.
+
+    Where a budget is promised they stay in the run's own files, and no logger gets them.
+    """
+
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def traits(self) -> frozenset[Trait]:
@@ -64,10 +71,19 @@ class FederatedCallback(Described, Callback):
         """Problems of its settings, once the federation's data and network are known."""
         return ()
 
+    def restore_spends(self, spends: Iterable[Spend]) -> None:
+        """Before the first round of a run that goes on: what it has released so far, in all attempts at its rounds."""
+
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         """Before the clients of a round are trained."""
+
+    def on_spend(self, trainer: Trainer, federation: FederatedModule, spend: Spend) -> None:
+        """Before something leaves that costs privacy budget, on all processes; when it returns, the release may leave.
+
+        A later spend of the same mechanism, round and attempt takes the place of the one before.
+        """
 
     def withdraws(self, federation: FederatedModule, client: int) -> bool:
         """Whether a client of the plan stays out of the current round, for example because its budget is spent."""
@@ -208,10 +224,6 @@ class RoundHooks:
 
     def costs(self) -> dict[str, float]:
         return {name: value for callback in self.callbacks for name, value in callback.costs().items()}
-
-    def statements(self) -> list[PrivacyStatement]:
-        made = (callback.statement(self._federation) for callback in self.callbacks)
-        return [statement for statement in made if statement is not None]
 
     def channel_statements(self) -> list[ChannelStatement]:
         made = (callback.channel_statement(self._federation) for callback in self.callbacks)

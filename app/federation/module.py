@@ -35,6 +35,7 @@ from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, BlockLoader, ClientPool, ClientSampling, Plan
 from app.federation.private_coordinates import LabelRows, PersonalCoordinates
+from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
@@ -203,6 +204,8 @@ class FederatedModule(Described, LightningModule):
         self.hooks = RoundHooks(self.trainer, self)
         self.results, self._concluded = [], False
         warn_of_defenses(self)
+        warn_of_withheld(self)
+        self._withheld = withheld(self)
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
         obstacles = self.hooks.vectorisation_obstacles()
@@ -297,13 +300,14 @@ class FederatedModule(Described, LightningModule):
             self.log_dict(scores, logger=self.trainer.state.fn == "validate", batch_size=1)
 
     def on_train_epoch_end(self) -> None:
-        """Pass the metrics of the round to callbacks and loggers; callbacks may monitor them."""
+        """Pass the metrics of the round to callbacks, which may monitor them, and to loggers what they may get."""
         report = self.report
         metrics = round_metrics(report, self.data.groups, self.widths) | self.hooks.measurements()
         costs = round_cost(report) | self.hooks.costs()
         self.hooks.call("on_round_end", metrics, costs)
+        logged = {name: value for name, value in metrics.items() if name not in self._withheld}
         for logger in self.trainer.loggers:
-            logger.log_metrics(metrics | {f"cost/{name}": cost for name, cost in costs.items()}, step=report.round)
+            logger.log_metrics(logged | {f"cost/{name}": cost for name, cost in costs.items()}, step=report.round)
         monitored = {name: float(value) for name, value in metrics.items() if not name.startswith("server/")}
         self.log_dict(monitored, logger=False, batch_size=1)
 

@@ -1,11 +1,11 @@
-"""Privacy accounting: epsilon of a history of noisy steps, the noise for a budget, and a ledger per client."""
+"""Privacy accounting: epsilon of a history of noisy steps, and the noise for a budget."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -76,11 +76,27 @@ def analytic_epsilon(noise: float, delta: float, releases: int = 1) -> float:
 
     The noise is its standard deviation over the sensitivity, at least 0; delta lies in (0, 1).
     """
-    if releases == 0:
-        return 0.0
-    if noise == 0:
+    return composed_epsilon([Steps(noise, 1.0, releases)], delta)
+
+
+def composed_epsilon(history: Iterable[Steps], delta: float) -> float:
+    """Exact epsilon of Gaussian mechanisms without sampling whose noise may differ; their order does not matter.
+
+    They compose to one mechanism (Dong et al. 2022, corollary 3.3): the squares of sensitivity over noise add up.
+    """
+    merged = _merged(history)
+    if any(rate < 1 for _, rate, _ in merged):
+        raise ValueError("mechanisms on samples do not compose in closed form")
+    if any(noise == 0 for noise, _, _ in merged):
         return math.inf
-    distance = math.sqrt(releases) / noise
+    return _gaussian_epsilon(math.sqrt(sum(count / noise**2 for noise, _, count in merged)), delta)
+
+
+@lru_cache(maxsize=4096)
+def _gaussian_epsilon(distance: float, delta: float) -> float:
+    """Epsilon of the Gaussian mechanism whose means are `distance` standard deviations apart."""
+    if distance == 0:
+        return 0.0
 
     def excess(candidate: float) -> float:
         first = log_ndtr(distance / 2 - candidate / distance)
@@ -95,26 +111,60 @@ def analytic_epsilon(noise: float, delta: float, releases: int = 1) -> float:
     return float(brentq(excess, 0.0, upper, xtol=1e-12))
 
 
-def noise_for(target: float, delta: float, plan: Sequence[Steps], accountant: AccountantName = "rdp") -> float:
-    """Smallest noise multiplier (to 0.1 %, never too small) with which planned steps stay within epsilon `target`."""
+def composed_noise_for(target: float, delta: float, count: int, past: Iterable[Steps] = ()) -> float:
+    """Smallest noise with which `count` more Gaussian mechanisms without sampling stay within epsilon `target`.
+
+    Infinity where the past alone has spent it; 0 for a target that promises nothing, above 1e9.
+    """
+    if target > 1e9:
+        return 0.0
+    farthest = 1.0
+    while _gaussian_epsilon(farthest, delta) <= target:
+        farthest *= 2
+    distance = brentq(lambda one: _gaussian_epsilon(one, delta) - target, 0.0, farthest, xtol=1e-15)
+    left = distance**2 - sum(steps.count / steps.noise**2 if steps.noise else math.inf for steps in past)
+    return math.sqrt(count / left) * (1 + 1e-9) if left > 0 else math.inf
+
+
+def noise_for(
+    target: float, delta: float, plan: Sequence[Steps], accountant: AccountantName = "rdp", past: Sequence[Steps] = ()
+) -> float:
+    """Smallest noise multiplier (to 0.1 %, never too small) with which planned steps stay within epsilon `target`.
+
+    Args:
+        target: of the past and the planned steps together.
+        delta: in (0, 1).
+        plan: steps to come; their own noise is not looked at.
+        accountant: how steps are composed.
+        past: steps that have been taken, with the noise that they had.
+
+    Raises:
+        UserError: where no noise is enough.
+    """
 
     def excess(noise: float) -> float:
-        spent = epsilon([replace(steps, noise=noise) for steps in plan], delta, accountant)
+        spent = epsilon([*past, *(replace(steps, noise=noise) for steps in plan)], delta, accountant)
         return math.log(spent / target) if 0 < spent < math.inf else spent - target
 
     if target > 0 and (math.isinf(target) or excess(0.0) <= 0):  # no limit, or nothing is planned
         return 0.0
     enough = _enough_noise(excess) if target > 0 else math.inf
     if enough > _MOST_NOISE:
-        raise UserError.of(
-            f"no noise keeps epsilon within {target:g} at delta {delta:g} ({accountant} accountant)",
-            "the plan of the run cannot be carried out within its privacy budget",
-            "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
-        )
+        raise beyond_budget(target, delta, accountant, epsilon(past, delta, accountant))
     noise = math.exp(brentq(lambda x: excess(math.exp(x)), math.log(enough / 2), math.log(enough), xtol=2e-4))
     while excess(noise) > 0:
         noise *= 1 + 2e-4
     return noise
+
+
+def beyond_budget(target: float, delta: float, accountant: str, spent: float = 0.0) -> UserError:
+    """The error of a plan that no noise keeps within its budget, of which `spent` is gone."""
+    gone = f", and {spent:.4g} is spent" if spent else ""
+    return UserError.of(
+        f"no noise keeps epsilon within {target:g} at delta {delta:g} ({accountant} accountant){gone}",
+        "the plan of the run cannot be carried out within its privacy budget",
+        "allow a larger epsilon or delta, or plan fewer rounds: --trainer.max_epochs",
+    )
 
 
 def _enough_noise(excess: Callable[[float], float]) -> float:
@@ -130,41 +180,6 @@ def _enough_noise(excess: Callable[[float], float]) -> float:
 def version() -> str:
     """The library behind the accountants, with its version."""
     return f"opacus {opacus.__version__}"
-
-
-class Ledger:
-    """Steps that every client of a federation has taken: one history per client, over all rounds."""
-
-    def __init__(self, accountant: AccountantName = "rdp") -> None:
-        self.accountant = accountant
-        self.histories: dict[int, list[Steps]] = {}
-
-    def spend(self, client: int, steps: Steps) -> None:
-        """Enter steps that a client has taken; equal steps in a row become one entry."""
-        history = self.histories.setdefault(client, [])
-        if history and (history[-1].noise, history[-1].rate) == (steps.noise, steps.rate):
-            history[-1] = replace(steps, count=history[-1].count + steps.count)
-        else:
-            history.append(steps)
-
-    def epsilon(self, client: int, delta: float, more: Iterable[Steps] = ()) -> float:
-        """Epsilon that a client has spent, or would have spent after `more` steps.
-
-        Clients with equal histories share one computation, and an unchanged history is not computed again.
-        """
-        return epsilon([*self.histories.get(client, ()), *more], delta, self.accountant)
-
-    def state_dict(self) -> dict[str, list[list[float]]]:
-        return {
-            str(client): [[steps.noise, steps.rate, steps.count] for steps in history]
-            for client, history in self.histories.items()
-        }
-
-    def load_state_dict(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        self.histories = {
-            int(client): [Steps(noise, rate, int(count)) for noise, rate, count in history]
-            for client, history in state.items()
-        }
 
 
 def _merged(history: Iterable[Steps]) -> History:

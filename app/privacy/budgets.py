@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.privacy.accounting import AccountantName, Ledger, Steps, epsilon, noise_for
+from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for
+from app.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ class Budgets:
         delta: of every client; None for a tenth of one over its samples, at most 1e-5.
 
     Attributes:
-        noise: noise multiplier of every step; set it before anything is spent.
+        noise: noise multiplier of the steps to come; set it before anything is spent.
+        ledger: what clients have spent.
     """
 
     def __init__(self, accountant: AccountantName, target: float | None, delta: float | None) -> None:
         self.noise: float | None = None
         self._target, self._delta = target, delta
-        self._ledger = Ledger(accountant)
+        self.ledger = Ledger(accountant)
         self._rounds: tuple[RoundOfSteps, ...] = ()
 
     def plan(self, rounds: Sequence[RoundOfSteps]) -> None:
@@ -66,21 +68,18 @@ class Budgets:
     def noise_for(self, rounds: Mapping[int, int]) -> float:
         """Smallest noise with which no client exceeds its budget; `rounds` counts the rounds of each client."""
         assert self._target is not None
-        accountant, needed = self._ledger.accountant, 0.0
+        accountant, needed = self.ledger.accountant, 0.0
         plans = {(self.delta(client), self.of(client).steps(1.0, count)) for client, count in rounds.items()}
         for delta, steps in sorted(plans, key=lambda plan: -plan[1].count * plan[1].rate ** 2):  # the costliest first
             if epsilon([replace(steps, noise=needed)], delta, accountant) > self._target:
                 needed = noise_for(self._target, delta, [steps], accountant)
         return needed
 
-    def spend(self, client: int, steps: Steps) -> None:
-        self._ledger.spend(client, steps)
-
     def is_out(self, client: int) -> bool:
         """Whether one more round would exceed the client's budget."""
         if self._target is None:
             return False
-        return self._ledger.epsilon(client, self.delta(client), [self.steps(client)]) > self._target
+        return self.ledger.epsilon(client, self.delta(client), [self.steps(client)], everything=False) > self._target
 
     @property
     def out(self) -> int:
@@ -91,14 +90,14 @@ class Budgets:
     def everybody_is_out(self) -> bool:
         return self.out == len(self._rounds)
 
-    def spent(self) -> tuple[tuple[int, float], ...]:
-        """Epsilon of every client that has spent any."""
-        clients = sorted(self._ledger.histories)
-        return tuple((client, self._ledger.epsilon(client, self.delta(client))) for client in clients)
+    def spent(self, everything: bool = True) -> tuple[tuple[int, float], ...]:
+        """Epsilon of every client that has spent any; see `Ledger.history`."""
+        clients = self.ledger.clients(everything)
+        return tuple((client, self.ledger.epsilon(client, self.delta(client), (), everything)) for client in clients)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"noise": self.noise, "ledger": self._ledger.state_dict()}
+        return {"noise": self.noise, "ledger": self.ledger.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.noise = state["noise"]
-        self._ledger.load_state_dict(state["ledger"])
+        self.ledger.load_state_dict(state["ledger"])

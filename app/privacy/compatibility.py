@@ -182,6 +182,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(("dp-early-stopping", "warning", "sample-dp", "stops-early"), *_EARLY_STOPPING),
     _rule(("client-dp-early-stopping", "warning", "client-dp", "stops-early"), *_EARLY_STOPPING),
+    _rule(("upload-dp-early-stopping", "warning", "upload-dp", "stops-early"), *_EARLY_STOPPING),
     _rule(("sample-dp-refusals", "warning", "sample-dp", "refuses-by-data"), *_REFUSALS),
     _rule(("client-dp-refusals", "warning", "client-dp", "refuses-by-data"), *_REFUSALS),
     _rule(("upload-dp-refusals", "warning", "upload-dp", "refuses-by-data"), *_REFUSALS),

@@ -31,6 +31,7 @@ class PrivacyStatement:
     # epsilon of every client that has spent any, by client; empty where all share one
     clients: tuple[tuple[int, float], ...] = ()
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # what the run records or releases of private data that epsilon does not cover
 
     @property
     def meaningful(self) -> bool:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.errors import Problem
+from app.errors import Problem, UserError
+from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
-from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
+from app.privacy.ledger import ALL_CLIENTS, Ledger
 from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
 
-class DPFedAvg(FederatedCallback):
+class DPFedAvg(AccountedDefense):
     """Client-level differential privacy (McMahan et al. 2018): clip whole updates, noise their sum, fixed denominators.
 
     A client's change over all its coordinates is clipped together (flat clipping); Gaussian noise goes to every
@@ -40,7 +41,8 @@ class DPFedAvg(FederatedCallback):
 
     Args:
         target_epsilon: budget of the whole run, above 0. Without `noise`, the noise is chosen so that the run just
-            stays within it; with `noise`, the run ends when it is spent. One of the two is needed.
+            stays within it, and chosen anew for the remaining rounds where the run gets more of them; with `noise`, the
+            run ends when it is spent. One of the two is needed.
         noise: standard deviation of the noise on the sum over the clipping norm, at least 0.
         clip: Euclidean norm that a client's change is scaled down to.
         delta: in (0, 1), below one over the number of clients; without a number, a tenth of that, at most 1e-5.
@@ -51,6 +53,10 @@ class DPFedAvg(FederatedCallback):
     """
 
     may_stop = True
+    unnoised: ClassVar = {
+        "dp_fedavg/clipped": "share of the clients whose change was clipped",
+        "dp_fedavg/noise_to_change": "norm of the noise over that of the clients' summed change",
+    }
 
     def __init__(
         self,
@@ -65,8 +71,8 @@ class DPFedAvg(FederatedCallback):
         self.target_epsilon, self.noise, self.clip, self.delta = target_epsilon, noise, clip, delta
         self.accountant, self.max_samples = accountant, max_samples
         self._source = NoiseSource(secret_noise)
-        self._multiplier = 0.0
-        self._rounds = 0
+        self.ledger = Ledger(accountant)
+        self._multiplier = self._noise = noise or 0.0
         self._clipped: list[bool] = []
         self._numbers: dict[str, float] = {}
 
@@ -95,12 +101,35 @@ class DPFedAvg(FederatedCallback):
         plan = [Steps(1.0, federation.participation, federation.rounds)]
         return noise_for(self.target_epsilon, self._delta(federation), plan, self.accountant)
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         assert isinstance(pl_module, FederatedModule)
-        self._multiplier = self._calibrated(pl_module)
+        self._multiplier = self._planned(pl_module, trainer.current_epoch)
+
+    def _planned(self, federation: FederatedModule, done: int) -> float:
+        """The noise multiplier of the rounds to come: as before, if that keeps to the budget, or else a larger one."""
+        past, used = self.ledger.history(ALL_CLIENTS), self.ledger.latest_noise
+        if self.noise is not None or used is None:
+            return self._calibrated(federation)
+        assert self.target_epsilon is not None
+        delta = self._delta(federation)
+        left = sum(not self.ledger.ahead(round_) for round_ in range(done, federation.rounds))
+        steps = Steps(used, federation.participation, left)
+        if epsilon([*past, steps], delta, self.accountant) <= self.target_epsilon:
+            return used
+        noise = noise_for(self.target_epsilon, delta, [steps], self.accountant, past)
+        if federation.trainer.is_global_zero:
+            warnings.warn(
+                f"DPFedAvg: the budget was planned for fewer rounds; {left} more within epsilon "
+                f"{self.target_epsilon:g} need noise {noise:.3g} instead of {used:.3g}.",
+                stacklevel=2,
+            )
+        return noise
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         self._clipped = []
+        released = self.ledger.ahead(plan.round)
+        self._noise = released[ALL_CLIENTS].noise if released else self._multiplier
 
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
         received = update.received[: update.trainable]
@@ -112,6 +141,7 @@ class DPFedAvg(FederatedCallback):
         self._clipped.append(factor < 1)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        self.spend(federation, {ALL_CLIENTS: Steps(self._noise, federation.participation, 1)})
         trainable = federation.space.trainable
         theta = federation.theta[:trainable].to(aggregate.mean.dtype)
         expected = self._expected_weights(federation)[:trainable].to(aggregate.mean.dtype)
@@ -124,12 +154,11 @@ class DPFedAvg(FederatedCallback):
         aggregate.weight[:trainable] = expected
         # noise moves the model even in a round in which nobody takes part, or that would show
         aggregate.updates = max(1, aggregate.updates)
-        self._rounds += 1
         self._measure(federation, total[trained], expected[trained])
 
     @property
     def _deviation(self) -> float:
-        return self._multiplier * self.clip if self._multiplier > 0 else 0.0
+        return self._noise * self.clip if self._noise > 0 else 0.0
 
     def _expected_weights(self, federation: FederatedModule) -> Tensor:
         """Sum of the weights at every coordinate, averaged over the draw of participants: public."""
@@ -154,7 +183,7 @@ class DPFedAvg(FederatedCallback):
     def _measure(self, federation: FederatedModule, total: Tensor, expected: Tensor) -> None:
         clipped = [one for part in gather(self._clipped) for one in part]
         self._numbers = {
-            "dp_fedavg/epsilon": self._epsilon(federation),
+            "dp_fedavg/epsilon": self._epsilon(federation, everything=False),
             "dp_fedavg/clipped": sum(clipped) / max(1, len(clipped)),
             "dp_fedavg/noise_to_change": float(self._deviation * total.numel() ** 0.5 / total.norm().clamp(min=1e-12)),
             "dp_fedavg/noise_of_thinnest_cell": float(self._deviation / expected.min()) if expected.numel() else 0.0,
@@ -168,13 +197,13 @@ class DPFedAvg(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         if self.target_epsilon is None or trainer.current_epoch + 1 >= pl_module.rounds:
             return
-        if self._epsilon(pl_module, further=1) > self.target_epsilon:
+        if self._epsilon(pl_module, further=1, everything=False) > self.target_epsilon:
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"DPFedAvg: the budget is spent after {self._rounds} rounds; the run ends here. More noise "
-                    f"(--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) make it "
-                    "last longer.",
+                    f"DPFedAvg: the budget is spent after {trainer.current_epoch + 1} rounds; the run ends here. More "
+                    f"noise (--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) "
+                    "make it last longer.",
                     stacklevel=2,
                 )
 
@@ -182,6 +211,7 @@ class DPFedAvg(FederatedCallback):
         share, fixed = federation.participation, federation.sampling == "fixed" and federation.participation < 1
         drawn = "fixed number of clients" if fixed else "Poisson over clients" if share < 1 else "all clients"
         notes = [self._source.description, "the server is trusted: it sees every update"]
+        notes += self.ledger_notes(federation)
         if share < 1:
             notes.append("who takes part must stay secret for sampling to count")
         return PrivacyStatement(
@@ -193,21 +223,28 @@ class DPFedAvg(FederatedCallback):
             adjacency="add or remove one",
             sampling=f"{drawn}, rate {share:g}",
             accountant=f"{self.accountant} ({version()})",
-            noise=self._multiplier,
+            noise=self._multiplier if (used := self.ledger.latest_noise) is None else used,
             clip=self.clip,
             nominal=fixed,
             notes=tuple(notes),
         )
 
-    def _epsilon(self, federation: FederatedModule, further: int = 0) -> float:
-        steps = Steps(self._multiplier, federation.participation, self._rounds + further)
-        return epsilon([steps] if steps.count else [], self._delta(federation), self.accountant)
+    def _epsilon(self, federation: FederatedModule, further: int = 0, everything: bool = True) -> float:
+        more = [Steps(self._multiplier, federation.participation, further)]
+        return self.ledger.epsilon(ALL_CLIENTS, self._delta(federation), more, everything)
 
     def _delta(self, federation: FederatedModule) -> float:
         return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.client_pool.sizes))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rounds": self._rounds, "numbers": dict(self._numbers)}
+        return {"ledger": self.ledger.state_dict(), "numbers": dict(self._numbers)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._rounds, self._numbers = int(state_dict["rounds"]), dict(state_dict["numbers"])
+        if "ledger" not in state_dict:
+            raise UserError.of(
+                "the checkpoint is of version 0.3 or earlier, which did not keep the noise of its rounds",
+                "the privacy budget that it has spent is not known",
+                "start afresh: --run.overwrite true, or another --run.name",
+            )
+        self.ledger.load_state_dict(state_dict["ledger"])
+        self._numbers = dict(state_dict["numbers"])

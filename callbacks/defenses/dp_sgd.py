@@ -11,10 +11,10 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 
 from app.errors import Problem
+from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
-from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
@@ -26,7 +26,7 @@ from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
 
-class DPSGD(FederatedCallback):
+class DPSGD(AccountedDefense):
     """Sample-level differential privacy by DP-SGD (Abadi et al. 2016, Algorithm 1), accounted over all rounds.
 
     The guarantee holds for every training sample, against the server and everybody after it; no client has to trust
@@ -76,9 +76,11 @@ class DPSGD(FederatedCallback):
         self.accountant, self.clipping, self.physical_batch = accountant, clipping, physical_batch
         self.sampling = sampling
         self.budgets = Budgets(accountant, target_epsilon, delta)
+        self.ledger = self.budgets.ledger
         self._source = NoiseSource(secret_noise)
         self._running: dict[int, PrivateSteps] = {}
-        self._taken: list[tuple[int, Steps]] = []
+        self._taken: list[int] = []
+        self._staying_out: frozenset[int] = frozenset()
         self._numbers: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
@@ -145,6 +147,9 @@ class DPSGD(FederatedCallback):
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        if self.noise is None and (used := self.ledger.latest_noise) is not None:
+            self.budgets.noise = used  # a run that goes on keeps the noise that it was planned with
         if self.sampling == "shuffled" and trainer.is_global_zero:
             warnings.warn(
                 "DPSGD: accounting assumes Poisson sampling, and these batches are shuffled, so epsilon is nominal. "
@@ -155,9 +160,12 @@ class DPSGD(FederatedCallback):
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         self._taken = []
+        self._staying_out = frozenset(filter(self.budgets.is_out, plan.participants))
+        training = [client for client in plan.participants if client not in self._staying_out]
+        self.spend(federation, {client: self.budgets.steps(client) for client in training})
 
     def withdraws(self, federation: FederatedModule, client: int) -> bool:
-        return self.budgets.is_out(client)
+        return client in self._staying_out
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         assert client.optimizer is not None
@@ -178,12 +186,11 @@ class DPSGD(FederatedCallback):
         private.close()
         client.net, client.take_step = private.plain, client.plain_step
         if not client.refusal:  # a client that refused to train has taken no step
-            self._taken.append((client.client, self.budgets.steps(client.client)))
+            self._taken.append(client.client)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
-        for client, steps in (entry for part in gather(self._taken) for entry in part):
-            self.budgets.spend(client, steps)
-        spent = [value for _, value in self.budgets.spent()]
+        self.settle(federation, [client for part in gather(self._taken) for client in part])
+        spent = [value for _, value in self.budgets.spent(everything=False)]
         self._numbers = {
             "privacy/epsilon": max(spent, default=0.0),
             "privacy/epsilon_mean": sum(spent) / max(1, len(spent)),
@@ -222,7 +229,11 @@ class DPSGD(FederatedCallback):
             clip=self.clip,
             nominal=self.sampling == "shuffled",
             clients=spent,
-            notes=(self._source.description, "how many samples a client has is taken to be public"),
+            notes=(
+                self._source.description,
+                "how many samples a client has is taken to be public",
+                *self.ledger_notes(federation),
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:

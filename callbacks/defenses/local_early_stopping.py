@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -38,6 +38,7 @@ class LocalEarlyStopping(FederatedCallback):
     """
 
     may_stop = True
+    unnoised: ClassVar = {"defense/reference_loss": "loss of the server's model on the clients' reference sets"}
 
     def __init__(self, patience: int = 3, min_gain: float = 0.0) -> None:
         self.patience, self.min_gain = patience, min_gain

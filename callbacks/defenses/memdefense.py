@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from lightning.pytorch import Trainer
@@ -52,6 +52,11 @@ class MemDefense(FederatedCallback):
             client kept.
         spare: shell-style patterns of parameters that are never given up, such as `*bias`.
     """
+
+    unnoised: ClassVar = {
+        f"memdefense/{name}": f"{name.replace('_', ' ')} of what MemDefense keeps"
+        for name in ("zeros", "agreement", "silent_units", "norm_ratio")
+    }
 
     def __init__(
         self,

@@ -7,16 +7,18 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
 from app.errors import Problem, UserError
+from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
-from app.federation.execution.distributed import from_first
-from app.federation.hooks import FederatedCallback
+from app.federation.execution.distributed import from_first, gather
 from app.federation.module import FederatedModule
-from app.privacy.accounting import analytic_epsilon
+from app.federation.plan import Plan
+from app.privacy.accounting import Steps, beyond_budget, composed_epsilon, composed_noise_for
+from app.privacy.ledger import Ledger
 from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import delta_problems, positive_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
@@ -28,13 +30,14 @@ NOMINAL = (
 )
 
 
-class NbAFL(FederatedCallback):
+class NbAFL(AccountedDefense):
     """Noising before aggregation (Wei et al. 2020): clipped weights, noise on every upload and on the broadcast.
 
     Only parameters are clipped and noised, never buffers: a running variance must stay positive. With the published
     sensitivity epsilon is nominal, since several steps of gradient descent can move a model further than the theorem
     assumes; with the worst-case sensitivity the noise on uploads proves it, for a client's local model, against the
-    server and everybody after it.
+    server and everybody after it. There the noise is at least what the exact composition of all uploads of a client
+    needs, including those before the run got more rounds.
 
     Example::
 
@@ -66,7 +69,9 @@ class NbAFL(FederatedCallback):
     ) -> None:
         self.epsilon, self.delta, self.clip = epsilon, delta, clip
         self.variant, self.exposures, self.sensitivity = variant, exposures, sensitivity
+        self.ledger = Ledger()
         self._source = NoiseSource(secret_noise)
+        self._sent: list[int] = []
 
     def traits(self) -> frozenset[Trait]:
         promise: Trait = "nominal-dp" if self.sensitivity == "published" else "upload-dp"
@@ -104,7 +109,7 @@ class NbAFL(FederatedCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
-        self._up, self._down = self.noise(pl_module)
+        self._planned_up, self._down = self.noise(pl_module)
         if self.sensitivity == "published" and trainer.is_global_zero:
             warnings.warn(
                 f"NbAFL: epsilon {self.epsilon:g} is nominal, not a guarantee: {NOMINAL}. "
@@ -112,13 +117,54 @@ class NbAFL(FederatedCallback):
                 stacklevel=2,
             )
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        assert isinstance(pl_module, FederatedModule)
+        if self.sensitivity == "worst-case":
+            self._planned_up = self._proved_noise(pl_module, range(trainer.current_epoch, pl_module.rounds))
+
+    def _proved_noise(self, federation: FederatedModule, rounds: range) -> float:
+        """Noise on uploads of the rounds to come with which no client exceeds the budget, its past included.
+
+        It is the formula's, or the one used so far, where that is enough.
+        """
+        formula, used = self._planned_up, self.ledger.latest_noise or 0.0
+        noise = max(formula / self._moved, used)
+        open_rounds = [round_ for round_ in rounds if not self.ledger.ahead(round_)]
+        uploads = Counter(client for one in open_rounds for client in federation.client_pool.participants(one))
+        for client, count in uploads.items():
+            past = self.ledger.history(client)
+            if composed_epsilon([*past, Steps(noise, 1.0, count)], self.delta) > self.epsilon:
+                noise = composed_noise_for(self.epsilon, self.delta, count, past)
+            if math.isinf(noise):
+                raise beyond_budget(self.epsilon, self.delta, "exact", composed_epsilon(past, self.delta))
+        return self._deviation(noise)
+
+    @property
+    def _moved(self) -> float:
+        """Largest change of clipped weights, whatever the training."""
+        return 2 * self.clip
+
+    def _deviation(self, noise: float) -> float:
+        """Standard deviation per coordinate of a noise multiplier; that of the plan keeps its bits."""
+        return self._planned_up if noise == self._planned_up / self._moved else noise * self._moved
+
+    def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
+        self._sent = []
+        released = self.ledger.ahead(plan.round)
+        noise = next(iter(released.values())).noise if released else self._planned_up / self._moved
+        self._up = self._deviation(noise)
+        self.spend(federation, {client: Steps(noise, 1.0, 1) for client in plan.participants})
+
     def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
+        self._sent.append(update.client)
         weights = update.vector[: update.trainable]
         weights *= clip_factor(weights, self.clip)
         stream = self._source.stream(federation.seed, "nbafl-up", update.round, update.client)
         weights += stream.normal_like(weights, self._up)
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
+        self.settle(federation, [client for part in gather(self._sent) for client in part])
         trainable = federation.space.trainable
         mean, sent = aggregate.mean[:trainable], aggregate.weight[:trainable] > 0
         key = from_first(self._source.key(federation.seed, "nbafl-down", federation.plan.round))
@@ -128,14 +174,11 @@ class NbAFL(FederatedCallback):
         return {"nbafl/noise_up": self._up, "nbafl/noise_down": self._down}
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
-        rounds = range(federation.trainer.current_epoch)
-        uploads = Counter(client for round_ in rounds for client in federation.client_pool.participants(round_))
-        noise = self._up / (2 * self.clip)
-        spent = {count: analytic_epsilon(noise, self.delta, count) for count in set(uploads.values())}
-        proved = tuple((client, spent[count]) for client, count in sorted(uploads.items()))
+        clients = self.ledger.clients()
+        proved = tuple((client, composed_epsilon(self.ledger.history(client), self.delta)) for client in clients)
         worst = max((epsilon for _, epsilon in proved), default=0.0)
         nominal = self.sensitivity == "published"
-        notes = [self._source.description]
+        notes = [self._source.description, *self.ledger_notes(federation)]
         if nominal:
             notes += [NOMINAL, f"for any training, the noise on the uploads proves an epsilon of {worst:.3g}"]
         if nominal and self.epsilon > 1:
@@ -149,12 +192,18 @@ class NbAFL(FederatedCallback):
             adjacency="replace one",
             sampling="every upload counts",
             accountant="the theorem" if nominal else "Gaussian mechanism, exact composition",
-            noise=noise,
+            noise=self._planned_up / self._moved if (used := self.ledger.latest_noise) is None else used,
             clip=self.clip,
             nominal=nominal,
             clients=() if nominal else proved,
             notes=tuple(notes),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ledger": self.ledger.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.ledger.load_state_dict(state_dict["ledger"])
 
 
 @dataclass(frozen=True)

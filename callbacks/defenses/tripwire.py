@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -71,6 +71,11 @@ class Tripwire(FederatedCallback):
         probe_samples: samples for the gradients, at least 2, at most what the client has.
         action: a client that is alarmed does not train in this round (`refuse`), or trains and only warns (`warn`).
     """
+
+    unnoised: ClassVar = {
+        "tripwire/alarms": "number of clients that were alarmed",
+        "tripwire/gradient_suppression": "number of clients whose gradients were suppressed",
+    }
 
     def __init__(
         self,

@@ -13,14 +13,18 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from app.errors import UserError
 from app.federation.checks import composition_notes
-from app.federation.hooks import FederatedCallback
+from app.federation.execution.distributed import from_first, gather
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
+from app.federation.promises import statements, withheld
 from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
 from app.files import cannot_write
+from app.privacy.ledger import Spend
 from app.result import Result
 from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
 from app.results.run.folder import RunFolder
+from app.results.run.ledger import append_spend, read_spends
 from app.results.run.results import conclude, summaries
 from app.results.run.tracking import tracker_of
 
@@ -52,6 +56,13 @@ class RunRecorder(FederatedCallback):
             self._claimed = True
             config = described_run(pl_module, pl_module.data, trainer)
             rank_zero_only(self._folder.claim)(config, overwrite=False)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give what earlier attempts have spent back to the defenses: it left, even if no checkpoint knows of it."""
+        with self._writing():
+            spends = from_first(read_spends(self._folder.path) if trainer.is_global_zero else [])
+        for callback in federated_callbacks(trainer):
+            callback.restore_spends(spends)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -85,8 +96,15 @@ class RunRecorder(FederatedCallback):
                     if len(block.axes) == 2  # weight matrices
                 ],
                 "participants": [client_pool.participants(round_) for round_ in range(federation.rounds)],
+                "withheld": withheld(federation),
             },
         )
+
+    def on_spend(self, trainer: Trainer, federation: FederatedModule, spend: Spend) -> None:
+        """Write it to the disk; no process goes on, and nothing is uploaded, before it is there."""
+        with self._writing():
+            rank_zero_only(append_spend)(self._folder.path, spend)
+        gather(True)
 
     def on_round_end(
         self,
@@ -135,7 +153,7 @@ class RunRecorder(FederatedCallback):
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         summary = {"final": final, "cost": cost, "clients": clients}
-        budgets = [statement.record() for statement in federation.hooks.statements()]
+        budgets = [statement.record() for statement in statements(federation)]
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
         if budgets or channels:
             privacy = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
@@ -144,7 +162,7 @@ class RunRecorder(FederatedCallback):
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
         if (tracker := tracker_of(trainer)) is not None:
-            tracker.finish(summary)
+            tracker.finish(summary, withheld(federation))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

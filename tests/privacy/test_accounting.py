@@ -1,17 +1,22 @@
 """Epsilon of a history: published values, closed forms, and the noise that a budget needs."""
 
-import io
 import itertools
 import math
 import warnings
 
 import pytest
-import torch
 from scipy.stats import norm
 
 from app.errors import UserError
-from app.privacy import accounting
-from app.privacy.accounting import Ledger, Steps, analytic_epsilon, epsilon, noise_for, version
+from app.privacy.accounting import (
+    Steps,
+    analytic_epsilon,
+    composed_epsilon,
+    composed_noise_for,
+    epsilon,
+    noise_for,
+    version,
+)
 
 DELTA = 1e-5
 
@@ -138,48 +143,35 @@ def test_noise_of_plans_without_steps_and_of_impossible_budgets():
             noise_for(target, DELTA, [Steps(1.0, 0.1, 5)], "rdp")
 
 
-def test_ledger_keeps_clients_apart():
-    """Each client pays for its own steps; equal steps in a row are one entry."""
-    ledger = Ledger()
-    for steps in (Steps(1.0, 0.1, 10), Steps(1.0, 0.1, 10), Steps(1.0, 0.2, 5), Steps(1.0, 0.1, 10)):
-        ledger.spend(3, steps)
-    ledger.spend(1, Steps(1.0, 0.1, 10))
-    assert ledger.histories == {
-        3: [Steps(1.0, 0.1, 20), Steps(1.0, 0.2, 5), Steps(1.0, 0.1, 10)],
-        1: [Steps(1.0, 0.1, 10)],
-    }
-    assert ledger.epsilon(1, DELTA) == epsilon([Steps(1.0, 0.1, 10)], DELTA)
-    assert ledger.epsilon(3, DELTA) == epsilon([Steps(1.0, 0.1, 30), Steps(1.0, 0.2, 5)], DELTA)
-    assert ledger.epsilon(7, DELTA) == 0
-    assert ledger.epsilon(1, DELTA, [Steps(1.0, 0.1, 20)]) == epsilon([Steps(1.0, 0.1, 30)], DELTA)
-    assert ledger.epsilon(1, DELTA) == epsilon([Steps(1.0, 0.1, 10)], DELTA), "looking ahead spends nothing"
+def test_noise_for_more_rounds_counts_those_before():
+    """Two rounds were planned to spend 8; ten more within 8 need far more noise, and ten within 6 are impossible."""
+    past = [Steps(noise_for(8.0, DELTA, [Steps(1.0, 1.0, 2)]), 1.0, 2)]
+    found = noise_for(8.0, DELTA, [Steps(1.0, 1.0, 10)], past=past)
+    assert epsilon([*past, Steps(found, 1.0, 10)], DELTA) <= 8.0 < epsilon([*past, Steps(found / 1.01, 1.0, 10)], DELTA)
+    assert found > 10 * past[0].noise
+    with pytest.raises(UserError, match=r"within 6 at delta 1e-05 \(rdp accountant\), and 7.998 is spent"):
+        noise_for(6.0, DELTA, [Steps(1.0, 1.0, 10)], past=past)
 
 
-def test_ledger_survives_a_checkpoint():
-    """Through a file that is loaded without code."""
-    ledger, file = Ledger("prv"), io.BytesIO()
-    ledger.spend(0, Steps(1.25, 1 / 3, 7))
-    ledger.spend(12, Steps(1.0, 0.1, 2))
-    torch.save(ledger.state_dict(), file)
-    file.seek(0)
-    loaded = Ledger("prv")
-    loaded.load_state_dict(torch.load(file, weights_only=True))
-    assert loaded.histories == ledger.histories
-    assert isinstance(loaded.histories[0][0].count, int)
+def test_gaussian_mechanisms_of_different_noise_compose():
+    """Squared distances add up: noise 1 once and noise 2 three times is noise sqrt(4/7) once."""
+    history = [Steps(1.0, 1.0, 1), Steps(2.0, 1.0, 3)]
+    assert composed_epsilon(history, DELTA) == pytest.approx(analytic_epsilon(math.sqrt(4 / 7), DELTA), rel=1e-12)
+    assert composed_epsilon([], DELTA) == 0
+    assert composed_epsilon([*history, Steps(0.0, 1.0, 1)], DELTA) == math.inf
+    with pytest.raises(ValueError, match="closed form"):
+        composed_epsilon([Steps(1.0, 0.5, 1)], DELTA)
 
 
-def test_equal_histories_are_computed_once(monkeypatch):
-    """PRV is slow: unchanged histories and clients that did the same share the result."""
-    calls = []
-    original = accounting._prv_epsilon
-    monkeypatch.setattr(accounting, "_prv_epsilon", lambda *given: calls.append(given) or original(*given))
-    ledger = Ledger("prv")
-    for client in range(5):
-        ledger.spend(client, Steps(1.37, 0.1, 10))
-        ledger.spend(client, Steps(1.37, 0.2, 10 + client % 2))
-    found = [ledger.epsilon(client, DELTA) for client in range(5) for _ in range(3)]
-    assert len(calls) == 2
-    assert len(set(found)) == 2
+@pytest.mark.parametrize("target", [0.1, 8.0, 300.0])
+def test_noise_of_further_gaussian_mechanisms(target):
+    """Enough and hardly more, with and without a past; infinite where the past has spent all."""
+    for past in ([], [Steps(2 * composed_noise_for(target, DELTA, 1), 1.0, 2)]):
+        found = composed_noise_for(target, DELTA, 5, past)
+        spent, too_much = (composed_epsilon([*past, Steps(z, 1.0, 5)], DELTA) for z in (found, found * 0.999))
+        assert spent <= target < too_much
+    assert composed_noise_for(target, DELTA, 1, [Steps(composed_noise_for(target, DELTA, 1), 1.0, 2)]) == math.inf
+    assert composed_noise_for(1e12, DELTA, 5) == 0
 
 
 def test_version_names_the_library():

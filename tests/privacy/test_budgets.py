@@ -57,13 +57,13 @@ def test_noise_does_not_depend_on_the_order_of_clients():
 def test_clients_are_out_one_by_one():
     """As soon as one more round would exceed the target; never without a target."""
     budgets = planned(target=epsilon([Steps(1.5, 0.25, 24)], 1e-5))
-    for _ in range(3):
+    for round_ in range(3):
         assert not budgets.is_out(0)
-        budgets.spend(0, budgets.steps(0))
+        budgets.ledger.enter(round_, "", {0: budgets.steps(0)})
     assert budgets.is_out(0)
     assert budgets.out == 1
     assert not budgets.everybody_is_out
     assert budgets.spent() == ((0, epsilon([Steps(1.5, 0.25, 24)], 1e-5)),)
     unlimited = planned()
-    unlimited.spend(0, Steps(0.01, 1.0, 10_000))
+    unlimited.ledger.enter(0, "", {0: Steps(0.01, 1.0, 10_000)})
     assert unlimited.out == 0

@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from app.errors import UserError
 from app.files import cannot_write, csv_text, finite, write_json, write_text
 from app.renamed import current
+from app.results.run.ledger import LEDGER
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
 """Tells the processes that Lightning starts for further devices which folder the first one chose."""
@@ -44,7 +45,8 @@ class RunFolder:
 
     `config.yaml` (complete, replayable), `metrics.jsonl` (one line per round), `clients.csv` (one line per round and
     client), `cost.jsonl` (seconds and bytes per round), `cost.json`, `summary.json` (written last: the run is
-    finished), `plan.json`, `partition.csv`, figures, `checkpoints/`, `transcript/`, `attacks/`.
+    finished), `plan.json`, `ledger.jsonl` (what costs privacy budget, before it is released), `partition.csv`, figures,
+    `checkpoints/`, `transcript/`, `attacks/`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +132,8 @@ class RunFolder:
         changed = [part for part in parts if _comparable(part, before) != _comparable(part, config)]
         if _precision(before) != _precision(config):
             changed.append("trainer.precision")
-        if changed and self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+        resumable = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        if changed and (resumable or (self.path / LEDGER).is_file()):
             raise UserError.of(
                 f"{self.path} holds a run with another configuration ({', '.join(changed)} differ)",
                 "resuming it would mix two experiments",
@@ -174,6 +177,11 @@ class RunFolder:
             writer = csv.writer(file)
             writer.writerows([header] if new else [])
             writer.writerows(rows)
+
+    def withheld(self) -> list[str]:
+        """Metrics that trackers must not get, as `plan.json` says; none where there is no such file."""
+        path = self.path / "plan.json"
+        return list(json.loads(path.read_text()).get("withheld", [])) if path.is_file() else []
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         write_json(self.path / name, record)

@@ -60,10 +60,11 @@ def conclude(folder: RunFolder, new: Sequence[Result], when: str = "", tracker: 
 def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) -> None:
     """Tell a tracker what the folder holds: the first rounds as the run told them, all results, and the summary."""
     costs = {cost["round"]: cost for cost in folder.read_lines("cost.jsonl", rounds)}
+    withheld = folder.withheld()
     for metrics in folder.read_lines("metrics.jsonl", rounds):
         cost = {f"cost/{name}": value for name, value in costs.get(metrics["round"], {}).items()}
-        told = (metrics | cost).items()
-        tracker.log_metrics({name: math.nan if value is None else value for name, value in told})
+        told = {name: value for name, value in (metrics | cost).items() if name not in withheld}
+        tracker.log_metrics({name: math.nan if value is None else value for name, value in told.items()})
     for kind in RESULT_KINDS:
         figures = sorted((folder.path / kind.folder).glob("*.png"))
         named = {path.relative_to(folder.path).as_posix(): str(path) for path in figures}
@@ -73,7 +74,7 @@ def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) ->
         except UserError as error:
             rank_zero_warn(f"results of {kind.kind} are not tracked: {error}")
     if folder.finished:
-        tracker.finish(json.loads((folder.path / "summary.json").read_text()))
+        tracker.finish(json.loads((folder.path / "summary.json").read_text()), withheld)
 
 
 def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:

@@ -68,11 +68,16 @@ class RoundLogger(WandbLogger):
             self.experiment.log(dict(metrics))
 
     @rank_zero_only
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Fill the run's summary and log the table of clients, from the content of `summary.json`."""
-        numbers = {**summary["final"], **{f"cost/{name}": cost for name, cost in summary["cost"].items()}}
-        rows = [[client.get(column) for column in CLIENT_COLUMNS] for client in summary["clients"]]
-        self._log_table("clients", PlainTable(CLIENT_COLUMNS, rows), numbers)
+    def finish(self, summary: Mapping[str, Any], withheld: Sequence[str] = ()) -> None:
+        """Fill the run's summary and log the table of clients, from the content of `summary.json`.
+
+        Metrics that are withheld are left out, of the clients' table as well.
+        """
+        final = {name: value for name, value in summary["final"].items() if name not in withheld}
+        numbers = {**final, **{f"cost/{name}": cost for name, cost in summary["cost"].items()}}
+        columns = tuple(column for column in CLIENT_COLUMNS if f"clients/{column}" not in withheld)
+        rows = [[client.get(column) for column in columns] for client in summary["clients"]]
+        self._log_table("clients", PlainTable(columns, rows), numbers)
 
     @rank_zero_only
     def log_results(

@@ -209,12 +209,12 @@ def test_a_run_whose_budget_was_spent_stays_ended(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_spend_what_one_does(tmp_path):
-    """Same budgets, same rounds, same model; clients change places between processes."""
+    """Same budgets, same rounds, same model; no upload of either process leaves before the ledger has it."""
     on_two_processes(SCRIPTS / "dp_sgd_script.py", tmp_path)
     together = json.loads((tmp_path / "outcome.json").read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        alone = dp_sgd_script.outcome(1)
+        alone = dp_sgd_script.outcome(1, tmp_path / "alone")
     assert (alone.pop("world"), together.pop("world")) == (1, 2)
     assert together.pop("vector") == pytest.approx(alone.pop("vector"), abs=1e-11)
     assert together == alone

@@ -2,7 +2,7 @@
 
 import pytest
 import wandb
-from run_kit import parsed, train
+from run_kit import parsed, records, train
 from tracking_kit import Experiment, no_wandb_settings, offline_run  # noqa: F401
 
 from app.commands.attack import attack
@@ -163,3 +163,22 @@ def test_two_offline_runs_in_one_process(tmp_path):
         kept.append(run.run.run_id)
     assert len(set(kept)) == 2
     assert parsed()["tracking"] == "offline", "no variable was changed"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_promised_budget_keeps_unnoised_numbers_out(experiment, tmp_path, capsys):
+    """Rounds, summary and table of clients without them, also when a run with more rounds is told again."""
+    options = ("--tracking", "offline", "--defenses.dp", "DPFedAvg", "--defenses.dp.noise", "1")
+    for rounds in (1, 2):
+        folder = train(tmp_path, "a", *options, rounds=rounds)
+    private = {"clients/loss", "clients/dropped", "server/train_accuracy", "dp_fedavg/noise_to_change"}
+    told = [step for step in experiment.logged if "round" in step]
+    assert [step["round"] for step in told] == [1, 1, 2]
+    assert not private & {name for step in told for name in step}
+    assert not private & set(experiment.results)
+    assert {"server/accuracy", "dp_fedavg/epsilon"} <= set(experiment.results) & set(told[0])
+    tables = [step["clients"] for step in experiment.logged if "clients" in step]
+    assert all(not {"loss", "dropped"} & set(table.columns) for table in tables)
+    assert len(tables[0].columns) == len(tables[0].data[0])
+    assert private - {"server/train_accuracy"} <= set(records(folder)[-1]), "the experimenter's own file has them"
+    assert capsys.readouterr().err.count("loggers and trackers do not get them") == 2

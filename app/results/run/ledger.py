@@ -1,0 +1,69 @@
+"""The ledger of a run on the disk: what was released, written before it left."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from app.errors import UserError
+from app.files import write_text
+from app.privacy.ledger import Spend
+
+LEDGER = "ledger.jsonl"
+"""File in a run's folder: one line per attempt at a round; a later line of the same attempt replaces an earlier one."""
+
+
+def append_spend(folder: Path, spend: Spend) -> None:
+    """Add a line; when the function returns, it is on the disk and not only in the memory of the system."""
+    path = folder / LEDGER
+    new = not path.exists()
+    with path.open("a") as file:
+        file.write(json.dumps(spend.record()) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        _sync_names(folder)
+
+
+def read_spends(folder: Path) -> list[Spend]:
+    """All lines, in order; none where there is no file.
+
+    A last line that a crash has cut short is deleted: whatever it was to announce left only after the whole line was on
+    the disk, so nothing of it has left.
+
+    Raises:
+        UserError: where any other line cannot be read.
+    """
+    path = folder / LEDGER
+    if not path.is_file():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    spends = list(_parsed(path, whole.splitlines()))
+    if whole != text:
+        write_text(path, whole)
+    return spends
+
+
+def _parsed(path: Path, lines: Iterable[str]) -> Iterable[Spend]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield Spend.restored(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError.of(
+                f"line {number} of {path} cannot be read ({error})",
+                "the privacy budget that the run has spent is not known",
+                "restore the file from a copy, or start afresh: --run.overwrite true",
+            ) from error
+
+
+def _sync_names(folder: Path) -> None:
+    """Bring the name of a new file to the disk, where the system can do that for a folder."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
