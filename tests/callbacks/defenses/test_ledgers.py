@@ -171,6 +171,24 @@ def test_more_rounds_of_nbafl_count_the_uploads_before(tmp_path):
     assert first < budget(tmp_path / "a")["epsilon"] <= 2.0
 
 
+PLANNED = {
+    "dp-sgd": lambda: DPSGD(target_epsilon=8.0),
+    "dp-fedavg": lambda: DPFedAvg(target_epsilon=8.0, delta=DELTA),
+    "nbafl": lambda: NbAFL(8.0, DELTA, sensitivity="worst-case"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANNED)
+def test_a_repeated_round_keeps_its_noise_although_more_rounds_are_planned(kind, tmp_path):
+    """The same key with another noise level would be solved for what it covers."""
+    adversary = Adversary()
+    cut_off(tmp_path / "a", 2, PLANNED[kind](), adversary, at=0)
+    fitted(tmp_path / "a", 5, PLANNED[kind](), adversary)
+    first, again = adversary.means[0] if kind == "dp-fedavg" else adversary.uploads[0, 0]
+    torch.testing.assert_close(first, again, rtol=1e-12, atol=1e-12)
+    assert budget(tmp_path / "a")["epsilon"] <= 8.0
+
+
 def test_nominal_nbafl_says_what_its_uploads_prove(tmp_path):
     """Also over more rounds, whose noise is another."""
     adversary = Adversary()
