@@ -211,6 +211,32 @@ def test_a_budget_that_is_gone_ends_the_run(tmp_path):
         fitted(tmp_path / "n", 2, NbAFL(0.1, DELTA, sensitivity="worst-case"))
 
 
+def test_a_budget_that_lost_attempts_have_spent_ends_the_run(tmp_path):
+    """Noise and target are given, three releases fit; all three were attempts at the first round."""
+    settings = {"noise": 2.0, "target_epsilon": 4.5, "delta": DELTA, "secret_noise": True}
+    adversary = Adversary()
+    for _ in range(3):
+        cut_off(tmp_path / "a", 5, DPFedAvg(**settings), adversary, at=0)
+    federation = fitted(tmp_path / "a", 5, DPFedAvg(**settings), adversary)
+    assert len(adversary.means[0]) == 3, "what the test assumes: a fourth would exceed the target"
+    assert rdp_oracle([Steps(2.0, 1.0, 3)], DELTA) == pytest.approx(budget(tmp_path / "a")["epsilon"], rel=0.01)
+    assert budget(tmp_path / "a")["epsilon"] <= 4.5
+    assert federation.trainer.current_epoch == 0
+
+
+def test_a_longer_run_of_nbafl_that_is_interrupted_keeps_its_second_noise(tmp_path):
+    """To the last bit."""
+    settings = {"epsilon": 2.0, "delta": DELTA, "sensitivity": "worst-case"}
+    whole, part = Adversary(), Adversary()
+    for name, adversary in (("whole", whole), ("part", part)):
+        fitted(tmp_path / name, 1, NbAFL(**settings), adversary)
+    cut_off(tmp_path / "part", 4, NbAFL(**settings), part, at=2)
+    for name, adversary in (("whole", whole), ("part", part)):
+        fitted(tmp_path / name, 4, NbAFL(**settings), adversary)
+    assert budget(tmp_path / "part") == budget(tmp_path / "whole")
+    assert (tmp_path / "part" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
 class Absent(FederatedCallback):
     """One client withdraws, another refuses."""
 
