@@ -105,6 +105,7 @@ class DPFedAvg(AccountedDefense):
         super().on_train_start(trainer, pl_module)
         assert isinstance(pl_module, FederatedModule)
         self._multiplier = self._planned(pl_module, trainer.current_epoch)
+        trainer.should_stop |= self._is_spent(pl_module)
 
     def _planned(self, federation: FederatedModule, done: int) -> float:
         """The noise multiplier of the rounds to come: as before, if that keeps to the budget, or else a larger one."""
@@ -195,9 +196,7 @@ class DPFedAvg(AccountedDefense):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
-        if self.target_epsilon is None or trainer.current_epoch + 1 >= pl_module.rounds:
-            return
-        if self._epsilon(pl_module, further=1, everything=False) > self.target_epsilon:
+        if trainer.current_epoch + 1 < pl_module.rounds and self._is_spent(pl_module):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
@@ -206,6 +205,11 @@ class DPFedAvg(AccountedDefense):
                     "make it last longer.",
                     stacklevel=2,
                 )
+
+    def _is_spent(self, federation: FederatedModule) -> bool:
+        """Whether one more round would exceed the budget."""
+        further = self._epsilon(federation, further=1, everything=False)
+        return self.target_epsilon is not None and further > self.target_epsilon
 
     def statement(self, federation: FederatedModule) -> PrivacyStatement:
         share, fixed = federation.participation, federation.sampling == "fixed" and federation.participation < 1

@@ -109,7 +109,8 @@ class NbAFL(AccountedDefense):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
-        self._planned_up, self._down = self.noise(pl_module)
+        self._formula, self._down = self.noise(pl_module)
+        self._noise = self._formula / self._moved
         if self.sensitivity == "published" and trainer.is_global_zero:
             warnings.warn(
                 f"NbAFL: epsilon {self.epsilon:g} is nominal, not a guarantee: {NOMINAL}. "
@@ -121,15 +122,14 @@ class NbAFL(AccountedDefense):
         super().on_train_start(trainer, pl_module)
         assert isinstance(pl_module, FederatedModule)
         if self.sensitivity == "worst-case":
-            self._planned_up = self._proved_noise(pl_module, range(trainer.current_epoch, pl_module.rounds))
+            self._noise = self._proved_noise(pl_module, range(trainer.current_epoch, pl_module.rounds))
 
     def _proved_noise(self, federation: FederatedModule, rounds: range) -> float:
-        """Noise on uploads of the rounds to come with which no client exceeds the budget, its past included.
+        """Noise multiplier of the rounds to come with which no client exceeds the budget, its past included.
 
         It is the formula's, or the one used so far, where that is enough.
         """
-        formula, used = self._planned_up, self.ledger.latest_noise or 0.0
-        noise = max(formula / self._moved, used)
+        noise = max(self._noise, self.ledger.latest_noise or 0.0)
         open_rounds = [round_ for round_ in rounds if not self.ledger.ahead(round_)]
         uploads = Counter(client for one in open_rounds for client in federation.client_pool.participants(one))
         for client, count in uploads.items():
@@ -138,7 +138,7 @@ class NbAFL(AccountedDefense):
                 noise = composed_noise_for(self.epsilon, self.delta, count, past)
             if math.isinf(noise):
                 raise beyond_budget(self.epsilon, self.delta, "exact", composed_epsilon(past, self.delta))
-        return self._deviation(noise)
+        return noise
 
     @property
     def _moved(self) -> float:
@@ -146,13 +146,13 @@ class NbAFL(AccountedDefense):
         return 2 * self.clip
 
     def _deviation(self, noise: float) -> float:
-        """Standard deviation per coordinate of a noise multiplier; that of the plan keeps its bits."""
-        return self._planned_up if noise == self._planned_up / self._moved else noise * self._moved
+        """Standard deviation per coordinate of a noise multiplier; that of the formula keeps its bits."""
+        return self._formula if noise == self._formula / self._moved else noise * self._moved
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         self._sent = []
         released = self.ledger.ahead(plan.round)
-        noise = next(iter(released.values())).noise if released else self._planned_up / self._moved
+        noise = next(iter(released.values())).noise if released else self._noise
         self._up = self._deviation(noise)
         self.spend(federation, {client: Steps(noise, 1.0, 1) for client in plan.participants})
 
@@ -192,7 +192,7 @@ class NbAFL(AccountedDefense):
             adjacency="replace one",
             sampling="every upload counts",
             accountant="the theorem" if nominal else "Gaussian mechanism, exact composition",
-            noise=self._planned_up / self._moved if (used := self.ledger.latest_noise) is None else used,
+            noise=self._noise if (used := self.ledger.latest_noise) is None else used,
             clip=self.clip,
             nominal=nominal,
             clients=() if nominal else proved,

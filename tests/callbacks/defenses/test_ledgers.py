@@ -171,6 +171,24 @@ def test_more_rounds_of_nbafl_count_the_uploads_before(tmp_path):
     assert first < budget(tmp_path / "a")["epsilon"] <= 2.0
 
 
+PLANNED = {
+    "dp-sgd": lambda: DPSGD(target_epsilon=8.0),
+    "dp-fedavg": lambda: DPFedAvg(target_epsilon=8.0, delta=DELTA),
+    "nbafl": lambda: NbAFL(8.0, DELTA, sensitivity="worst-case"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANNED)
+def test_a_repeated_round_keeps_its_noise_although_more_rounds_are_planned(kind, tmp_path):
+    """The same key with another noise level would be solved for what it covers."""
+    adversary = Adversary()
+    cut_off(tmp_path / "a", 2, PLANNED[kind](), adversary, at=0)
+    fitted(tmp_path / "a", 5, PLANNED[kind](), adversary)
+    first, again = adversary.means[0] if kind == "dp-fedavg" else adversary.uploads[0, 0]
+    torch.testing.assert_close(first, again, rtol=1e-12, atol=1e-12)
+    assert budget(tmp_path / "a")["epsilon"] <= 8.0
+
+
 def test_nominal_nbafl_says_what_its_uploads_prove(tmp_path):
     """Also over more rounds, whose noise is another."""
     adversary = Adversary()
@@ -191,6 +209,32 @@ def test_a_budget_that_is_gone_ends_the_run(tmp_path):
     fitted(tmp_path / "n", 1, NbAFL(2.0, DELTA, sensitivity="worst-case"))
     with pytest.raises(UserError, match=r"within 0.1 (?s:.*) is spent(?s:.*)max_epochs"):
         fitted(tmp_path / "n", 2, NbAFL(0.1, DELTA, sensitivity="worst-case"))
+
+
+def test_a_budget_that_lost_attempts_have_spent_ends_the_run(tmp_path):
+    """Noise and target are given, three releases fit; all three were attempts at the first round."""
+    settings = {"noise": 2.0, "target_epsilon": 4.5, "delta": DELTA, "secret_noise": True}
+    adversary = Adversary()
+    for _ in range(3):
+        cut_off(tmp_path / "a", 5, DPFedAvg(**settings), adversary, at=0)
+    federation = fitted(tmp_path / "a", 5, DPFedAvg(**settings), adversary)
+    assert len(adversary.means[0]) == 3, "what the test assumes: a fourth would exceed the target"
+    assert rdp_oracle([Steps(2.0, 1.0, 3)], DELTA) == pytest.approx(budget(tmp_path / "a")["epsilon"], rel=0.01)
+    assert budget(tmp_path / "a")["epsilon"] <= 4.5
+    assert federation.trainer.current_epoch == 0
+
+
+def test_a_longer_run_of_nbafl_that_is_interrupted_keeps_its_second_noise(tmp_path):
+    """To the last bit."""
+    settings = {"epsilon": 2.0, "delta": DELTA, "sensitivity": "worst-case"}
+    whole, part = Adversary(), Adversary()
+    for name, adversary in (("whole", whole), ("part", part)):
+        fitted(tmp_path / name, 1, NbAFL(**settings), adversary)
+    cut_off(tmp_path / "part", 4, NbAFL(**settings), part, at=2)
+    for name, adversary in (("whole", whole), ("part", part)):
+        fitted(tmp_path / name, 4, NbAFL(**settings), adversary)
+    assert budget(tmp_path / "part") == budget(tmp_path / "whole")
+    assert (tmp_path / "part" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
 
 
 class Absent(FederatedCallback):
