@@ -1,8 +1,8 @@
 """Clipping of per-sample gradients that holds against a server that chooses the weights.
 
-Weights may be such that a sample's gradient overflows, or that rounding errors exceed it. The norms here are therefore
-never too small by more than a factor of 1e-3, and a sample whose norm is not finite counts as zero: its update is
-finite, so that nobody can see from a missing update that the sample was there.
+Weights may be such that a sample's gradient overflows, or that rounding errors exceed it. Norms are therefore too small
+by one part in a thousand at most, and a sample whose norm is not finite counts as zero: the update of its client stays
+finite, so that no missing update tells that the sample was there.
 """
 
 from __future__ import annotations

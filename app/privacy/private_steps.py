@@ -42,7 +42,8 @@ class Mechanism:
 
     clip: float  # largest Euclidean norm of one sample's gradient; infinity only without noise
     noise: float  # standard deviation of the noise on the sum of the clipped gradients, over `clip`
-    method: ClippingMethod = "ghost"  # how per-sample gradients are computed; all give the same step
+    # how per-sample gradients are computed; all give the same step, but ghost clips more where its norms cancel
+    method: ClippingMethod = "ghost"
     # most samples that pass the network at once, None for whole batches; bounds memory
     physical_batch: int | None = None
     expected_batch: float | None = None  # divisor of the noisy sum; None for the length of each batch
