@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from app.federation.channels.base import Aggregate, Update
+from app.federation.checks import stack_traits
 from app.federation.execution.distributed import gather
 from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.hooks import overriding
@@ -34,6 +36,7 @@ class Round:
         self.reports: list[ClientReport] = []
         self._federation = federation
         self._lr, self._evaluate = lr, evaluate
+        self._traits = stack_traits(federation)
         self._same_for_all = not federation.personal and not overriding(federation.hooks.callbacks, "on_broadcast")
         with federation.clock.phase("channel"):
             federation.channel.open(plan, theta)
@@ -59,11 +62,19 @@ class Round:
         )
 
     def accept(self, trained: TrainedClient) -> None:
-        """Process one client's result: drop it where it was refused or is not finite, else defend and upload it."""
+        """Process one client's result: drop it where it was refused or is not finite, else defend and upload it.
+
+        The server sees who was dropped. Where differential privacy is promised towards it, nothing private decides
+        that: not the loss, and not a vector to which `upload-dp` has yet to add its noise.
+        """
         size = None
+        private_vector = "upload-dp" in self._traits
+        private_loss = private_vector or "sample-dp" in self._traits
+        if private_vector and not _is_finite(trained.vector):
+            trained = replace(trained, vector=trained.task.received.clone())
         if trained.refusal:
             pass  # refusals are reported at the end of the round
-        elif not (math.isfinite(trained.loss) and _is_finite(trained.vector)):
+        elif not ((private_loss or math.isfinite(trained.loss)) and _is_finite(trained.vector)):
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
         else:
             size = self._send(trained)

@@ -3,6 +3,17 @@
 One backward pass gives the gradient of every layer's output. From it and from the layer's input follow, layer by
 layer, the norm of each sample's gradient and, once all norms are known, the sum of the clipped gradients. Per-sample
 gradients are only formed where that is cheaper than products of inputs.
+
+What is added up for one sample has at most the clipping norm, times 1.001, for all weights that a server may choose:
+
+- Where gradients are stored, the norm is that of the very tensor that is added up.
+- The gradient of a linear layer is an outer product, whose norm is a product of norms: nothing cancels.
+- The norm of a convolution's gradient, sum_i r_i p_i^T over places i, comes from sum_ij (p_i . p_j)(r_i . r_j), whose
+  terms may cancel. In floating point (unit roundoff u) an inner product of k terms is off by at most k u |p_i| |p_j|
+  (Higham 2002, section 3.1), hence the sum by at most E = terms u (sum_i |p_i| |r_i|)^2. Where E might matter, it is
+  added: see `_bounded`. The norm is then at least sqrt(terms u) sum_i |p_i| |r_i|, which also covers the rounding of
+  the gradient itself, places u sum_i |p_i| |r_i|.
+- A sample whose norm overflows counts as zero, and underflow matters below a norm of 1e-6 only (`clip_factors`).
 """
 
 from __future__ import annotations
@@ -17,6 +28,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from app.errors import UserError
+from app.privacy.clipping import check_rows, clip_factors, row_norms, without
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +36,7 @@ class BatchShare:
     """Contribution of the samples of a batch to the gradient of one parameter."""
 
     parameter: Tensor | None  # the parameter; None for a bias that the layer does not have
-    squared: Tensor  # (samples,) squared norm of every sample's gradient
+    squared: Tensor  # (samples,) squared norm of every sample's gradient, or a little more; not finite on overflow
     weighted: Callable[[Tensor], Tensor]  # sum of the samples' gradients, given their weights (samples,)
 
 
@@ -64,18 +76,21 @@ class GhostClipping:
             clip: largest Euclidean norm of one sample's gradient, over all parameters together.
         """
         passes, self._passes = self._passes, []
-        _refuse_surprises(passes)
+        _refuse_surprises(passes, samples)
         gradients = torch.autograd.grad(loss, [entry.output for entry in passes], allow_unused=True)
         with torch.no_grad():
-            shares = [
-                share
+            signals = [
+                (entry.layer, entry.input, gradient)
                 for entry, gradient in zip(passes, gradients, strict=True)
                 if gradient is not None
-                for share in _shares(entry.layer, entry.input, gradient)
             ]
+            shares, squared = _all_shares(signals)
+            overflown = ~squared.isfinite()
+            if overflown.any():
+                signals = [(layer, without(overflown, x), without(overflown, g)) for layer, x, g in signals]
+                shares, squared = _all_shares(signals)
             # the loss is a mean, so a sample's own gradient is so many times larger
-            norms = samples * torch.stack([share.squared for share in shares]).sum(0).sqrt()
-            weights = samples * (clip / (norms + 1e-6)).clamp(max=1.0)
+            weights = samples * clip_factors(samples * squared.sqrt(), clip)
             sums = {share.parameter: share.weighted(weights) for share in shares}
             return [sums[each] if each in sums else torch.zeros_like(each) for each in self._parameters]
 
@@ -92,7 +107,9 @@ def supports_ghost(layer: nn.Module) -> bool:
     return type(layer) in _RULES
 
 
-def _refuse_surprises(passes: list[_Pass]) -> None:
+def _refuse_surprises(passes: list[_Pass], samples: int) -> None:
+    for entry in passes:
+        check_rows(len(entry.input), samples)
     twice = len({entry.layer for entry in passes}) < len(passes)
     overwritten = any(entry.output._version != entry.version for entry in passes)
     if twice or overwritten:
@@ -102,6 +119,12 @@ def _refuse_surprises(passes: list[_Pass]) -> None:
             "the norms of the samples' gradients would be wrong",
             "set --defenses.NAME.clipping hooks",
         )
+
+
+def _all_shares(signals: list[tuple[nn.Module, Tensor, Tensor]]) -> tuple[list[BatchShare], Tensor]:
+    """Contributions of all layers, given their inputs and gradients, and the samples' squared norms (samples,)."""
+    shares = [share for signal in signals for share in _shares(*signal)]
+    return shares, torch.stack([share.squared for share in shares]).sum(0)
 
 
 def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
@@ -115,8 +138,7 @@ def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[Batc
 def _stored(parameter: Tensor | None, gradients: Tensor) -> BatchShare:
     """Per-sample gradients (samples, ...) of a small parameter, kept as they are."""
     flat = gradients.flatten(1)
-    squared = torch.linalg.vector_norm(flat, dim=1).square()
-    return BatchShare(parameter, squared, lambda weights: (weights @ flat).view(gradients.shape[1:]))
+    return BatchShare(parameter, row_norms(flat).square(), lambda weights: (weights @ flat).view(gradients.shape[1:]))
 
 
 def _linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
@@ -124,7 +146,8 @@ def _linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Iterator[Batc
         yield _stored(layer.weight, torch.einsum("n...i,n...j->nij", gradient, inputs))
         gradient = gradient.flatten(1, -2).sum(1)
     else:
-        squared = gradient.square().sum(1) * inputs.square().sum(1)
+        least = _least_square(gradient.dtype)
+        squared = gradient.square().sum(1).clamp(min=least) * inputs.square().sum(1).clamp(min=least)
         yield BatchShare(layer.weight, squared, lambda weights: (weights[:, None] * gradient).T @ inputs)
     yield _stored(layer.bias, gradient)
 
@@ -140,13 +163,34 @@ def _conv(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> Iterator[BatchS
     rows = gradient.permute(0, 2, 3, 1).flatten(1, 2)  # samples, places, output channels
     patches = _patches(layer, inputs)  # samples, places, fan-in
     if 2 * rows.shape[1] * (out + fan_in) < out * fan_in:  # few places: the products between them are smaller
-        products = torch.bmm(patches, patches.mT) * torch.bmm(rows, rows.mT)
-        squared = products.sum((1, 2)).clamp(min=0)
+        terms = fan_in + out + rows.shape[1]
+        squared = _bounded(torch.bmm(patches, patches.mT), torch.bmm(rows, rows.mT), terms)
         yield BatchShare(layer.weight, squared, lambda weights: _conv_gradient(layer, inputs, weights, gradient))
     else:
         share = _stored(layer.weight, torch.bmm(rows.mT, patches))
         yield BatchShare(layer.weight, share.squared, lambda weights: _as_kernel(layer, share.weighted(weights)))
     yield _stored(layer.bias, rows.sum(1))
+
+
+def _bounded(patches: Tensor, rows: Tensor, terms: int) -> Tensor:
+    """Squared norms (samples,) of a convolution's gradients, no smaller than 0.999 times the true ones.
+
+    Args:
+        patches: (samples, places, places) inner products of the inputs at two places.
+        rows: (samples, places, places) inner products of the gradients of the outputs at two places.
+        terms: how many numbers are added up, in both inner products and in the sum over places.
+    """
+    squared = (patches * rows).sum((1, 2)).clamp(min=0)
+    least = _least_square(squared.dtype)
+    seen, sent = (each.diagonal(dim1=1, dim2=2).clamp(min=least) for each in (patches, rows))
+    error = terms * torch.finfo(squared.dtype).eps / 2 * (seen * sent).sqrt().sum(1).square()
+    return torch.where(error > 1e-3 * squared, squared + error, squared)
+
+
+def _least_square(dtype: torch.dtype) -> float:
+    """A square below which underflow may spoil the relative precision of a sum of squares."""
+    limits = torch.finfo(dtype)
+    return limits.tiny / limits.eps
 
 
 def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:

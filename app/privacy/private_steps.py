@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from app.models.factor_layers import FactorConv2d, FactorLayer, FactorLinear, per_sample_gradients
+from app.privacy.clipping import check_rows, clipped_sums
 from app.privacy.ghost_clipping import GhostClipping, is_trained, supports_ghost
 from app.privacy.noise import NoiseStream
 
@@ -42,7 +43,8 @@ class Mechanism:
 
     clip: float  # largest Euclidean norm of one sample's gradient; infinity only without noise
     noise: float  # standard deviation of the noise on the sum of the clipped gradients, over `clip`
-    method: ClippingMethod = "ghost"  # how per-sample gradients are computed; all give the same step
+    # how per-sample gradients are computed; all give the same step, but ghost clips more where its norms cancel
+    method: ClippingMethod = "ghost"
     # most samples that pass the network at once, None for whole batches; bounds memory
     physical_batch: int | None = None
     expected_batch: float | None = None  # divisor of the noisy sum; None for the length of each batch
@@ -63,7 +65,7 @@ class PrivateSteps:
         self._clip = UNBOUNDED if math.isinf(mechanism.clip) else mechanism.clip
         self._method = _METHODS[mechanism.method](net, self._clip)
         self.net, self.plain = self._method.net, net
-        self._optimizer: DPOptimizer = self._method.optimizer_class(
+        self._optimizer = _StreamNoise(
             optimizer,
             noise_multiplier=mechanism.noise,
             max_grad_norm=self._clip,
@@ -96,7 +98,8 @@ class PrivateSteps:
         if self._mechanism.expected_batch is None:
             self._optimizer.expected_batch_size = max(1, samples)
         if samples == 0:
-            self._method.fill_empty(self._optimizer.params)
+            for parameter in self._optimizer.params:
+                parameter.grad = torch.zeros_like(parameter)
             self._move(last=True)
             return torch.zeros(0, device=self._device)
         losses = [self._add(part, loss_of, last) for part, last in self._parts(batch)]
@@ -120,7 +123,9 @@ class PrivateSteps:
         """Add the clipped gradients of a part to the sum; returns the sum of its losses."""
         loss = loss_of(part)
         with _full_precision(self._device):
-            self._method.backward(loss, len(part[1]), self._optimizer.params)
+            gradients = self._method.clipped(loss, len(part[1]), self._optimizer.params)
+            for parameter, gradient in zip(self._optimizer.params, gradients, strict=True):
+                parameter.grad = gradient
         self._move(last)
         return loss.detach() * len(part[1])
 
@@ -143,7 +148,7 @@ class PrivateSteps:
                     parameter.grad.add_(gradient)
 
 
-class _StreamNoise(DPOptimizer):
+class _StreamNoise(DPOptimizerFastGradientClipping):
     """Opacus's optimiser with noise of a stream (its `generator`) instead of one of torch's generators."""
 
     def add_noise(self) -> None:
@@ -154,48 +159,41 @@ class _StreamNoise(DPOptimizer):
             parameter.grad = (total + part.view(total.shape)).view_as(parameter)
 
 
-class _FastStreamNoise(_StreamNoise, DPOptimizerFastGradientClipping):
-    """The same for sums of gradients that are clipped already."""
-
-
 class _ClippingMethod(ABC):
     """One way to compute clipped per-sample gradients."""
-
-    optimizer_class: type[DPOptimizer] = _StreamNoise
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         self.net, self._clip = net, clip
 
-    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
-        """Store in the parameters what the optimiser adds up."""
+    def clipped(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Sum over the samples of the clipped gradients of each parameter."""
         loss.backward()
+        gradients = [_taken(parameter, samples) for parameter in parameters]
+        return clipped_sums(gradients, self._clip)
 
     @abstractmethod
     def close(self) -> None:
         """Detach from the network."""
 
-    def fill_empty(self, parameters: list[nn.Parameter]) -> None:
-        """Store what `backward` would for an empty batch."""
-        for parameter in parameters:
-            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
+
+def _taken(parameter: nn.Parameter, samples: int) -> Tensor:
+    """Per-sample gradients (samples, ...) that the backward pass has left; zeros where the loss needs no such layer."""
+    gradient, parameter.grad_sample = getattr(parameter, "grad_sample", None), None  # type: ignore[attr-defined]
+    if gradient is None:
+        return parameter.new_zeros((samples, *parameter.shape))
+    check_rows(len(gradient), samples)
+    return gradient.to(parameter.dtype)
 
 
 class _Ghost(_ClippingMethod):
-    """Sums of clipped gradients; Opacus adds the noise."""
-
-    optimizer_class = _FastStreamNoise
+    """Sums of clipped gradients without those of single samples, where these cost more."""
 
     def __init__(self, net: nn.Module, clip: float) -> None:
         super().__init__(net, clip)
         self._ghost = GhostClipping(net)
 
-    def backward(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> None:
-        for parameter, gradient in zip(parameters, self._ghost.clipped(loss, samples, self._clip), strict=True):
-            parameter.grad = gradient
-
-    def fill_empty(self, parameters: list[nn.Parameter]) -> None:
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+    def clipped(self, loss: Tensor, samples: int, parameters: list[nn.Parameter]) -> list[Tensor]:
+        return self._ghost.clipped(loss, samples, self._clip)
 
     def close(self) -> None:
         self._ghost.close()
@@ -260,7 +258,22 @@ _METHODS: dict[ClippingMethod, type[_ClippingMethod]] = {"ghost": _Ghost, "hooks
 def unsupported_layers(net: nn.Module, method: ClippingMethod) -> list[str]:
     """Names and types of layers without per-sample gradients; batch norm has a compatibility rule of its own."""
     layers = [(name, layer) for name, layer in net.named_modules() if not isinstance(layer, _BatchNorm)]
-    return [f"{name or 'the network'} ({type(layer).__name__})" for name, layer in layers if _refused(layer, method)]
+    tied = _sharing(net) if method == "ghost" else set()  # norms of the layers apart are not that of their sum
+    return [
+        f"{name or 'the network'} ({type(layer).__name__}{', which shares a parameter' if layer in tied else ''})"
+        for name, layer in layers
+        if layer in tied or _refused(layer, method)
+    ]
+
+
+def _sharing(net: nn.Module) -> set[nn.Module]:
+    """Layers that share a trained parameter with another layer."""
+    owners: dict[nn.Parameter, list[nn.Module]] = {}
+    for layer in net.modules():
+        for parameter in layer.parameters(recurse=False):
+            owners.setdefault(parameter, []).append(layer)
+    shared = [layers for parameter, layers in owners.items() if parameter.requires_grad and len(layers) > 1]
+    return {layer for layers in shared for layer in layers}
 
 
 def _refused(layer: nn.Module, method: ClippingMethod) -> bool:

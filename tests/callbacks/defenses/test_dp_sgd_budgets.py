@@ -76,16 +76,17 @@ def test_clients_pay_for_the_rounds_they_take_part_in(sampling):
 def test_a_dropped_update_is_paid_for():
     """The samples were used, whatever became of the update."""
 
-    class Poison(FederatedCallback):
-        """One client's loss is NaN."""
+    class Overflow(FederatedCallback):
+        """One client's model ends with an infinite weight."""
 
-        def client_loss(self, federation, client, batch, logits, loss):
-            """For client 1."""
-            return loss * float("nan") if client.client == 1 else loss
+        def on_client_end(self, trainer, federation, client):
+            """After the last step."""
+            if client.client == 1:
+                next(client.net.parameters()).data.view(-1)[0] = float("inf")
 
     defense, federation = DPSGD(noise=1.5), small_federation(local=LOCAL)
     with pytest.warns(UserWarning, match="client 1 diverged"):
-        run(federation, Blobs(SIZES), 1, [defense, Poison()])
+        run(federation, Blobs(SIZES), 1, [defense, Overflow()])
     assert dict(defense.statement(federation).clients)[1] == by_hand(1, 1, 1.5)
 
 
