@@ -51,6 +51,9 @@ class SecureAggregation(FederatedCallback):
             do so after clients have dropped out.
         model_bound: masks cancel only among clients that received the same values, so that a server which sends
             different models gets noise.
+        refuse_repeated: a client sends no second update for a model, or a tensor of it with 16 values or more, that it
+            has trained on before: for exactly the same values, in any order. A server that has converged, or learns
+            nothing at all, repeats its model honestly; its clients then refuse, and it will never move again.
         threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round is
             aborted.
         bits: of one value with its sign, in [8, 32].
@@ -66,6 +69,7 @@ class SecureAggregation(FederatedCallback):
         allow_singletons: bool = False,
         guard: Literal["warn", "strict"] = "warn",
         model_bound: bool = True,
+        refuse_repeated: bool = True,
         threshold: float = 2 / 3,
         bits: int = 24,
         range: float = 2.0,
@@ -74,11 +78,11 @@ class SecureAggregation(FederatedCallback):
         attempts: int = 2,
     ) -> None:
         self.k, self.guard, self.allow_singletons = k, guard, allow_singletons
-        self.model_bound, self.threshold = model_bound, threshold
+        self.model_bound, self.refuse_repeated, self.threshold = model_bound, refuse_repeated, threshold
         self.point, self.outside = FixedPoint(bits, range), outside
         self.max_weight, self.attempts = max_weight, attempts
         self._channel: MaskedChannel | None = None
-        self._guard = ReleaseGuard(guard == "strict")
+        self._guard = ReleaseGuard(guard == "strict", refuse_repeated)
         self._findings: list[GuardFinding] = []
         self._numbers: dict[str, float] = {}
 
@@ -140,9 +144,9 @@ class SecureAggregation(FederatedCallback):
         ledger = self._guard.ledger
         if ledger is not None and ledger.planned is not None and trainer.is_global_zero:
             warnings.warn(
-                f"secure aggregation: {ledger.text(ledger.planned)}, if the model stood still. Clients refuse a model "
-                "that is repeated exactly; against one that is nearly repeated, add differential privacy, or refuse "
-                f"such plans with --defenses.{self.given_name}.guard strict.",
+                f"secure aggregation: {ledger.text(ledger.planned)}, if the model stood still. Against a server "
+                "that nearly repeats its model, add differential privacy, or refuse such plans with "
+                f"--defenses.{self.given_name}.guard strict.",
                 stacklevel=2,
             )
 
@@ -188,7 +192,7 @@ class SecureAggregation(FederatedCallback):
         accepted = tuple(map(str, self._findings)) if self.allow_singletons else ()
         return ChannelStatement(
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
-            hides=f"a server that follows the protocol, and whose models differ from round to round, sees sums of "
+            hides="a server that follows the protocol, and whose models differ from round to round, sees sums of "
             + ("updates, some of few clients" if accepted else f"at least {self.k} updates"),
             trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
             f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
@@ -200,13 +204,19 @@ class SecureAggregation(FederatedCallback):
     def _repetition_notes(self) -> list[str]:
         """What holds about the sums of several rounds, by what the server does to its model between them."""
         ledger: ReleaseLedger | None = self._guard.ledger
-        notes = [
+        repeated = (
             "against a server that repeats a model exactly: clients send no second update for a model, or a tensor of "
-            "it, that they have trained on before",
+            "it, that they have trained on before"
+        )
+        notes = [
+            repeated
+            if self.refuse_repeated
+            else "clients train on a model that is repeated exactly, and do not notice",
             "against a server that nearly repeats a model, sums of different clients can be solved for single updates; "
             "only noise (differential privacy) helps",
         ]
         if ledger is None:
             return notes
         found, when = (ledger.released, "so far") if self._numbers else (ledger.planned, "as planned")
-        return [*notes, f"if the model stood still ({when}): {ledger.text(found)}; sums of different weights do not combine"]
+        text = f"if the model stood still ({when}): {ledger.text(found)}; sums of different weights do not combine"
+        return [*notes, text]

@@ -26,14 +26,15 @@ class ReleaseGuard:
 
     Args:
         strict: whether clients do not unmask a sum that would isolate one of them together with earlier sums.
+        refuse_repeated: whether clients refuse to train twice on a model; else only sums are watched.
 
     Attributes:
         ledger: the sums that were released; set before the first round.
         refused: clients of the current round that refused to train on a model again.
     """
 
-    def __init__(self, strict: bool = False) -> None:
-        self.strict = strict
+    def __init__(self, strict: bool = False, refuse_repeated: bool = True) -> None:
+        self.strict, self.refuse_repeated = strict, refuse_repeated
         self.ledger: ReleaseLedger | None = None
         self.refused: tuple[int, ...] = ()
         self._models = TrainedModels()
@@ -49,6 +50,8 @@ class ReleaseGuard:
 
         `values` are the integers it would send: what it does not change reveals nothing, and may honestly stay.
         """
+        if not self.refuse_repeated:
+            return False
         tensors = list(_tensors(update, space))
         received = _plain(update)
         digests = model_digests([(name, received[place]) for name, place in tensors])
@@ -69,7 +72,7 @@ class ReleaseGuard:
 
     def check(self, survivors: Collection[int]) -> None:
         """Raise `AbortedRoundError` where clients do not unmask the sum over the survivors; else enter it."""
-        again = [one for one in survivors if self._models.refuses(one, self._received[one], survivors)]
+        again = [one for one in survivors if self._models.refuses(one, self._received.get(one, ()), survivors)]
         if again:
             raise AbortedRoundError(
                 f"{listed(sorted(again))} have trained on this model before, in a round that was given up late, and "
@@ -94,7 +97,7 @@ class ReleaseGuard:
 
     def remember(self, survivors: Collection[int], released: bool) -> None:
         """Keep what the survivors trained on, once they have revealed their shares."""
-        self._models.remember({client: self._moved[client] for client in survivors}, released)
+        self._models.remember({client: self._moved.get(client, []) for client in survivors}, released)
 
     def state_dict(self) -> dict[str, Any]:
         models = {client: torch.from_numpy(rows.copy()) for client, rows in self._models.state_dict().items()}

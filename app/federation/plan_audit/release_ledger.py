@@ -70,9 +70,15 @@ class PlanBlocks:
 
 
 class ReleaseLedger:
-    """The sums that were released in a run, and whom they isolate; `k` is the guard's.
+    """The sums that were released in a run, and whom they isolate: narrow down to fewer than `k` clients.
 
     What it finds is exact for the blocks and the rounds that it examines, and a lower bound beyond.
+
+    Args:
+        federation: a prepared one.
+        blocks: of all planned rounds.
+        k: at least 2.
+        rounds: number of planned rounds; by default all of the run.
 
     Attributes:
         rounds: number of planned rounds that were examined; all but for very large plans.
@@ -80,16 +86,18 @@ class ReleaseLedger:
         released: the same for the sums released so far.
     """
 
-    def __init__(self, federation: FederatedModule, blocks: PlanBlocks, k: int) -> None:
+    def __init__(self, federation: FederatedModule, blocks: PlanBlocks, k: int = 2, rounds: int | None = None) -> None:
         self._federation, self._k = federation, k
+        self._rounds = federation.rounds if rounds is None else rounds
         self._clients = len(federation.client_pool.sizes)
         first, sizes = blocks.found()
-        most = max(1, MOST_ENTRIES // (self._clients * min(self._clients, max(1, federation.rounds))))
+        most = max(1, MOST_ENTRIES // (self._clients * min(self._clients, max(1, self._rounds))))
         self._first, self._sizes, self._sent = first[:most], sizes[:most], int(sizes.sum())
         self._members: dict[Hashable, np.ndarray] = {}
         self._releases: list[tuple[int, tuple[int, ...]]] = []
         self.released: Isolation | None = None
         self._spaces = self._empty()
+        self.rounds = 0
         self.planned = self._planned()
 
     def isolates(self, plan: Plan, clients: Collection[int]) -> tuple[int, ...]:
@@ -108,19 +116,15 @@ class ReleaseLedger:
 
     def text(self, found: Isolation | None) -> str:
         """What was found, in words, with its bounds."""
-        fewer = "isolate" if self._k == 2 else f"narrow down to fewer than {self._k} clients"
-        examined, rounds = int(self._sizes.sum()), self._federation.rounds
+        what = "single clients" if self._k == 2 else f"fewer than {self._k} clients"
+        examined = int(self._sizes.sum())
         bounds = [f"{examined:,} of {self._sent:,} weights"] if examined < self._sent else []
-        bounds += [f"{self.rounds:,} of {rounds:,} rounds"] if self.rounds < rounds else []
+        bounds += [f"{self.rounds:,} of {self._rounds:,} rounds"] if self.rounds < self._rounds else []
         bound = f" (examined: {', '.join(bounds)})" if bounds else ""
         if found is None:
-            return f"no combinations of sums {fewer} {'a client' if self._k == 2 else ''}".rstrip() + bound
+            return f"no combination of sums isolates {what}{bound}"
         weights = f"{found.coordinates:,} of {self._sent:,} weights"
-        return (
-            f"from round {found.first} on, combinations of sums {fewer} {listed(found.clients)} on {weights}{bound}"
-            if self._k == 2
-            else f"from round {found.first} on, combinations of sums {fewer} on {weights}: {listed(found.clients)}{bound}"
-        )
+        return f"from round {found.first} on, combinations of sums isolate {what} on {weights}: {listed(found.clients)}{bound}"
 
     def state_dict(self) -> list[list[Any]]:
         return [[round_, list(clients)] for round_, clients in self._releases]
@@ -136,7 +140,7 @@ class ReleaseLedger:
     def _planned(self) -> Isolation | None:
         spaces, found, work = self._empty(), None, 0
         seen: set[Hashable] = set()
-        rounds = range(self._federation.rounds)
+        rounds = range(self._rounds)
         for round_ in tqdm(rounds, "combining sums", unit=" rounds", delay=2, leave=False, disable=None):
             self.rounds = round_ + 1
             plan = self._federation.plan_of(round_)

@@ -15,7 +15,8 @@ from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.defenses.secure_aggregation import SecureAggregation
 from callbacks.defenses.tripwire import Tripwire
 
-MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
+ORDINARY = {"allow_singletons": True, "model_bound": False, "refuse_repeated": False}
+MASKED = partial(SecureAggregation, **ORDINARY, range=64.0, bits=32)
 
 
 @pytest.mark.parametrize("first", [False, True])
