@@ -50,7 +50,7 @@ class TrainedModels:
         return any(known.get(digest, again) != again for digest in digests)
 
     def remember(self, trained: Mapping[int, Iterable[bytes]], released: bool) -> None:
-        """Keep the digests of what the clients of a sum have trained on; `released`: the server has the sum for sure."""
+        """Keep the digests of what the clients of a sum trained on; `released` if the server certainly has the sum."""
         mark = _NEVER if released else _set_digest(trained)
         for client, digests in trained.items():
             self._known.setdefault(client, {}).update(dict.fromkeys(digests, mark))

@@ -164,8 +164,8 @@ class SecureAggregation(FederatedCallback):
         }
         if self._guard.refused and trainer.is_global_zero:
             warnings.warn(
-                f"round {federation.plan.round + 1}: {listed(self._guard.refused)} refused to send an update: the model, "
-                "or a tensor of it, is one that they have trained on before",
+                f"round {federation.plan.round + 1}: {listed(self._guard.refused)} refused to send an update: the "
+                "model, or a tensor of it, is one that they have trained on before",
                 stacklevel=2,
             )
 

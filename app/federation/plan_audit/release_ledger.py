@@ -104,9 +104,9 @@ class ReleaseLedger:
         """Clients whom the sums of a round over these clients would isolate, and the sums before did not, ascending."""
         spaces = self._spaces.copy()
         spaces.add(self._sets(plan, clients))
-        more = spaces.isolated(self._k).any(axis=0)
-        more[list(self.released.clients if self.released else ())] = False
-        return tuple(np.flatnonzero(more).tolist())
+        after = np.flatnonzero(spaces.isolated(self._k).any(axis=0)).tolist()
+        before = self.released.clients if self.released is not None else ()
+        return tuple(client for client in after if client not in before)
 
     def release(self, plan: Plan, clients: Collection[int]) -> None:
         """Enter the sums of a round over these clients."""
@@ -124,7 +124,8 @@ class ReleaseLedger:
         if found is None:
             return f"no combination of sums isolates {what}{bound}"
         weights = f"{found.coordinates:,} of {self._sent:,} weights"
-        return f"from round {found.first} on, combinations of sums isolate {what} on {weights}: {listed(found.clients)}{bound}"
+        start = f"from round {found.first} on, combinations of sums isolate {what}"
+        return f"{start} on {weights}: {listed(found.clients)}{bound}"
 
     def state_dict(self) -> list[list[Any]]:
         return [[round_, list(clients)] for round_, clients in self._releases]

@@ -52,7 +52,7 @@ class RowSpaces:
         self.rank[new] += 1
 
     def isolated(self, k: int) -> np.ndarray:
-        """(spaces, clients) bool: clients that a combination of sums narrows down to fewer than `k` clients, at least 2.
+        """(spaces, clients) bool: clients that some combination of sums narrows down to fewer than `k`, at least 2.
 
         Exact for one and two clients. For three and more, exact where their sets are at most MOST_SETS, else those
         that a row of the echelon form shows.

@@ -88,10 +88,11 @@ class Permuted(Frozen):
     """Repeats a model whose hidden channels have changed places: the same function, the same updates elsewhere."""
 
     def move(self, federation, aggregate):
-        """Reverse the first hidden layer."""
-        aggregate.mean.copy_(federation.theta)
-        weight = aggregate.mean[: 12 * 4].view(12, 4)
-        weight.copy_(weight.flip(0).clone())
+        """Reverse the first hidden layer: its rows, its biases, and the columns that read them."""
+        theta = federation.theta
+        rows, biases, columns = theta[:48].view(12, 4), theta[48:60], theta[60:156].view(8, 12)
+        reversed_ = [rows.flip(0).flatten(), biases.flip(0), columns.flip(1).flatten(), theta[156:]]
+        aggregate.mean.copy_(torch.cat(reversed_))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -152,34 +153,17 @@ def test_a_layer_that_no_update_moves_is_no_repetition():
     assert defense.measurements()["secagg/refused"] == 0
 
 
-def rejoin(defense, other, rounds, **settings):
-    """Resume a run of `defense` with a new process's `other`, from its last state."""
-    trainer = make_trainer(1, callbacks=[defense])
-    trainer.fit(federation(**settings), datamodule=Blobs((6,) * CLIENTS))
-    other.setup = _loading(other, defense.state_dict())
-    model = federation(**settings)
-    run(model, Blobs((6,) * CLIENTS), rounds, [other])
-    return model
-
-
-def _loading(defense, state):
-    """Load a state once the federation is prepared, as Lightning does."""
-    genuine = defense.setup
-
-    def setup(trainer, pl_module, stage):
-        """The state of the run before."""
-        genuine(trainer, pl_module, stage)
-        defense.load_state_dict(state)
-
-    return setup
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_memory_survives_a_resume():
-    """A server that starts from its first model again, after a restart, is recognised; only plain data are kept."""
-    other = SecureAggregation()
-    rejoin(SecureAggregation(), other, 1, participation=1.0)
-    assert other.measurements()["secagg/refused"] == CLIENTS
+def test_memory_survives_a_resume(tmp_path):
+    """A server that repeats its model after a restart is recognised, and the sums before it are not forgotten."""
+    for rounds, checkpoint in ((1, None), (2, tmp_path / "one.ckpt")):
+        defense = SecureAggregation()
+        trainer = make_trainer(rounds, callbacks=[defense, Frozen()])
+        model, data = federation(participation=1.0), Blobs((6,) * CLIENTS)
+        trainer.fit(model, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        trainer.save_checkpoint(tmp_path / "one.ckpt")
+    assert defense.measurements()["secagg/refused"] == CLIENTS
+    assert defense.state_dict()["releases"] == [[0, list(range(CLIENTS))]]
 
 
 LATE = tuple(range(6))
