@@ -18,19 +18,22 @@ import numpy as np
 from app.crypto.commitment import DIGEST_BYTES
 
 LEAST_VALUES = 16
-"""Tensors with fewer values count as part of the whole model only: a handful may honestly stay the same."""
+"""Tensors with fewer distinct values count as part of the whole model only: a handful may honestly stay the same, such
+as the ones of a normalisation in half precision."""
 
 _NEVER = bytes(DIGEST_BYTES)
 
 
 def model_digests(tensors: Sequence[tuple[str, np.ndarray]]) -> dict[str, bytes]:
-    """SHA-256 of every tensor (name, values) that is large enough, and under the empty name, of all of them."""
-    digests = {}
+    """SHA-256 of every tensor (name, values) with enough distinct values, and under the empty name, of all of them."""
+    judged, whole = {}, hashlib.sha256()
     for name, values in tensors:
         ordered = np.sort(values.view(f"i{values.itemsize}"))
-        digests[name] = hashlib.sha256(name.encode() + b"\0" + ordered.tobytes()).digest()
-    whole = hashlib.sha256(b"".join(digests.values())).digest()
-    return {name: digests[name] for name, values in tensors if len(values) >= LEAST_VALUES} | {"": whole}
+        digest = hashlib.sha256(name.encode() + b"\0" + ordered.tobytes()).digest()
+        whole.update(digest)
+        if np.count_nonzero(np.diff(ordered)) + 1 >= LEAST_VALUES:
+            judged[name] = digest
+    return judged | {"": whole.digest()}
 
 
 class TrainedModels:

@@ -51,9 +51,9 @@ class SecureAggregation(FederatedCallback):
             do so after clients have dropped out.
         model_bound: masks cancel only among clients that received the same values, so that a server which sends
             different models gets noise.
-        refuse_repeated: a client sends no second update for a model, or a tensor of it with 16 values or more, that it
-            has trained on before: for exactly the same values, in any order. A server that has converged, or learns
-            nothing at all, repeats its model honestly; its clients then refuse, and it will never move again.
+        refuse_repeated: a client sends no second update for a model, or a tensor of it with 16 distinct values or more,
+            that it has trained on before: for exactly the same values, in any order. A server that has converged, or
+            learns nothing at all, repeats its model honestly; its clients then refuse, and it will never move again.
         threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round is
             aborted.
         bits: of one value with its sign, in [8, 32].

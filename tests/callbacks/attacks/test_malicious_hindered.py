@@ -33,6 +33,12 @@ def test_masks_hand_over_what_they_sum(first):
     assert server._isolation_error < 1e-6
 
 
+def test_clients_that_train_once_on_a_model_keep_the_server_out():
+    """The rolling server sends the others one model twice: by default they refuse, although masks are not bound."""
+    _, found, _ = attacked(RollingModel(), callbacks=(MASKED(refuse_repeated=True),))
+    assert "not those of the clients that sent something" in found[0].result.reason
+
+
 def test_masks_bound_to_the_model_leave_noise():
     """Clients that got different values do not cancel: nothing comes back."""
     server, found, _ = attacked(RollingModel(), callbacks=(MASKED(model_bound=True),))
