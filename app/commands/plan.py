@@ -14,6 +14,7 @@ from app.configuration import expand, run_parser
 from app.errors import Problem, UserError, raise_all
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
+from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.files import write_figure, write_json, write_text
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
@@ -49,10 +50,13 @@ def plan(arguments: Sequence[str]) -> int:
     maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
     uploads = uploaded_rounds(federation, range(rounds))
     bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
-    plan_audit = audit(maps.follow(bar), federation.space, uploaded_coordinates(federation), maps.watch)
+    blocks = PlanBlocks(federation)
+    followed = blocks.follow(maps.follow(bar))
+    plan_audit = audit(followed, federation.space, uploaded_coordinates(federation), maps.watch)
+    ledger = ReleaseLedger(federation, blocks, rounds=rounds)
     print(header(federation, plan_audit), table(plan_audit), sep="\n\n")
-    print("", *map(bullet, findings(plan_audit, federation.uncovered_cells)), sep="\n")
-    figures = _keep(folder, federation, plan_audit, maps.layers)
+    print("", *map(bullet, findings(plan_audit, federation.uncovered_cells, ledger)), sep="\n")
+    figures = _keep(folder, federation, plan_audit, ledger, maps.layers)
     print(f"\nin {folder}: plan.json, plan.csv" + (f", {figures}" if figures else ""))
     return 0
 
@@ -69,13 +73,15 @@ def _problems(settings: PlanSettings, folder: Path) -> Iterator[Problem]:
         yield Problem(f"{folder} holds a run", "its plan.json would be overwritten", "choose another --plan.folder")
 
 
-def _keep(folder: Path, federation: FederatedModule, plan_audit: PlanAudit, layers: list[LayerMap]) -> str:
+def _keep(
+    folder: Path, federation: FederatedModule, plan_audit: PlanAudit, ledger: ReleaseLedger, layers: list[LayerMap]
+) -> str:
     """Write the files; returns the names of the figures in words."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _delete_figures(folder)
         names = _draw(folder, federation, layers)
-        record = plain_plan(federation, plan_audit) | {"pictures": names}
+        record = plain_plan(federation, plan_audit, ledger) | {"pictures": names}
         write_json(folder / "plan.json", record)
         write_text(folder / "plan.csv", rows_csv(plan_audit))
     except OSError as error:

@@ -151,15 +151,22 @@ def uploaded_round(federation: FederatedModule, plan: Plan) -> UploadedRound:
     return UploadedRound(plan, federation.label_rows, owned)
 
 
+def uploaded_keys(federation: FederatedModule, plan: Plan) -> dict[int, Hashable]:
+    """For every participant, a key of the coordinates it uploads: equal in all rounds where they are the same."""
+    masked = federation.local.mask_labels
+    # clients with the same submodel and the same classes upload the same rows
+    return {
+        client: (plan.key(client), tuple(federation.data.owned_classes(client).tolist()) if masked else ())
+        for client in plan.participants
+    }
+
+
 def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.ndarray]:
     """Coordinates that every participant uploads (int64, ascending); equal submodels share one array."""
-    uploaded, masked = uploaded_round(federation, plan), federation.local.mask_labels
+    uploaded = uploaded_round(federation, plan)
     arrays: dict[Hashable, np.ndarray] = {}
     indices: dict[int, np.ndarray] = {}
-    for client in plan.participants:
-        # clients with the same submodel and the same classes upload the same rows
-        owned = tuple(federation.data.owned_classes(client).tolist()) if masked else ()
-        key = (plan.key(client), owned)
+    for client, key in uploaded_keys(federation, plan).items():
         if key not in arrays:
             index = uploaded.index(client)
             arrays[key] = index[federation.personal.shared(index)].cpu().numpy()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -12,22 +14,29 @@ from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.integer_code import channel_problems, largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
+from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import ClientPool
-from app.federation.plan_audit.guard import GuardFinding, examine, guard_problems
+from app.federation.plan_audit.guard import GuardFinding, combination_problems, examine, guard_problems
+from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
+from app.federation.reports import listed
 from app.privacy.settings import raised_problems, setting_problem
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
 
 
 class SecureAggregation(FederatedCallback):
-    """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates, never a single one.
+    """Secure aggregation (Bonawitz et al. 2017): the server sees sums of updates.
 
     Unequal submodels are summed coordinate by coordinate, which exposes clients where few of them train a coordinate:
-    the plan is audited before the first round, and refused where that happens. It hides single updates from an
-    honest-but-curious server. Sums and the released model are as open to attack as without it, and a malicious server
-    that sends one manipulated model to all clients can still extract samples from a sum.
+    the plan is audited before the first round, and refused where that happens. Single sums hide single updates from an
+    honest-but-curious server. Sums of several rounds over different clients can be solved for single updates if the
+    model stands still: clients refuse to train again on a model, or a tensor of it, that they have trained on before
+    (exactly the same values, in any order), and a ledger of all sums tells whom they would isolate. Against a server
+    that changes its model by just a little, only noise helps. Sums and the released model are as open to attack as
+    without it, and a malicious server that sends one manipulated model to all clients can still extract samples from a
+    sum.
 
     Example::
 
@@ -37,8 +46,14 @@ class SecureAggregation(FederatedCallback):
         k: fewest clients behind every sum, and fewest by which the clients behind a coordinate may change from one
             planned round to the next; at least 2. Either client of a sum of two can compute the other's part.
         allow_singletons: train although the plan exposes clients; what it exposes is recorded.
+        guard: what to do about clients that combinations of the sums of several rounds isolate, if the model stood
+            still: `warn` with names and numbers, or `strict`: refuse such a plan, and give up a round whose sums would
+            do so after clients have dropped out.
         model_bound: masks cancel only among clients that received the same values, so that a server which sends
             different models gets noise.
+        refuse_repeated: a client sends no second update for a model, or a tensor of it with 16 distinct values or more,
+            that it has trained on before: for exactly the same values, in any order. A server that has converged, or
+            learns nothing at all, repeats its model honestly; its clients then refuse, and it will never move again.
         threshold: share of a round's clients that must stay to the end, above 0.5 and at most 1; below it the round is
             aborted.
         bits: of one value with its sign, in [8, 32].
@@ -52,7 +67,9 @@ class SecureAggregation(FederatedCallback):
         self,
         k: int = 2,
         allow_singletons: bool = False,
+        guard: Literal["warn", "strict"] = "warn",
         model_bound: bool = True,
+        refuse_repeated: bool = True,
         threshold: float = 2 / 3,
         bits: int = 24,
         range: float = 2.0,
@@ -60,10 +77,12 @@ class SecureAggregation(FederatedCallback):
         max_weight: float = 16.0,
         attempts: int = 2,
     ) -> None:
-        self.k, self.allow_singletons, self.model_bound, self.threshold = k, allow_singletons, model_bound, threshold
+        self.k, self.guard, self.allow_singletons = k, guard, allow_singletons
+        self.model_bound, self.refuse_repeated, self.threshold = model_bound, refuse_repeated, threshold
         self.point, self.outside = FixedPoint(bits, range), outside
         self.max_weight, self.attempts = max_weight, attempts
         self._channel: MaskedChannel | None = None
+        self._guard = ReleaseGuard(guard == "strict", refuse_repeated)
         self._findings: list[GuardFinding] = []
         self._numbers: dict[str, float] = {}
 
@@ -77,9 +96,13 @@ class SecureAggregation(FederatedCallback):
         if wrong:
             return
         yield from raised_problems(lambda: word_for(largest_sum(federation, self.point, self.max_weight)))
-        self._findings = examine(federation, self.k)
+        blocks = PlanBlocks(federation)
+        self._findings = examine(federation, self.k, blocks)
+        self._guard.ledger = ReleaseLedger(federation, blocks, self.k)
         if not self.allow_singletons:
             yield from guard_problems(self._findings, self.model_bound)
+        if self.guard == "strict":
+            yield from combination_problems(self._guard.ledger)
 
     def _setting_problems(self, client_pool: ClientPool) -> Iterable[Problem]:
         if client_pool.most < 2:
@@ -91,6 +114,12 @@ class SecureAggregation(FederatedCallback):
         if self.k < 2:
             consequence = "a sum over one client is its update"
             yield setting_problem("SecureAggregation", "k", self.k, consequence, "to 2 or more")
+        if self.guard == "strict" and self.allow_singletons:
+            yield Problem(
+                "SecureAggregation has guard strict and allow_singletons true",
+                "one refuses what the other accepts",
+                "set --defenses.NAME.guard warn, or --defenses.NAME.allow_singletons false",
+            )
         if not 0.5 < self.threshold <= 1:
             consequence = "two halves of the clients could be asked about different clients, and reveal both secrets"
             allowed = "above 0.5 and at most 1"
@@ -109,7 +138,17 @@ class SecureAggregation(FederatedCallback):
             attempts=self.attempts,
             name=self.given_name,
         )
-        self._channel = pl_module.channel = MaskedChannel(pl_module, settings)
+        self._channel = pl_module.channel = MaskedChannel(pl_module, settings, self._guard)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ledger = self._guard.ledger
+        if ledger is not None and ledger.planned is not None and trainer.is_global_zero:
+            warnings.warn(
+                f"secure aggregation: {ledger.text(ledger.planned)}, if the model stood still. Against a server "
+                "that nearly repeats its model, add differential privacy, or refuse such plans with "
+                f"--defenses.{self.given_name}.guard strict.",
+                stacklevel=2,
+            )
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._channel is not None:
@@ -121,7 +160,20 @@ class SecureAggregation(FederatedCallback):
             "secagg/dropped": float(self._channel.dropped),
             "secagg/given_up": float(self._channel.given_up),
             "secagg/clipped": self._channel.clipped_share,
+            "secagg/refused": float(len(self._guard.refused)),
         }
+        if self._guard.refused and trainer.is_global_zero:
+            warnings.warn(
+                f"round {federation.plan.round + 1}: {listed(self._guard.refused)} refused to send an update: the "
+                "model, or a tensor of it, is one that they have trained on before",
+                stacklevel=2,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._guard.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._guard.load_state_dict(state_dict)
 
     def measurements(self) -> dict[str, float]:
         return self._numbers
@@ -130,7 +182,7 @@ class SecureAggregation(FederatedCallback):
         return {"secagg/protocol_bytes": float(self._channel.protocol_bytes)} if self._channel is not None else {}
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
-        notes = ["sums, and the models made of them, are as open to attack as without masks"]
+        notes = [*self._repetition_notes(), "sums, and the models made of them, are as open to attack as without masks"]
         if not self.model_bound:
             notes.append("masks are not bound to the model: a server can send clients different models unnoticed")
         notes.append(
@@ -140,10 +192,31 @@ class SecureAggregation(FederatedCallback):
         accepted = tuple(map(str, self._findings)) if self.allow_singletons else ()
         return ChannelStatement(
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
-            hides="the server sees sums of updates" + (", some of few clients" if accepted else ", never one of them"),
+            hides="a server that follows the protocol, and whose models differ from round to round, sees sums of "
+            + ("updates, some of few clients" if accepted else f"at least {self.k} updates"),
             trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
             f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
             step=self.point.step,
             accepted=accepted,
             notes=tuple(notes),
         )
+
+    def _repetition_notes(self) -> list[str]:
+        """What holds about the sums of several rounds, by what the server does to its model between them."""
+        ledger: ReleaseLedger | None = self._guard.ledger
+        repeated = (
+            "against a server that repeats a model exactly: clients send no second update for a model, or a tensor of "
+            "it, that they have trained on before"
+        )
+        notes = [
+            repeated
+            if self.refuse_repeated
+            else "clients train on a model that is repeated exactly, and do not notice",
+            "against a server that nearly repeats a model, sums of different clients can be solved for single updates; "
+            "only noise (differential privacy) helps",
+        ]
+        if ledger is None:
+            return notes
+        found, when = (ledger.released, "so far") if self._numbers else (ledger.planned, "as planned")
+        text = f"if the model stood still ({when}): {ledger.text(found)}; sums of different weights do not combine"
+        return [*notes, text]

@@ -81,12 +81,12 @@ def test_settings_of_an_attack(honest):
 
 
 def test_hidden_updates(tmp_path, capsys):
-    """Under encryption nothing is available; under masks that are not bound to the model everything is."""
+    """Under encryption nothing is available; under ordinary masks, bound to no model, everything is."""
     masks = ("--config", "secure-aggregation", "--defenses.secure_aggregation.allow_singletons", "true")
     unbound = (
         *masks,
-        "--defenses.secure_aggregation.model_bound",
-        "false",
+        *("--defenses.secure_aggregation.model_bound", "false"),
+        *("--defenses.secure_aggregation.refuse_repeated", "false"),
         "--defenses.secure_aggregation.range",
         "16",
     )

@@ -27,6 +27,7 @@ from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
 from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
+from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.execution.distributed import from_first, gather
 from app.federation.plan import NO_CLIENT, Plan
 from app.federation.private_coordinates import uploaded_indices
@@ -66,8 +67,15 @@ class MaskedChannel(Channel):
     form = "masked"
     carries = "changes"
 
-    def __init__(self, federation: FederatedModule, settings: Masking, transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        federation: FederatedModule,
+        settings: Masking,
+        guard: ReleaseGuard | None = None,
+        transport: Transport | None = None,
+    ) -> None:
         self._federation, self._settings, self._transport = federation, settings, transport or Transport()
+        self._guard = guard or ReleaseGuard()
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
         self.clipped_share = 0.0
@@ -83,6 +91,7 @@ class MaskedChannel(Channel):
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
         self._theta, self._round = theta, plan.round + 1
+        self._guard.open(plan)
         self._arrived: dict[int, int] = {}
         self._clients, self._failure = {}, ""
         self.dropped = self.protocol_bytes = 0
@@ -151,6 +160,8 @@ class MaskedChannel(Channel):
         if client is None or self._failure:
             return None
         values = encoded(self._code, update, self._federation.space, self._settings.name)
+        if self._guard.refuses(update, values, self._federation.space, self._server.masking_clients):
+            return None
         sealed = client.mask(values, self._binding(update))
         arrived = self._delivery.deliver(sealed, self._session, self._round)
         warn_of_failures(self._delivery.take_failures())
@@ -187,6 +198,7 @@ class MaskedChannel(Channel):
             if rank != self._federation.global_rank:
                 self._server.merge(part, clients)
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
+        self._guard.gather()
 
     def _unmasked(self) -> np.ndarray:
         survivors = set(self._arrived)
@@ -200,9 +212,13 @@ class MaskedChannel(Channel):
                 f"after {len(gone)} clients dropped out, some weights have fewer than {self._settings.least} "
                 f"contributors, and the clients concerned ({who}) do not unmask them"
             )
+        self._guard.check(survivors)
+        self._guard.remember(survivors, released=False)
         mine = [one for client, one in self._clients.items() if client in survivors]
         reveals = self._exchange(one.reveal_shares(survivors, gone) for one in mine)
-        return self._server.unmask(reveals, self._known_bindings() if gone else None)
+        sums = self._server.unmask(reveals, self._known_bindings() if gone else None)
+        self._guard.remember(survivors, released=True)
+        return sums
 
     def _known_bindings(self) -> Callable[[int, int], bytes] | None:
         """The bindings of clients that dropped out, which the server derives from the model it sent."""

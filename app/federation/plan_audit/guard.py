@@ -1,6 +1,7 @@
 """Whether secure aggregation can hide single clients under a plan: checked before any training.
 
-Sums are compared with those of the round before, as planned: clients that drop out of a round change them, too.
+Single sums and those of neighbouring rounds are compared here, layer by layer; `release_ledger` combines the sums of
+all rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.checks import weighs_by_loss
 from app.federation.plan_audit.audit import audit
+from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import UploadedRound, uploaded_coordinates, uploaded_indices, uploaded_rounds
 
 if TYPE_CHECKING:
@@ -76,14 +78,16 @@ class GuardFinding:
         return f"{what} change by {by} from one round to the next: {who}"
 
 
-def examine(federation: FederatedModule, k: int) -> list[GuardFinding]:
-    """Everything that secure aggregation could not hide in a prepared federation's plan.
+def examine(federation: FederatedModule, k: int, blocks: PlanBlocks | None = None) -> list[GuardFinding]:
+    """What single sums and pairs of neighbouring rounds reveal in a prepared federation's plan.
 
-    Sums over fewer than `k` clients, and changes by fewer than `k` clients, reveal them; `k` is at least 2.
+    Sums over fewer than `k` clients, and changes by fewer than `k` clients, reveal them; `k` is at least 2. The plan's
+    submodels are added to `blocks` on the way.
     """
     rounds = uploaded_rounds(federation, range(federation.rounds))
     bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
-    layers = audit(_changing(bar), federation.space, uploaded_coordinates(federation), k=k).layers
+    changing = _changing(bar) if blocks is None else blocks.follow(_changing(bar))
+    layers = audit(changing, federation.space, uploaded_coordinates(federation), k=k).layers
     few = [GuardFinding("few", layer.name, layer.below(k), layer.pairs, k, layer.alone) for layer in layers]
     changes = [
         GuardFinding("change", layer.name, layer.changes_below(k), layer.pairs, k, layer.exposed) for layer in layers
@@ -100,6 +104,17 @@ def guard_problems(findings: list[GuardFinding], model_bound: bool) -> Iterator[
         if matching:
             cause = "\n".join([f"the plan has {title}:", *(f"    {finding}" for finding in matching)])
             yield Problem(cause, consequence.format(whom=_whom(matching)), remedy.format(accept=_ACCEPT, bound=bound))
+
+
+def combination_problems(ledger: ReleaseLedger) -> Iterator[Problem]:
+    """Clients whom combinations of the sums of all planned rounds isolate, as a problem."""
+    if ledger.planned is not None:
+        yield Problem(
+            f"the plan has sums that isolate clients together: {ledger.text(ledger.planned)}",
+            "a server whose model nearly stands still solves for their updates",
+            "let all clients take part in every round (--model.participation 1), or end before that round; or accept "
+            "it with --defenses.NAME.guard warn, best together with differential privacy",
+        )
 
 
 def _weights(federation: FederatedModule, k: int) -> Iterator[GuardFinding]:

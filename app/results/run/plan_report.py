@@ -9,6 +9,7 @@ from typing import Any
 
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
+from app.federation.plan_audit.release_ledger import ReleaseLedger
 from app.files import csv_text
 from app.results.text_table import counted, table_lines, text_table
 
@@ -76,12 +77,13 @@ def table(audit: PlanAudit) -> str:
     return "\n".join([head, rule, *layers, rule, total, "", legend])
 
 
-def findings(audit: PlanAudit, uncovered: str) -> list[str]:
+def findings(audit: PlanAudit, uncovered: str, ledger: ReleaseLedger) -> list[str]:
     """Conclusions from the numbers, a sentence or two each; `uncovered` is the setting for weights without updates."""
     total = audit.total
     if not total.coordinates:
         return ["nothing is sent: all weights stay on the clients, and there is nothing to aggregate"]
-    return [*_personal(audit), _alone(audit), _changes(audit), _uncovered(total, uncovered)]
+    combined = f"sums of all rounds, if the model stood still: {ledger.text(ledger.planned)}"
+    return [*_personal(audit), _alone(audit), _changes(audit), combined, _uncovered(total, uncovered)]
 
 
 def _personal(audit: PlanAudit) -> list[str]:
@@ -125,7 +127,7 @@ def _uncovered(total: LayerAudit, uncovered: str) -> str:
     )
 
 
-def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
+def plain_plan(federation: FederatedModule, audit: PlanAudit, ledger: ReleaseLedger) -> dict[str, Any]:
     """Settings and audit as plain data for JSON."""
     client_pool = federation.client_pool
     return {
@@ -145,6 +147,7 @@ def plain_plan(federation: FederatedModule, audit: PlanAudit) -> dict[str, Any]:
         "participants": [client_pool.participants(round_) for round_ in audit.rounds],
         "layers": [_plain(layer) for layer in audit.layers],
         "total": _plain(audit.total),
+        "combined": asdict(ledger.planned) if ledger.planned is not None else None,
     }
 
 

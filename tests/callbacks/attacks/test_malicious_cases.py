@@ -27,7 +27,8 @@ from callbacks.defenses.secure_aggregation import SecureAggregation
 from datamodules import Holdout, Iid
 
 KEPT = TrapWeights(output="kept")
-MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
+ORDINARY = {"allow_singletons": True, "model_bound": False, "refuse_repeated": False}
+MASKED = partial(SecureAggregation, **ORDINARY, range=64.0, bits=32)
 
 
 class Refuser(FederatedCallback):

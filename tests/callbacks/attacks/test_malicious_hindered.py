@@ -15,7 +15,8 @@ from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.defenses.secure_aggregation import SecureAggregation
 from callbacks.defenses.tripwire import Tripwire
 
-MASKED = partial(SecureAggregation, allow_singletons=True, model_bound=False, range=64.0, bits=32)
+ORDINARY = {"allow_singletons": True, "model_bound": False, "refuse_repeated": False}
+MASKED = partial(SecureAggregation, **ORDINARY, range=64.0, bits=32)
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -30,6 +31,12 @@ def test_masks_hand_over_what_they_sum(first):
     assert all(message.payload is None for message in recorder.messages)
     assert only(found).oracle.recovered == 4
     assert server._isolation_error < 1e-6
+
+
+def test_clients_that_train_once_on_a_model_keep_the_server_out():
+    """The rolling server sends the others one model twice: by default they refuse, although masks are not bound."""
+    _, found, _ = attacked(RollingModel(), callbacks=(MASKED(refuse_repeated=True),))
+    assert "not those of the clients that sent something" in found[0].result.reason
 
 
 def test_masks_bound_to_the_model_leave_noise():

@@ -1,0 +1,125 @@
+"""What clients of secure aggregation remember over the rounds, and refuse because of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError
+from app.crypto.trained_models import TrainedModels, model_digests
+from app.federation.channels.base import Update
+from app.federation.execution.distributed import gather
+from app.federation.parameters import ParameterSpace
+from app.federation.plan import Plan
+from app.federation.plan_audit.release_ledger import ReleaseLedger
+from app.federation.reports import listed
+
+
+class ReleaseGuard:
+    """Keeps clients from training twice on a model, and watches whom all released sums together isolate.
+
+    It plays every client's part: all of what it knows is known to each client that takes part in a sum.
+
+    Args:
+        strict: whether clients do not unmask a sum that would isolate one of them together with earlier sums.
+        refuse_repeated: whether clients refuse to train twice on a model; else only sums are watched.
+
+    Attributes:
+        ledger: the sums that were released; set before the first round.
+        refused: clients of the current round that refused to train on a model again.
+    """
+
+    def __init__(self, strict: bool = False, refuse_repeated: bool = True) -> None:
+        self.strict, self.refuse_repeated = strict, refuse_repeated
+        self.ledger: ReleaseLedger | None = None
+        self.refused: tuple[int, ...] = ()
+        self._models = TrainedModels()
+
+    def open(self, plan: Plan) -> None:
+        self._plan, self.refused = plan, ()
+        self._received: dict[int, list[bytes]] = {}  # digests of what a client received
+        self._moved: dict[int, list[bytes]] = {}  # those of them that its update would change
+        self._refusing: list[int] = []
+
+    def refuses(self, update: Update, values: np.ndarray, space: ParameterSpace, peers: Collection[int]) -> bool:
+        """Whether a client keeps its update to itself, because it has trained on this model or a tensor of it before.
+
+        `values` are the integers it would send: what it does not change reveals nothing, and may honestly stay.
+        """
+        if not self.refuse_repeated:
+            return False
+        tensors = list(_tensors(update, space))
+        received = _plain(update)
+        digests = model_digests([(name, received[place]) for name, place in tensors])
+        if self._models.refuses(update.client, digests.values(), peers):
+            self._refusing.append(update.client)
+            return True
+        places = {"": slice(0, update.trainable), **dict(tensors)}
+        self._received[update.client] = list(digests.values())
+        self._moved[update.client] = [digest for name, digest in digests.items() if values[places[name]].any()]
+        return False
+
+    def gather(self) -> None:
+        """Exchange what clients of all processes know, once all updates were sent."""
+        parts = gather((self._received, self._moved, self._refusing))
+        self._received = {client: digests for part, _, _ in parts for client, digests in part.items()}
+        self._moved = {client: digests for _, part, _ in parts for client, digests in part.items()}
+        self.refused = tuple(sorted(client for _, _, part in parts for client in part))
+
+    def check(self, survivors: Collection[int]) -> None:
+        """Raise `AbortedRoundError` where clients do not unmask the sum over the survivors; else enter it."""
+        again = [one for one in survivors if self._models.refuses(one, self._received.get(one, ()), survivors)]
+        if again:
+            raise AbortedRoundError(
+                f"{listed(sorted(again))} have trained on this model before, in a round that was given up late, and "
+                "train on it again only together with the same clients"
+            )
+        if self.ledger is None:
+            return
+        isolated = self.ledger.isolates(self._plan, survivors)
+        if isolated and self.strict:
+            raise AbortedRoundError(
+                f"together with the sums of earlier rounds, this one would isolate {listed(isolated)} if the model "
+                "stood still, and they do not unmask it"
+            )
+        planned = self.ledger.planned.clients if self.ledger.planned else ()
+        if unplanned := [client for client in isolated if client not in planned]:
+            warnings.warn(
+                f"round {self._plan.round + 1}: after clients dropped out, combinations of sums isolate "
+                f"{listed(unplanned)} if the model stood still",
+                stacklevel=2,
+            )
+        self.ledger.release(self._plan, survivors)
+
+    def remember(self, survivors: Collection[int], released: bool) -> None:
+        """Keep what the survivors trained on, once they have revealed their shares."""
+        self._models.remember({client: self._moved.get(client, []) for client in survivors}, released)
+
+    def state_dict(self) -> dict[str, Any]:
+        models = {client: torch.from_numpy(rows.copy()) for client, rows in self._models.state_dict().items()}
+        return {"models": models, "releases": self.ledger.state_dict() if self.ledger is not None else []}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._models.load_state_dict({client: rows.numpy() for client, rows in state["models"].items()})
+        if self.ledger is not None:
+            self.ledger.load_state_dict(state["releases"])
+
+
+def _tensors(update: Update, space: ParameterSpace) -> Iterator[tuple[str, slice]]:
+    """Names of the parameters that a client uploads, and their places in its vectors."""
+    blocks = [block for block in space.blocks if block.start < space.trainable]
+    ends = torch.tensor([*(block.start for block in blocks), space.trainable], device=update.index.device)
+    places = torch.searchsorted(update.index, ends).tolist()
+    for block, start, end in zip(blocks, places, places[1:], strict=False):
+        if end > start:
+            yield block.name, slice(start, end)
+
+
+def _plain(update: Update) -> np.ndarray:
+    """The values that a client received, in a type that NumPy has."""
+    received = update.received
+    return (received.float() if received.element_size() < 4 else received).detach().cpu().numpy()
