@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.crypto.messages import HEADER_BYTES, SignedMessage, SigningKey, new_session
+from app.crypto.contributors import Contributors
+from app.crypto.messages import HEADER_BYTES, KeyRegistry, SignedMessage, SigningKey, new_session
 from app.crypto.paillier.encryption import Encryptor, Exponent, decrypt
 from app.crypto.paillier.keys import PrivateKey
 from app.crypto.paillier.sums import EncryptedSum
 from app.crypto.secure_aggregation.client import AggregationClient
 from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import add_stream
 
@@ -59,37 +61,41 @@ class MaskingCost:
     pair: float  # seconds per ordered pair of clients, for keys, shares and their recovery
     word: float  # seconds to make one word of a mask and add it
     pair_bytes: float  # bytes per ordered pair of clients, beside the masked updates
-    client_bytes: float  # bytes per client beside that: its keys, and header and signature of its update
+    client_bytes: float  # bytes per client beside that: keys, list of survivors, header and signature of its update
 
 
 def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:
     """Run the protocol once with one value per client (3 or more clients), and make one long mask of such words."""
     started = time.process_time()
-    keys, others = _small_round(word, clients)
+    fixed, others = _small_round(word, clients)
     seconds = time.process_time() - started
     words = np.zeros(_WORDS, dtype=word)
     add_stream(words, bytes(32))  # the first one warms up
     per_word = _seconds(lambda: add_stream(words, bytes(32)), time.process_time) / _WORDS
     pairs = clients * (clients - 1)
-    size = sum(message.size for message in keys) / clients + HEADER_BYTES + 64
+    size = sum(message.size for message in fixed) / clients + HEADER_BYTES + 64
     return MaskingCost(seconds / pairs, per_word, sum(message.size for message in others) / pairs, size)
 
 
 def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], list[SignedMessage]]:
-    """All steps with every client present; returns the messages with keys, and those with shares."""
-    session, positions = new_session(), np.zeros(1, dtype=np.int64)
-    layout = VectorLayout(1, word, dict.fromkeys(range(clients), positions), -(-2 * clients // 3))
-    everybody = [AggregationClient(client, SigningKey(client), session, 1, layout) for client in range(clients)]
-    server = AggregationServer(session, 1, layout)
-    keys = [one.advertise_keys() for one in everybody]
-    roster = server.collect_keys(keys)
-    shares = [share for one in everybody for share in one.share_secrets(roster)]
+    """All steps with every client present; returns messages of fixed size (keys, survivors), and those with shares."""
+    session, positions = new_session(), dict.fromkeys(range(clients), np.zeros(1, dtype=np.int64))
+    layout = VectorLayout(1, word, positions, -(-2 * clients // 3))
+    identities = [SigningKey(client) for client in range(clients)]
+    rules = ClientRules(KeyRegistry(), Contributors.of(1, positions), 2)
+    for identity in identities:
+        rules.registry.enrol(identity.client, identity.public)
+    everybody = [AggregationClient(one.client, one, session, 1, layout, rules) for one in identities]
+    server = AggregationServer(session, 1, layout, rules.registry)
+    keys = server.collect_keys(one.advertise_keys() for one in everybody)
+    shares = [share for one in everybody for share in one.share_secrets(keys)]
     relayed = server.relay_shares(shares)
     for client, one in enumerate(everybody):
         one.receive_shares(relayed[client])
         one.set_peers(server.masking_clients)
         server.add_masked(one.mask(np.ones(1, dtype=np.int64), None))
-    reveals = [one.reveal_shares(range(clients), ()) for one in everybody]
+    survivors = [one.sign_survivors(range(clients)) for one in everybody]
+    reveals = [one.reveal_shares(survivors) for one in everybody]
     if server.unmask(reveals, None).tolist() != [clients]:
         raise AssertionError("masks did not cancel")
-    return keys, [*shares, *reveals]
+    return [*keys, *survivors], [*shares, *reveals]

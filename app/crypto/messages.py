@@ -7,6 +7,7 @@ import secrets
 import struct
 from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, SupportsIndex
+from weakref import WeakValueDictionary
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,7 +19,7 @@ SESSION_BYTES = 16
 HEADER_BYTES = SESSION_BYTES + 8 + 1 + 8 + 8 + 8
 """Session, round, step, sender, recipient and length of the body, as they would be sent."""
 
-Step = Literal["keys", "shares", "masked", "reveal", "ciphertext"]
+Step = Literal["keys", "shares", "masked", "survivors", "reveal", "ciphertext"]
 """What a message is for."""
 
 
@@ -76,11 +77,11 @@ class SignedMessage:
 
 
 class SigningKey(SecretHolder):
-    """The long-term Ed25519 key of one client (number 0 or more)."""
+    """The long-term Ed25519 key of one client (number 0 or more), new or from a `secret` of 32 bytes."""
 
-    def __init__(self, client: int) -> None:
+    def __init__(self, client: int, secret: bytes | None = None) -> None:
         self.client = client
-        self._key = Ed25519PrivateKey.generate()
+        self._key = Ed25519PrivateKey.generate() if secret is None else Ed25519PrivateKey.from_private_bytes(secret)
 
     @property
     def public(self) -> bytes:
@@ -95,15 +96,20 @@ class SigningKey(SecretHolder):
 
 
 class KeyRegistry:
-    """The public keys of all clients."""
+    """The identity keys of all clients: a public-key infrastructure that is fixed before the run.
+
+    Every client holds the same registry and got it from elsewhere than the server, who could otherwise enter keys of
+    its own. A client's key is entered once and never replaced.
+    """
 
     def __init__(self) -> None:
-        self._public: dict[int, bytes] = {}
+        self._public: dict[int, Ed25519PublicKey] = {}
+        # Clients of a simulation share one registry, and messages cannot change: each is verified once per process.
+        self._verified: WeakValueDictionary[int, SignedMessage] = WeakValueDictionary()
 
     def enrol(self, client: int, public: bytes) -> None:
         """Enter a client's public key; a ValueError where another key is entered for the client already."""
-        Ed25519PublicKey.from_public_bytes(public)
-        if self._public.setdefault(client, public) != public:
+        if self._public.setdefault(client, Ed25519PublicKey.from_public_bytes(public)).public_bytes_raw() != public:
             raise ValueError(f"client {client} is enrolled with another key; a key is entered once and never replaced")
 
     def check(self, message: SignedMessage, session: bytes, round_: int, step: Step) -> None:
@@ -114,16 +120,22 @@ class KeyRegistry:
                 to another round or step.
         """
         client = message.sender
-        if client not in self._public:
-            raise RejectedMessageError(client, step, f"nobody is enrolled as client {client}")
-        try:
-            Ed25519PublicKey.from_public_bytes(self._public[client]).verify(message.signature, message.signed_bytes)
-        except InvalidSignature:
-            raise RejectedMessageError(client, step, f"the signature is not that of client {client}") from None
+        if self._verified.get(id(message)) is not message:
+            self._verify(message, step)
         if (message.session, message.round) != (session, round_):
             raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
         if message.step != step:
             raise RejectedMessageError(client, step, f"it is meant for another step ({message.step})")
+
+    def _verify(self, message: SignedMessage, step: Step) -> None:
+        client = message.sender
+        if client not in self._public:
+            raise RejectedMessageError(client, step, f"nobody is enrolled as client {client}")
+        try:
+            self._public[client].verify(message.signature, message.signed_bytes)
+        except InvalidSignature:
+            raise RejectedMessageError(client, step, f"the signature is not that of client {client}") from None
+        self._verified[id(message)] = message
 
 
 class Transport:

@@ -47,7 +47,7 @@ class Upload:
     client: int  # sender
     index: Tensor | None  # coordinates the upload is about (int64), None for the whole network
     payload: Tensor | None  # the values, None where the server saw only masked values or ciphertext
-    form: Form  # whether values travelled plain, masked or encrypted
+    form: Form  # how the values travelled
 
 
 class Transcript:
@@ -69,6 +69,10 @@ class Transcript:
                 index = torch.from_numpy(arrays["index"]).long() if "index" in arrays.files else None
             indices[int(path.name.partition(".")[0].removeprefix("client-"))] = index
         return indices
+
+    def opened(self, round_: int) -> bool:
+        """Whether a client decrypted the uploads of a round (counted from 1) for the server."""
+        return any(self._round(round_).glob("client-*.opened.npz"))
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
         """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""

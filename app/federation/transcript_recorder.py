@@ -67,7 +67,7 @@ class TranscriptRecorder(FederatedCallback):
                 if rate not in widths:
                     widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
                 index = 0 if widths[rate] == federation.space.size else 4
-                total += widths[rate] * (index + (4 if federation.channel.form == "plain" else 0))
+                total += widths[rate] * (index + (4 if federation.channel.form in ("plain", "opened") else 0))
         return total + (2 * len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -27,8 +27,9 @@ from app.privacy.traits import Trait
 class Paillier(FederatedCallback):
     """Homomorphic encryption (Paillier 1999) with many values per ciphertext: the server adds what it cannot read.
 
-    Clients share a private key that the server does not have; they decrypt the sum. Encryption hides updates from the
-    server and from nobody else: every client reads every sum, and the released model is as open to attack as without.
+    Clients share a private key that the server does not have; they decrypt the sum. Encryption hides updates from an
+    honest-but-curious server that no client helps, and from nobody else: the private key opens every single upload, and
+    a server that hands clients one upload as the sum is not noticed. The released model is as open to attack as ever.
 
     Example::
 
@@ -46,6 +47,7 @@ class Paillier(FederatedCallback):
         max_weight: largest weight of a client under --model.server QFFL, whose weights are encrypted, too.
         workers: processes that encrypt and threads that decrypt; without a number, one per core.
         attempts: how often a damaged message is sent before the client is left out of the round.
+        colluding: attack the run as a server to whom one client gives the private key: it reads every upload.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class Paillier(FederatedCallback):
         max_weight: float = 16.0,
         workers: int | None = None,
         attempts: int = 2,
+        colluding: bool = False,
     ) -> None:
         self.key_length, self.exponent, self.simulate = key_length, exponent, simulate
         self.point, self.outside = FixedPoint(bits, range), outside
-        self.max_weight, self.workers, self.attempts = max_weight, workers, attempts
+        self.max_weight, self.workers, self.attempts, self.colluding = max_weight, workers, attempts, colluding
         self._channel: EncryptedChannel | None = None
         self._numbers: dict[str, float] = {}
         self._costs: dict[str, float] = {}
@@ -94,6 +97,7 @@ class Paillier(FederatedCallback):
             attempts=self.attempts,
             progress=trainer.is_global_zero and trainer.progress_bar_callback is not None,
             name=self.given_name,
+            colluding=self.colluding,
         )
         make = SimulatedPaillierChannel if self.simulate else PaillierChannel
         self._channel = pl_module.channel = make(pl_module, settings)
@@ -141,7 +145,10 @@ class Paillier(FederatedCallback):
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
         notes = [
-            "every client can read every sum, and so can the server with the help of one client",
+            "all clients hold one private key: with the help of a single client, the server opens every single upload",
+            "a server that hands clients one upload as the sum, with the count of contributors adjusted, is not "
+            "noticed; the next model then shows that upload to all clients, and to everybody where it is released",
+            "every client can read every sum, and the server can change sums unnoticed",
             "the released model is as open to attack as without encryption",
             "which weights a client trains, and its number of samples where they are weights, are public",
         ]
@@ -151,8 +158,12 @@ class Paillier(FederatedCallback):
             notes.append(f"{self.key_length} bits are about {security_bits(self.key_length)} bits of security: too few")
         return ChannelStatement(
             mechanism=f"Paillier, {self.key_length} bits",
-            hides="the server sees neither updates nor sums nor models before the final one is released",
-            trusts="no client gives the shared private key to the server or to anybody on the way",
+            hides="nothing: one client gives the server the private key, and every single upload is read"
+            if self.colluding
+            else "a server that follows the protocol sees neither updates nor sums nor models before the final one is "
+            "released",
+            trusts="all clients: none gives the shared private key, or an upload it opens, to the server or to anybody "
+            "on the way; and the server: it adds up what it received",
             step=self.point.step,
             simulated=self.simulate,
             notes=tuple(notes),

@@ -194,8 +194,9 @@ class SecureAggregation(FederatedCallback):
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
             hides="a server that follows the protocol, and whose models differ from round to round, sees sums of "
             + ("updates, some of few clients" if accepted else f"at least {self.k} updates"),
-            trusts=f"fewer than {self.threshold:.0%} of a round's clients help the server; fewer than "
-            f"{2 * self.threshold - 1:.0%}, where the server lies to clients about who has dropped out",
+            trusts="the registry of the clients' identity keys, which the server cannot change; fewer than "
+            f"{self.threshold:.0%} of a round's clients help a server that follows the protocol, fewer than "
+            f"{2 * self.threshold - 1:.0%} one that lies about keys or about who has dropped out",
             step=self.point.step,
             accepted=accepted,
             notes=tuple(notes),

@@ -260,6 +260,11 @@ def is_recipe(name, page):
     return find_recipe(name).is_file()
 
 
+def is_test(name, page):
+    path, _, function = name.partition("::")
+    return (ROOT / path).is_file() and f"def {function}(" in (ROOT / path).read_text()
+
+
 CHECKS = {
     "recipe": is_recipe,
     "fixed, submatrix": is_recipe,
@@ -276,6 +281,7 @@ CHECKS = {
     "file": lambda name, page: (page.path.parent / name).exists(),
     "folder": lambda name, page: (page.path.parent / name).exists(),
     "file or folder": lambda name, page: (page.path.parent / name).exists(),
+    "shown by": is_test,
 }
 """By the head of a column, what the names in its cells must be."""
 

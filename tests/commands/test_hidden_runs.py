@@ -76,6 +76,23 @@ def test_server_has_nothing_to_attack(tmp_path, channel, what):
     assert all(upload.payload is None for upload in server.uploads(2))
 
 
+@pytest.mark.parametrize("simulate", ["true", "false"])
+def test_a_key_holder_opens_every_upload(tmp_path, simulate):
+    """Attacked as a server that one client helps: uploads are those of the plain run, up to the rounding."""
+    colluding = ("--defenses.paillier.colluding", "true", "--defenses.paillier.simulate", simulate)
+    folder = train(tmp_path, "a", *UNEQUAL, *PAILLIER, *colluding, *MIA, rounds=1)
+    plain = train(tmp_path, "plain", *UNEQUAL, rounds=1)
+    records = {record.label: record for record in AttackRecord.load_all(folder)}
+    assert records["yeom.uploads"].conditions.adversary == "collusion"
+    assert (folder / "attacks" / "yeom.uploads.npz").exists()
+    opened, sent = (Transcript(run / "transcript").server_view().uploads(1) for run in (folder, plain))
+    assert {upload.form for upload in opened} == {"opened"}
+    for mine, theirs in zip(opened, sent, strict=True):
+        assert (mine.payload - theirs.payload).abs().max() <= 2.0**-18
+    [channel] = json.loads((folder / "privacy.json").read_text())["channels"]
+    assert channel["hides"].startswith("nothing: one client gives the server the private key")
+
+
 def test_run_tells_what_was_hidden_and_what_it_took(tmp_path, capsys):
     """In privacy.json, in the costs and at the end of the run."""
     folder = train(tmp_path, "a", *UNEQUAL, *PAILLIER, rounds=2)
@@ -89,7 +106,7 @@ def test_run_tells_what_was_hidden_and_what_it_took(tmp_path, capsys):
     assert cost["paillier/ciphertexts"] == sum(row["paillier/ciphertexts"] for row in records(folder, "cost.jsonl"))
     assert 0 < cost["channel_share"] < 1
     out = capsys.readouterr().out
-    assert "Paillier, 1024 bits: the server sees neither updates nor sums" in out
+    assert "Paillier, 1024 bits: a server that follows the protocol sees neither updates nor sums" in out
     assert re.search(r"privacy\.json states", out)
 
 
@@ -109,3 +126,5 @@ def test_accepted_leaks_are_recorded(tmp_path):
     folder = train(tmp_path, "a", *wide, *MASKED, rounds=1)
     [channel] = json.loads((folder / "privacy.json").read_text())["channels"]
     assert any("have a single contributor: client 0" in leak for leak in channel["accepted"])
+    assert "the registry of the clients' identity keys" in channel["trusts"]
+    assert "33% one that lies about keys or about who has dropped out" in channel["trusts"]

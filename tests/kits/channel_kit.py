@@ -59,8 +59,8 @@ class Dying(Transport):
         self.clients, self.step, self.round = set(clients), step, round_
 
     def carry(self, message: SignedMessage) -> SignedMessage | None:
-        """Steps follow each other: keys, shares, masked, reveal."""
-        order = ["keys", "shares", "masked", "ciphertext", "reveal"]
+        """Steps follow each other: keys, shares, masked, survivors, reveal."""
+        order = ["keys", "shares", "masked", "ciphertext", "survivors", "reveal"]
         late = message.round == self.round and order.index(message.step) >= order.index(self.step)
         return None if late and message.sender in self.clients else message
 

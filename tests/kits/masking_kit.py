@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from app.crypto.contributors import Contributors
 from app.crypto.messages import KeyRegistry, MessageDelivery, SigningKey, Transport, new_session
 from app.crypto.secure_aggregation.client import AggregationClient
 from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.server import AggregationServer
 
 NARROW = np.dtype("<u4")
@@ -35,26 +37,27 @@ class Federation:
             self.registry.enrol(client, identity.public)
         self.delivery = MessageDelivery(self.registry, transport or Transport(), attempts)
 
-    def round(self, number, layout, values, bindings=None, dies=None):
+    def round(self, number, layout, values, bindings=None, dies=None, least=1):
         """A round in which clients die before the steps that `dies` names; None for `bindings`: ordinary masks."""
-        return Round(self, number, layout, values, bindings, dies or {})
+        return Round(self, number, layout, values, bindings, dies or {}, least)
 
 
 class Round:
     """One round; every step is a method, `run` calls them all."""
 
-    def __init__(self, federation, number, layout, values, bindings, dies):
+    def __init__(self, federation, number, layout, values, bindings, dies, least):
         self.delivery, self.number, self.session, self.values = federation.delivery, number, new_session(), values
         self.layout, self.dies, self.bindings = layout, dies, bindings
-        self.server = AggregationServer(self.session, number, layout)
+        self.server = AggregationServer(self.session, number, layout, federation.registry)
+        self.rules = ClientRules(federation.registry, Contributors.of(layout.length, layout.positions), least)
         self.clients = {
-            client: AggregationClient(client, federation.identities[client], self.session, number, layout)
+            client: AggregationClient(client, federation.identities[client], self.session, number, layout, self.rules)
             for client in layout.positions
         }
 
     def alive(self, step, clients):
         """Those that did not die before or at a step."""
-        order = ["keys", "shares", "masked", "reveal"]
+        order = ["keys", "shares", "masked", "survivors", "reveal"]
         dead = {client for client, last in self.dies.items() if order.index(last) <= order.index(step)}
         return [client for client in clients if client not in dead]
 
@@ -65,17 +68,16 @@ class Round:
 
     def keys(self):
         """Everybody advertises keys."""
-        return self.server.collect_keys(
+        self.advertised = self.server.collect_keys(
             self.send(self.clients[client].advertise_keys() for client in self.alive("keys", self.clients))
         )
+        return self.advertised
 
     def shares(self):
         """Everybody shares secrets and settles on who goes on."""
         senders = self.alive("shares", self.server.roster)
         mail = self.server.relay_shares(
-            self.send(
-                message for client in senders for message in self.clients[client].share_secrets(self.server.roster)
-            )
+            self.send(message for client in senders for message in self.clients[client].share_secrets(self.advertised))
         )
         for client in senders:
             self.server.exclude(error.client for error in self.clients[client].receive_shares(mail[client]))
@@ -93,15 +95,22 @@ class Round:
         binding = None if self.bindings is None else lambda peer: self.bindings(client, peer)
         return self.clients[client].mask(self.values[client], binding)
 
+    def survivors(self):
+        """Everybody who is left signs who is left."""
+        return self.send(
+            self.clients[client].sign_survivors(self.server.arrived)
+            for client in self.alive("survivors", self.server.arrived)
+        )
+
     def reveals(self):
         """Everybody who is left answers the server."""
+        signed = self.survivors()
         return self.send(
-            self.clients[client].reveal_shares(self.server.arrived, self.server.dropped)
-            for client in self.alive("reveal", self.server.arrived)
+            self.clients[client].reveal_shares(signed) for client in self.alive("reveal", self.server.arrived)
         )
 
     def until_masked(self):
-        """All steps but the last."""
+        """All steps but the last two."""
         self.keys()
         self.shares()
         self.masked()

@@ -11,8 +11,8 @@ from app.attacks.models import AttackedModel, Ids
 from app.described import Described
 from app.metrics.membership import Array
 
-Adversary = Literal["external", "client", "server"]
-"""An outsider, a participant, or an honest-but-curious server."""
+Adversary = Literal["external", "client", "server", "collusion"]
+"""An outsider, a participant, an honest-but-curious server, or one that a client helps with its private key."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class TargetSelection:
     def adversary(self, audit: AuditContext) -> Adversary:
         """Who observes such a target: only the last global model leaves the federation."""
         if self.kind == "uploads":
-            return "server"
+            return "collusion" if audit.transcript.opened(self.round) else "server"
         before = self.all_rounds or any(adaptation.needs_rounds > 1 for adaptation in self.adaptations)
         return "external" if self._released(audit) and not before else "client"
 
@@ -66,7 +66,7 @@ def seen_models(audit: AuditContext, selection: TargetSelection, further: tuple[
     prefix = f"target-{selection.round}-{'all' if selection.all_rounds else 'last'}"
     adversary, knowledge = selection.adversary(audit), audit.knowledge
     reading = selection.reading(audit, kept)
-    if adversary == "server":
+    if selection.kind == "uploads":
         recent = kept if selection.round == knowledge.rounds else (selection.round,)
         rounds = several if selection.all_rounds else recent
         view = audit.transcript.server_view()

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from app.attacks.audit_context import AuditContext
 from app.attacks.findings import explained
 from app.described import Described
 from app.errors import Problem, UserError
@@ -65,7 +66,12 @@ def pixel_bounds(store: ImageStore) -> tuple[Tensor, Tensor]:
     return store.black, (1 - store.mean) / store.std
 
 
-ReconstructionAdversary = Literal["malicious server", "curious server", "anybody outside"]
+ReconstructionAdversary = Literal["malicious server", "curious server", "colluding server", "anybody outside"]
+
+
+def upload_reader(audit: AuditContext, round_: int) -> ReconstructionAdversary:
+    """Who reads the uploads of a round (counted from 1): a server alone, or one that a client helps with its key."""
+    return "colluding server" if audit.transcript.opened(round_) else "curious server"
 
 
 @dataclass(frozen=True)

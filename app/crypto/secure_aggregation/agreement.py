@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import struct
 from dataclasses import dataclass
@@ -15,26 +16,27 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from app.crypto.messages import SecretHolder
 
 PUBLIC_BYTES = 32
-"""Length of a public key."""
+"""Length of a public key, and of a digest."""
 
 _NONCE = 12
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The public keys that a client advertises at the start of a round, 32 bytes each."""
+    """What a client publishes under its signature at the start of a round, 32 bytes each."""
 
-    encryption: bytes  # for shares sent to the client
-    masking: bytes  # for pairwise masks
+    encryption: bytes  # public key for shares sent to the client
+    masking: bytes  # public key for pairwise masks
+    seed_digest: bytes  # SHA-256 of the seed of the self mask, by which wrong shares of it are noticed
 
     def to_bytes(self) -> bytes:
-        return self.encryption + self.masking
+        return self.encryption + self.masking + self.seed_digest
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKeys:
-        if len(data) != 2 * PUBLIC_BYTES:
-            raise ValueError(f"two public keys have {2 * PUBLIC_BYTES} bytes, not {len(data)}")
-        return cls(data[:PUBLIC_BYTES], data[PUBLIC_BYTES:])
+        if len(data) != 3 * PUBLIC_BYTES:
+            raise ValueError(f"two public keys and a digest have {3 * PUBLIC_BYTES} bytes, not {len(data)}")
+        return cls(*(data[start : start + PUBLIC_BYTES] for start in range(0, len(data), PUBLIC_BYTES)))
 
 
 class KeyPair(SecretHolder):
@@ -66,6 +68,11 @@ class KeyPair(SecretHolder):
         if public not in self._agreed:
             self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         return HKDF(SHA256(), 32, None, purpose).derive(self._agreed[public])
+
+
+def seed_digest(seed: bytes) -> bytes:
+    """What a client publishes of the seed of its self mask; a seed of 32 random bytes cannot be guessed from it."""
+    return hashlib.sha256(b"rampart self mask" + seed).digest()
 
 
 def domain_label(purpose: str, *parts: bytes | int) -> bytes:

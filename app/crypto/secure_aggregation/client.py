@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from app.crypto.messages import SERVER, RejectedMessageError, SecretHolder, SignedMessage, SigningKey, Step
-from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys, aead_decrypt, aead_encrypt, domain_label
+from app.crypto.secure_aggregation.agreement import (
+    KeyPair,
+    PublicKeys,
+    aead_decrypt,
+    aead_encrypt,
+    domain_label,
+    seed_digest,
+)
 from app.crypto.secure_aggregation.layout import VectorLayout
 from app.crypto.secure_aggregation.masks import PairwiseKeys, pairwise_mask
+from app.crypto.secure_aggregation.rules import ClientRules, survivors_digest
 from app.crypto.secure_aggregation.secret_sharing import (
     SECRET_BYTES,
     AbortedRoundError,
@@ -29,44 +37,60 @@ class AggregationClient(SecretHolder):
     """One client's secrets in one round: two key pairs and the seed of its self mask (Bonawitz et al. 2017, figure 4).
 
     The steps are called in this order: `advertise_keys`, `share_secrets`, `receive_shares`, `set_peers`, `mask`,
-    `reveal_shares`. The roster is trusted: where the server may swap keys, the caller checks the signed `keys` messages
-    it was made of. The session id (16 bytes) is fresh in every round.
+    `sign_survivors`, `reveal_shares`. The server is not trusted: what it passes on from other clients is verified with
+    the registry of their identity keys. The session id (16 bytes) is fresh in every round.
+
+    Raises:
+        AbortedRoundError: where the layout's threshold is below 2 or not above half of the clients.
     """
 
-    def __init__(self, client: int, identity: SigningKey, session: bytes, round_: int, layout: VectorLayout) -> None:
+    def __init__(
+        self,
+        client: int,
+        identity: SigningKey,
+        session: bytes,
+        round_: int,
+        layout: VectorLayout,
+        rules: ClientRules,
+    ) -> None:
         if client not in layout.positions:
             raise ValueError(f"client {client} is not in the layout of round {round_}")
+        rules.require_majority(layout)
         self.client, self.session, self.round, self.layout = client, session, round_, layout
-        self._identity = identity
+        self._identity, self._rules = identity, rules
         self._encryption, self._masking = KeyPair(client), KeyPair(client)
         self._seed = secrets.token_bytes(SECRET_BYTES)
+        self._keys = PublicKeys(self._encryption.public, self._masking.public, seed_digest(self._seed))
         self._roster: Mapping[int, PublicKeys] = {}
         self._held: dict[int, list[HeldShare]] = {}
         self._peers: tuple[int, ...] = ()
         self._masked = False
-        self._revealed: dict[int, SecretKind] = {}
+        self._survivors: frozenset[int] = frozenset()
+        self._survivors_digest = b""
 
     def advertise_keys(self) -> SignedMessage:
-        keys = PublicKeys(self._encryption.public, self._masking.public)
-        return self._signed("keys", SERVER, keys.to_bytes())
+        return self._signed("keys", SERVER, self._keys.to_bytes())
 
-    def share_secrets(self, roster: Mapping[int, PublicKeys]) -> list[SignedMessage]:
-        """Shares of both secrets, one encrypted message for every other client of the roster.
+    def share_secrets(self, advertised: Iterable[SignedMessage]) -> list[SignedMessage]:
+        """Shares of both secrets, one encrypted message for every other client that advertised keys.
+
+        `advertised` holds the `keys` messages of all clients, this one's included, as their senders signed them.
 
         Raises:
             AbortedRoundError: where they are fewer than the threshold, or shares were made already.
-            RejectedMessageError: where a key of the roster cannot be used; it names the client.
+            RejectedMessageError: where keys are not signed by their client or cannot be used; it names the client.
         """
         if self._roster:
             raise AbortedRoundError(f"client {self.client} has shared its secrets already; they are shared once")
+        roster = self._verified(advertised)
         require_threshold(len(roster), self.layout.threshold, "advertised their keys")
-        if self.client not in roster or not roster.keys() <= self.layout.positions.keys():
+        if roster.get(self.client) != self._keys or not roster.keys() <= self.layout.positions.keys():
             raise AbortedRoundError(f"the roster that client {self.client} got is not one of this round's clients")
-        self._roster = dict(roster)
+        self._roster = roster
         points, threshold = self.layout.points, self.layout.threshold
         keys = split(self._masking.secret(), len(points), threshold)
         seeds = split(self._seed, len(points), threshold)
-        bodies = {}
+        bodies: dict[int, list[HeldShare]] = {}
         for other in sorted(roster):
             mine = (SecretKind.MASKING_KEY, keys[points[other] - 1]), (SecretKind.SELF_MASK, seeds[points[other] - 1])
             bodies[other] = [HeldShare(self.client, secret, share) for secret, share in mine]
@@ -74,11 +98,11 @@ class AggregationClient(SecretHolder):
         return [self._sealed(other, pack(shares)) for other, shares in bodies.items()]
 
     def receive_shares(self, messages: Iterable[SignedMessage]) -> list[RejectedMessageError]:
-        """Decrypt the shares that others sent to this client and keep them.
+        """Verify and decrypt the shares that others sent to this client, and keep them.
 
         Returns:
-            Errors of those that do not decrypt or are not this client's shares; each names the sender, who must then be
-            left out of the round by all clients.
+            Errors of those that are not signed by their sender, do not decrypt or are not this client's shares; each
+            names the sender, who must then be left out of the round by all clients.
         """
         rejected = []
         for message in messages:
@@ -131,33 +155,70 @@ class AggregationClient(SecretHolder):
         words += pairwise_mask(self.layout, keys, (peer for peer in self._peers if peer != self.client))
         return self._signed("masked", SERVER, words.tobytes())
 
-    def reveal_shares(self, survivors: Iterable[int], dropped: Iterable[int]) -> SignedMessage:
-        """The shares that the server needs: of the self mask of survivors, of the masking key of those who dropped out.
+    def sign_survivors(self, survivors: Iterable[int]) -> SignedMessage:
+        """The client's signature on the list of clients whose masked vectors arrived, as the server reports it.
+
+        A client signs one list only. The server passes the signatures on, so that no two clients reveal shares for
+        different lists (the consistency check of Bonawitz et al. 2017).
 
         Raises:
-            AbortedRoundError: where the answer could uncover one client's values.
+            AbortedRoundError: where the sum over these clients could uncover one client's values.
         """
-        alive, gone = set(survivors), set(dropped)
-        self._refuse(alive, gone)
-        wanted = dict.fromkeys(alive, SecretKind.SELF_MASK) | dict.fromkeys(gone, SecretKind.MASKING_KEY)
-        turned = [owner for owner, secret in wanted.items() if self._revealed.get(owner, secret) != secret]
-        if turned:
-            raise AbortedRoundError(
-                f"the server asked before for the other secret of clients {listed(turned)}; never both"
-            )
-        self._revealed |= wanted
-        shares = [held for owner in sorted(wanted) for held in self._held[owner] if held.secret == wanted[owner]]
+        alive = frozenset(survivors)
+        self._refuse(alive)
+        if self._survivors not in (frozenset(), alive):
+            raise AbortedRoundError(f"client {self.client} has signed another list of survivors; it signs one")
+        self._survivors = alive
+        self._survivors_digest = survivors_digest(self.layout.threshold, self._peers, alive)
+        return self._signed("survivors", SERVER, self._survivors_digest)
+
+    def reveal_shares(self, signatures: Iterable[SignedMessage]) -> SignedMessage:
+        """Shares of the self mask of survivors and of the masking key of those who dropped out, never both of one.
+
+        `signatures` holds the `survivors` messages of at least the threshold of survivors, this client included.
+
+        Raises:
+            AbortedRoundError: where too few of them signed the list that this client signed.
+            RejectedMessageError: where a signature is not its sender's, or of another round.
+        """
+        if not self._survivors:
+            raise AbortedRoundError(f"client {self.client} has not signed a list of survivors")
+        agreed = set()
+        for message in signatures:
+            self._rules.registry.check(message, self.session, self.round, "survivors")
+            if message.body == self._survivors_digest and message.sender in self._survivors:
+                agreed.add(message.sender)
+        what = f"signed the list of survivors that client {self.client} got"
+        require_threshold(len(agreed), self.layout.threshold, what, self._survivors - agreed)
+        wanted = {
+            owner: SecretKind.SELF_MASK if owner in self._survivors else SecretKind.MASKING_KEY for owner in self._peers
+        }
+        shares = [held for owner in self._peers for held in self._held[owner] if held.secret == wanted[owner]]
         return self._signed("reveal", SERVER, pack(shares))
 
-    def _refuse(self, alive: set[int], gone: set[int]) -> None:
-        """Raise where a request for shares cannot be an honest one."""
-        if both := alive & gone:
-            raise AbortedRoundError(f"the server asks for both secrets of clients {listed(both)}")
+    def _refuse(self, alive: frozenset[int]) -> None:
+        """Raise where a list of survivors cannot be an honest one."""
+        gone = set(self._peers) - alive
         require_threshold(len(alive), self.layout.threshold, "survived", gone)
         if self.client not in alive or not self._masked:
             raise AbortedRoundError(f"client {self.client} sent no masked values or is not counted as a survivor")
-        if strangers := (alive | gone) - set(self._peers):
+        if strangers := alive - set(self._peers):
             raise AbortedRoundError(f"clients {listed(strangers)} are not among the masking clients")
+        self._rules.require_contributors(alive, gone)
+
+    def _verified(self, advertised: Iterable[SignedMessage]) -> dict[int, PublicKeys]:
+        """The roster, from messages that carry their senders' signatures."""
+        roster: dict[int, PublicKeys] = {}
+        for message in advertised:
+            client = message.sender
+            self._rules.registry.check(message, self.session, self.round, "keys")
+            try:
+                keys = PublicKeys.from_bytes(message.body)
+            except ValueError:
+                raise RejectedMessageError(client, "keys", "its keys are not usable public keys") from None
+            if roster.setdefault(client, keys) != keys:
+                raise RejectedMessageError(client, "keys", "it advertised two sets of keys")
+        return roster
 
     def _channel(self, other: int, sender: int, recipient: int) -> tuple[bytes, bytes]:
         """Key and associated data of the encrypted shares between this client and another one, in one direction."""
@@ -173,6 +234,7 @@ class AggregationClient(SecretHolder):
 
     def _opened(self, message: SignedMessage) -> list[HeldShare]:
         sender = message.sender
+        self._rules.registry.check(message, self.session, self.round, "shares")
         if sender not in self._roster or sender in self._held:
             raise RejectedMessageError(sender, "shares", "it is not in the roster, or its shares came before")
         key, about = self._channel(sender, sender, self.client)

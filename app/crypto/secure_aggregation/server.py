@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import numpy as np
 
-from app.crypto.messages import SERVER, RejectedMessageError, SignedMessage, Step
-from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys
+from app.crypto.messages import SERVER, KeyRegistry, RejectedMessageError, SignedMessage, Step
+from app.crypto.secure_aggregation.agreement import KeyPair, PublicKeys, seed_digest
 from app.crypto.secure_aggregation.layout import VectorLayout
 from app.crypto.secure_aggregation.masks import PairwiseKeys, pairwise_mask, remove_self_masks
 from app.crypto.secure_aggregation.secret_sharing import (
@@ -27,8 +28,8 @@ Shares = dict[tuple[int, SecretKind], dict[int, Share]]
 class AggregationServer:
     """Collects keys, relays shares, adds masked vectors up and removes the masks (Bonawitz et al. 2017, figure 4).
 
-    Signatures are verified before, where messages arrive. Where several processes take part, each may hold a part that
-    only accepts vectors; the parts are merged into one that has seen keys and shares.
+    Messages are verified with the registry of the clients' identity keys. Where several processes take part, each may
+    hold a part that only accepts vectors; the parts are merged into one that has seen keys and shares.
 
     Attributes:
         roster: keys of the clients that advertised theirs.
@@ -36,8 +37,8 @@ class AggregationServer:
         arrived: clients whose masked vectors are in the sum, ascending.
     """
 
-    def __init__(self, session: bytes, round_: int, layout: VectorLayout) -> None:
-        self.session, self.round, self.layout = session, round_, layout
+    def __init__(self, session: bytes, round_: int, layout: VectorLayout, registry: KeyRegistry) -> None:
+        self.session, self.round, self.layout, self._registry = session, round_, layout, registry
         self.roster: dict[int, PublicKeys] = {}
         self.sum = np.zeros(layout.length, dtype=layout.word)
         self.arrived: list[int] = []
@@ -45,19 +46,20 @@ class AggregationServer:
         self._excluded: set[int] = set()
         self._masking_clients: list[int] | None = None
 
-    def collect_keys(self, messages: Iterable[SignedMessage]) -> dict[int, PublicKeys]:
-        """The roster of the round, by client in ascending order; clients refuse to share secrets where it is too small.
+    def collect_keys(self, messages: Iterable[SignedMessage]) -> list[SignedMessage]:
+        """The signed messages that make the roster, by client in ascending order, to be passed on to all clients.
 
         Raises:
             RejectedMessageError: where a message is not one of this step, or its keys cannot be used.
         """
         keys: dict[int, PublicKeys] = {}
-        for message in messages:
+        advertised = sorted(messages, key=lambda message: message.sender)
+        for message in advertised:
             self._expect(message, "keys")
             keys[message.sender] = _usable(message)
-        self.roster = dict(sorted(keys.items()))
+        self.roster = keys
         self._masking_clients = None
-        return self.roster
+        return advertised
 
     def relay_shares(self, messages: Iterable[SignedMessage]) -> dict[int, list[SignedMessage]]:
         """Sort encrypted shares by recipient; may be called several times.
@@ -140,7 +142,8 @@ class AggregationServer:
             (length) int64 sums of the values that arrived.
 
         Raises:
-            AbortedRoundError: where fewer clients than the threshold arrived or answered; it names who is missing.
+            AbortedRoundError: where fewer clients than the threshold arrived or answered, with the missing ones, or a
+                secret does not come out as its owner published it.
             RejectedMessageError: where an answer is not one of this step.
         """
         threshold, arrived = self.layout.threshold, self.arrived
@@ -148,11 +151,10 @@ class AggregationServer:
         shares, answered = self._collect(reveals)
         require_threshold(len(answered), threshold, "revealed shares", set(arrived) - answered)
         total = self.sum.copy()
-        remove_self_masks(
-            total, self.layout, ((client, _joined(shares, client, SecretKind.SELF_MASK)) for client in arrived)
-        )
+        seeds = ((client, self._recovered(shares, client, SecretKind.SELF_MASK)) for client in arrived)
+        remove_self_masks(total, self.layout, seeds)
         for client in self.dropped:
-            keys = self._keys_of(client, _joined(shares, client, SecretKind.MASKING_KEY), bindings)
+            keys = self._keys_of(client, self._recovered(shares, client, SecretKind.MASKING_KEY), bindings)
             # Survivors carry the opposite of what the client would have added: adding it makes both vanish.
             total[self.layout.place(client)] += pairwise_mask(self.layout, keys, arrived)
         return from_words(total, self.layout.word)
@@ -173,20 +175,45 @@ class AggregationServer:
             answered.add(message.sender)
         return shares, answered
 
+    def _recovered(self, shares: Shares, owner: int, secret: SecretKind) -> bytes:
+        """A client's secret, checked against what the client published.
+
+        One wrong share among more than needed does no harm: neighbouring points, around the circle, are tried in turn.
+        """
+        held, threshold = shares.get((owner, secret), {}), self.layout.threshold
+        points, title = sorted(held), secret.name.lower().replace("_", " ")
+        if len(points) < threshold:
+            reason = f"{len(points)} shares of at least {threshold}"
+            raise AbortedRoundError(f"the {title} of client {owner} cannot be put together: {reason}")
+        for start in range(len(points)):
+            chosen = (points[start:] + points[:start])[:threshold]
+            with suppress(ValueError):
+                found = join({point: held[point] for point in chosen})
+                if self._is_published(owner, secret, found):
+                    return found
+        raise AbortedRoundError(
+            f"the {len(points)} shares of client {owner} do not give the {title} that it published; a client handed "
+            "out or revealed a wrong share"
+        )
+
+    def _is_published(self, owner: int, secret: SecretKind, value: bytes) -> bool:
+        keys = self.roster[owner]
+        if secret == SecretKind.SELF_MASK:
+            return seed_digest(value) == keys.seed_digest
+        return KeyPair(owner, value).public == keys.masking
+
     def _keys_of(self, client: int, secret: bytes, bindings: Callable[[int, int], bytes] | None) -> PairwiseKeys:
         """The keys of a client that dropped out, from its private key."""
-        pair = KeyPair(client, secret)
-        if pair.public != self.roster[client].masking:
-            raise AbortedRoundError(f"the shares of client {client} do not give the masking key that it advertised")
         bound = None if bindings is None else lambda peer: bindings(client, peer)
-        return PairwiseKeys(pair, self.session, self.round, lambda peer: self.roster[peer].masking, bound)
+        return PairwiseKeys(
+            KeyPair(client, secret), self.session, self.round, lambda peer: self.roster[peer].masking, bound
+        )
 
     def _expect(self, message: SignedMessage, step: Step) -> None:
         client = message.sender
-        if (message.session, message.round) != (self.session, self.round):
-            raise RejectedMessageError(client, step, "it belongs to another round (replayed)")
-        if message.step != step or (message.recipient == SERVER) != (step != "shares"):
-            raise RejectedMessageError(client, step, f"it is meant for another step ({message.step}) or recipient")
+        self._registry.check(message, self.session, self.round, step)
+        if (message.recipient == SERVER) != (step != "shares"):
+            raise RejectedMessageError(client, step, "it is meant for another recipient")
         if client not in self.layout.positions:
             raise RejectedMessageError(client, step, f"client {client} is not in this round")
 
@@ -201,10 +228,3 @@ def _usable(message: SignedMessage) -> PublicKeys:
     except ValueError:
         raise RejectedMessageError(message.sender, "keys", "its keys are not usable public keys") from None
     return keys
-
-
-def _joined(shares: Shares, client: int, secret: SecretKind) -> bytes:
-    try:
-        return join(shares.get((client, secret), {}))
-    except ValueError as error:
-        raise AbortedRoundError(f"the secret of client {client} cannot be put together: {error}") from None

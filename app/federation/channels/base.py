@@ -14,7 +14,9 @@ from app.federation.execution.distributed import precise
 from app.federation.plan import Plan
 
 UncoveredCells = Literal["keep", "zero"]
-Form = Literal["plain", "masked", "ciphertext"]
+Form = Literal["plain", "masked", "ciphertext", "opened"]
+"""How values travel; `opened` is ciphertext that a client with the private key decrypts for the server."""
+
 Carries = Literal["values", "changes"]
 Reduce = Callable[[Tensor], Tensor]
 """Sums a tensor over all processes."""
@@ -47,7 +49,7 @@ class Message:
     round: int  # 0-based
     index: Tensor  # coordinates the message is about (public)
     payload: Tensor | None  # the values; None where the server sees only masked values or ciphertext
-    form: Form  # whether values travelled plain, masked or encrypted
+    form: Form  # how the values travelled
     size: int  # bytes on the wire
 
 

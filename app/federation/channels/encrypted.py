@@ -19,7 +19,7 @@ from app.crypto.messages import HEADER_BYTES
 from app.crypto.paillier.encryption import Exponent
 from app.crypto.paillier.keys import KeyLength, PublicKey
 from app.crypto.paillier.packing import Packing, SlotLayout
-from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
+from app.federation.channels.base import Aggregate, Channel, Form, Message, Reduce, UncoveredCells, Update
 from app.federation.channels.integer_code import IntegerCode, encoded, weight_code
 from app.federation.execution.distributed import gather
 from app.federation.plan import Plan
@@ -43,6 +43,7 @@ class Encryption:
     attempts: int  # how often a damaged message is requested before the client is left out
     progress: bool  # whether to show progress bars
     name: str  # the user's name of the defense, for messages that name an option
+    colluding: bool = False  # whether a client gives the server the private key, which opens every upload
 
 
 @dataclass
@@ -69,11 +70,11 @@ class EncryptedChannel(Channel):
         work: cost of the current round.
     """
 
-    form = "ciphertext"
     carries = "changes"
 
     def __init__(self, federation: FederatedModule, settings: Encryption) -> None:
         self._federation, self._settings = federation, settings
+        self.form: Form = "opened" if settings.colluding else "ciphertext"
         self.work = EncryptionWork()
 
     def open(self, plan: Plan, theta: Tensor) -> None:
@@ -98,7 +99,8 @@ class EncryptedChannel(Channel):
             return None
         self._arrived[update.client] = self._code.weight(update)
         self.work.sent += len(numbers)
-        return Message(update.client, update.round, update.index, None, self.form, size)
+        payload = self._code.restored(update, values) if self._settings.colluding else None
+        return Message(update.client, update.round, update.index, payload, self.form, size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}

@@ -116,12 +116,25 @@ class IntegerCode:
         blocks = len(self.contributors.blocks_of(update.client))
         return np.concatenate([values * weight, np.full(blocks, weight), [curvature]])
 
+    def restored(self, update: Update, values: np.ndarray) -> Tensor:
+        """A client's vector from its integers, as a reader of its upload alone can compute it."""
+        change = self._point.restore(values[: len(update.vector)] / max(1, self.weight(update)))
+        return update.received + torch.from_numpy(change).to(update.received)
+
     def _curvature(self, update: Update) -> int:
         curvature = self._weights.integer(update.curvature)
         most = self._point.largest * self._weights.largest[update.client]
         if not 0 <= curvature <= most:
             raise ValueError(f"curvature {update.curvature:g} of client {update.client} is too large for fixed point")
         return curvature
+
+    def impossible(self, sums: np.ndarray, arrived: Mapping[int, int]) -> int:
+        """How many sums (length) are larger than the values of the clients that arrived, with their weights, can be."""
+        weights = {client: self._weights.largest[client] for client in arrived} if self._weights.secret else arrived
+        largest = self._point.largest * self.contributors.sum_over(weights)
+        if self._weights.secret:
+            largest = np.append(largest, self._point.largest * sum(weights.values()))
+        return int((np.abs(sums) > largest[self.block_of]).sum())
 
     def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
         """The mean of every coordinate, from the sums (length) and the weights in units of the clients in them."""

@@ -1,13 +1,16 @@
 """Updates under secure aggregation: masks hide every single update and cancel in the sum (Bonawitz et al. 2017).
 
-Four steps a round: clients exchange keys, share the secrets that could undo their masks, send masked updates, and after
-that reveal just what is needed to remove the masks that are left over. Clients may drop out after any step. Masks of
-two clients cover the coordinates that both of them train, so unequal submodels cancel coordinate by coordinate.
+Five steps a round: clients exchange signed keys, share the secrets that could undo their masks, send masked updates,
+sign the list of updates that arrived, and after that reveal just what is needed to remove the masks that are left over.
+Clients may drop out after any step. Masks of two clients cover the coordinates that both of them train, so unequal
+submodels cancel coordinate by coordinate.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
+import secrets
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -19,9 +22,18 @@ from torch import Tensor
 from app.crypto.commitment import BlockDigests
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside
-from app.crypto.messages import KeyRegistry, MessageDelivery, SignedMessage, SigningKey, Transport, new_session
+from app.crypto.messages import (
+    KeyRegistry,
+    MessageDelivery,
+    RejectedMessageError,
+    SignedMessage,
+    SigningKey,
+    Transport,
+    new_session,
+)
 from app.crypto.secure_aggregation.client import AggregationClient
 from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError, require_threshold
 from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import word_for
@@ -55,7 +67,10 @@ class Masking:
 
 
 class MaskedChannel(Channel):
-    """Plays both sides of the protocol; every process holds the secrets of the clients that it trains.
+    """Plays both sides of the protocol; every process holds the round's secrets of the clients that it trains.
+
+    All clients are enrolled before the first round, with identity keys that stay the same throughout the run. The
+    registry of these keys stands for a public-key infrastructure that the server cannot change.
 
     Attributes:
         given_up: whether the current round was aborted.
@@ -80,10 +95,11 @@ class MaskedChannel(Channel):
         self.given_up = False
         self.clipped_share = 0.0
         self._identities: dict[int, SigningKey] = {}
+        self._registry = KeyRegistry()
         self._clients: dict[int, AggregationClient] = {}
 
     def end(self) -> None:
-        self._clients, self._identities = {}, {}
+        self._clients, self._identities, self._registry = {}, {}, KeyRegistry()
 
     def open(self, plan: Plan, theta: Tensor) -> None:
         settings = self._settings
@@ -97,41 +113,47 @@ class MaskedChannel(Channel):
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
         try:
-            self._enrol(plan)
+            self._begin(plan)
             self._agree()
-        except AbortedRoundError as error:
+        except (AbortedRoundError, RejectedMessageError) as error:
             self._failure = str(error)
 
-    def _enrol(self, plan: Plan) -> None:
-        """Register every client's signature key before the protocol begins."""
+    def _enrol(self) -> None:
+        """Make the identity keys of all clients, the same on every process, and enter them in the registry."""
+        secret = from_first(secrets.token_bytes(32))
+        for client in range(len(self._federation.client_pool.sizes)):
+            own = hmac.digest(secret, b"rampart identity %d" % client, "sha256")
+            identity = self._identities[client] = SigningKey(client, own)
+            self._registry.enrol(client, identity.public)
+
+    def _begin(self, plan: Plan) -> None:
+        """Make the round's server and clients."""
+        if not self._identities:
+            self._enrol()
         clients, threshold = len(plan.participants), self._settings.needed(len(plan.participants))
         if clients < threshold:
             raise AbortedRoundError(f"{clients} clients take part, and {threshold} are needed")
         positions = {client: self._code.positions(client) for client in plan.participants}
         self._layout = VectorLayout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
         self._session = from_first(new_session())
+        self._delivery = MessageDelivery(self._registry, self._transport, self._settings.attempts)
+        self._server = AggregationServer(self._session, self._round, self._layout, self._registry)
+        rules = ClientRules(self._registry, self._contributors, self._settings.least)
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
-        identities = {
-            client: self._identities.setdefault(client, SigningKey(client)) for client in mine if client != NO_CLIENT
-        }
-        registry = KeyRegistry()
-        for part in gather({client: identity.public for client, identity in identities.items()}):
-            for client, public in part.items():
-                registry.enrol(client, public)
-        self._delivery = MessageDelivery(registry, self._transport, self._settings.attempts)
-        self._server = AggregationServer(self._session, self._round, self._layout)
         self._clients = {
-            client: AggregationClient(client, identity, self._session, self._round, self._layout)
-            for client, identity in identities.items()
+            client: AggregationClient(client, self._identities[client], self._session, self._round, self._layout, rules)
+            for client in mine
+            if client != NO_CLIENT
         }
 
     def _agree(self) -> None:
         """The steps `keys` and `shares`, after which it is fixed which clients mask with each other."""
-        roster = self._server.collect_keys(self._exchange(one.advertise_keys() for one in self._clients.values()))
+        advertised = self._server.collect_keys(self._exchange(one.advertise_keys() for one in self._clients.values()))
+        roster = self._server.roster
         self._clients = {client: one for client, one in self._clients.items() if client in roster}
         self._require(roster, "advertised their keys")
-        shares = [share for one in self._clients.values() for share in one.share_secrets(roster)]
-        relayed = self._server.relay_shares(self._exchange(shares))
+        shares = self._exchange(self._answers(lambda one: one.share_secrets(advertised)))
+        relayed = self._server.relay_shares(shares)
         refused = [error for client, one in self._clients.items() for error in one.receive_shares(relayed[client])]
         refusals = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]
         self._server.exclude(client for client, _ in refusals)
@@ -142,6 +164,19 @@ class MaskedChannel(Channel):
         self._clients = {client: one for client, one in self._clients.items() if client in peers}
         for one in self._clients.values():
             one.set_peers(peers)
+
+    def _answers(self, ask: Callable[[AggregationClient], list[SignedMessage]]) -> list[SignedMessage]:
+        """What this process's clients answer; the refusal of any client aborts the round on all processes."""
+        answers: list[SignedMessage] = []
+        refusals: list[str] = []
+        for one in self._clients.values():
+            try:
+                answers += ask(one)
+            except (AbortedRoundError, RejectedMessageError) as error:
+                refusals.append(str(error))
+        for refusal in (text for part in gather(refusals) for text in part):
+            raise AbortedRoundError(refusal)
+        return answers
 
     def _require(self, clients: Collection[int], what: str) -> None:
         """Abort the round on all processes at once, also on one whose own clients are complete."""
@@ -187,7 +222,7 @@ class MaskedChannel(Channel):
                 raise AbortedRoundError(self._failure)
             self._join()
             sums = self._unmasked()
-        except AbortedRoundError as error:
+        except (AbortedRoundError, RejectedMessageError) as error:
             self._give_up(str(error))
             sums, self._arrived = np.zeros(self._code.length, dtype=np.int64), {}
         return self._code.decode(sums, self._arrived, uncovered)
@@ -205,18 +240,16 @@ class MaskedChannel(Channel):
         gone = set(self._server.masking_clients) - survivors
         self.dropped = len(gone)
         self._require(survivors, "sent masked updates")
-        few = self._contributors.few(sorted(survivors), self._settings.least)
-        if few:
-            who = ", ".join(map(str, few[:5])) + (" ..." if len(few) > 5 else "")
-            raise AbortedRoundError(
-                f"after {len(gone)} clients dropped out, some weights have fewer than {self._settings.least} "
-                f"contributors, and the clients concerned ({who}) do not unmask them"
-            )
+        self._clients = {client: one for client, one in self._clients.items() if client in survivors}
         self._guard.check(survivors)
+        signed = self._exchange(self._answers(lambda one: [one.sign_survivors(survivors)]))
         self._guard.remember(survivors, released=False)
-        mine = [one for client, one in self._clients.items() if client in survivors]
-        reveals = self._exchange(one.reveal_shares(survivors, gone) for one in mine)
+        reveals = self._exchange(self._answers(lambda one: [one.reveal_shares(signed)]))
         sums = self._server.unmask(reveals, self._known_bindings() if gone else None)
+        if impossible := self._code.impossible(sums, self._arrived):
+            raise AbortedRoundError(
+                f"{impossible} of {len(sums)} sums are larger than their contributors' values can be"
+            )
         self._guard.remember(survivors, released=True)
         return sums
 

@@ -34,15 +34,30 @@ ROLES = {
         "which weights each client trains, and its uploads; where the channel hides uploads, only their sum",
         "follows the protocol and stores what it receives",
     ),
+    "collusion": AdversaryRole(
+        "Server helped by a key holder",
+        "every single upload under Paillier, opened with the private key that all clients share",
+        "follows the protocol; one client gives it the private key",
+    ),
     "malicious": AdversaryRole(
         "Malicious server",
         "the same as an honest-but-curious server",
         "sends manipulated models, or selects clients, to learn more",
     ),
+    "substitution": AdversaryRole(
+        "Substituting server",
+        "under Paillier, one client's upload as the next model, once a client or the release shows it",
+        "hands clients that upload in place of the sum, with the right count of contributors",
+    ),
 }
 """Adversaries by their short names, the weakest first."""
 
-SHORT = {"malicious server": "malicious", "curious server": "server", "anybody outside": "external"}
+SHORT = {
+    "malicious server": "malicious",
+    "curious server": "server",
+    "colluding server": "collusion",
+    "anybody outside": "external",
+}
 """Short names of the adversaries of reconstructions."""
 
 

@@ -16,7 +16,9 @@ from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.models import CNN, MLP, DataShape
+from app.results.report.threats import ROLES, SHORT
 from callbacks.attacks.image_reconstruction import ImageReconstruction
+from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 from datamodules import Holdout, RawData
 
@@ -115,6 +117,16 @@ def test_uploads_that_nobody_can_read(tmp_path, memorised):
     assert isinstance(named.result, NotAvailable)
     (absent,) = ModelInversion(steps=1, target="uploads", client=7).findings(memorised)
     assert absent.result.reason == "there is no client 7 in any round"
+
+
+def test_uploads_that_a_key_holder_opens(memorised, tmp_path):
+    """Encrypted uploads are attacked as plain ones, and the adversary is called by its name."""
+    opened = audit_with(tmp_path, callbacks=[Paillier(simulate=True, key_length=1024, colluding=True)])
+    attack = ModelInversion(steps=60, target="uploads", client=0)
+    (found,), (plain,) = attack.findings(opened), attack.findings(memorised)
+    assert found.conditions.adversary == "colluding server"
+    assert likeness(found) == pytest.approx(likeness(plain), abs=0.01)
+    assert ROLES[SHORT[found.conditions.adversary]].title == "Server helped by a key holder"
 
 
 def test_deep_inversion_reads_uploads_too(memorised, tmp_path):

@@ -5,6 +5,7 @@ import torch
 from channel_kit import ENCRYPTED, MASKED, MIXED, NET, SIZES, trained
 from federation_kit import Blobs, Recorder, initial, small_federation
 
+from app.federation.channels.integer_code import IntegerCode
 from app.federation.hooks import FederatedCallback
 
 COHORT = tuple(client for client, rate in enumerate(MIXED) if rate == 0.5)
@@ -41,6 +42,20 @@ def sums(*callbacks):
     return recorder.aggregates[0][0], indices.coordinates
 
 
+@pytest.fixture
+def reads_on(monkeypatch):
+    """A malicious server reads sums that an honest one would take for impossible."""
+    monkeypatch.setattr(IntegerCode, "impossible", lambda *_: 0)
+
+
+def test_impossible_sums_end_the_round():
+    """The noise that bound masks leave is larger than updates can be: an honest run goes on with its model."""
+    with pytest.warns(UserWarning, match="given up: .* sums are larger than their contributors' values can be"):
+        garbled, _ = sums(TwoModels(), MASKED())
+    assert torch.equal(garbled, initial(small_federation(net=NET, capacities=MIXED), Blobs(SIZES)))
+
+
+@pytest.mark.usefixtures("reads_on")
 def test_bound_masks_leave_noise_where_cohorts_overlap():
     """Every weight of the cohort is also held by somebody else; whoever got the same model still adds up exactly."""
     garbled, coordinates = sums(TwoModels(), MASKED())
@@ -71,6 +86,7 @@ def test_ordinary_masks_hand_the_sum_over():
     assert not torch.equal(masked, start)
 
 
+@pytest.mark.usefixtures("reads_on")
 def test_one_client_apart_is_one_client_lost():
     """The least that a server could try: a model of its own for a single client."""
     garbled, coordinates = sums(TwoModels([0]), MASKED())

@@ -16,10 +16,15 @@ from channel_kit import (
 )
 from federation_kit import Blobs, Recorder, initial, small_federation
 
+from app.crypto.messages import SERVER, SigningKey
 from app.crypto.paillier.encryption import EncryptionPool
 from app.crypto.paillier.keys import generate
+from app.crypto.paillier.sums import from_bytes
+from app.crypto.secure_aggregation.server import AggregationServer
+from app.federation.channels.integer_code import IntegerCode
 from app.federation.channels.paillier import PaillierChannel
 from app.federation.hooks import FederatedCallback
+from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
 LOST = (1, 4)
@@ -58,7 +63,7 @@ def test_clients_that_die_after_their_update_arrived():
     assert (hidden - trained()).abs().max() <= ROUNDING
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "masked", "reveal"])
+@pytest.mark.parametrize("step", ["keys", "shares", "masked", "survivors", "reveal"])
 def test_too_many_die(step):
     """Four of eight, where six are needed: the round is given up, the model stays, and the next round goes on."""
     defense = over(Dying((0, 1, 2, 3), step), MASKED)
@@ -81,6 +86,34 @@ def test_survivors_do_not_unmask_a_single_one():
     allowed = over(Dying([0], "masked"), SecureAggregation, allow_singletons=True)
     with pytest.warns(UserWarning, match="did not arrive"):
         assert (trained(allowed, **settings) - trained(Absent([0]), **settings)).abs().max() <= ROUNDING
+
+
+def test_a_server_cannot_put_itself_in_a_clients_place(monkeypatch):
+    """It passes on keys in the name of client 1: nobody shares secrets with it, and the round is given up."""
+    genuine = AggregationServer.collect_keys
+
+    def swapped(self, messages):
+        """Another identity signs the keys of client 1."""
+        first, second, *others = genuine(self, messages)
+        return [first, SigningKey(1).sign(self.session, self.round, "keys", SERVER, second.body), *others]
+
+    monkeypatch.setattr(AggregationServer, "collect_keys", swapped)
+    with pytest.warns(UserWarning, match="given up: the keys message of client 1 is rejected: the signature is not"):
+        hidden = trained(MASKED())
+    assert torch.equal(hidden, start())
+
+
+def test_sums_that_cannot_be_are_given_up(monkeypatch):
+    """Client 2 masks values a thousand times as large as the range allows: the model is not spoiled."""
+    genuine = IntegerCode.encode
+
+    def large(self, update):
+        return genuine(self, update) * (1000 if update.client == 2 else 1) + (2**30 if update.client == 2 else 0)
+
+    monkeypatch.setattr(IntegerCode, "encode", large)
+    with pytest.warns(UserWarning, match="sums are larger than their contributors' values can be"):
+        hidden = trained(MASKED())
+    assert torch.equal(hidden, start())
 
 
 @pytest.mark.parametrize(("make", "step"), [(ENCRYPTED, "ciphertext"), (MASKED, "masked"), (MASKED, "shares")])
@@ -168,3 +201,36 @@ def test_a_damaged_sum_is_given_up(act):
     with pytest.warns(UserWarning, match="encrypted sums are damaged, or belong to another key; the round is given up"):
         hidden = trained(ENCRYPTED(), Tampering(act))
     assert torch.equal(hidden, start())
+
+
+def test_one_upload_in_place_of_the_sum_is_not_noticed(monkeypatch):
+    """A limit of Paillier: raised to the number of clients, one client's upload counts as many contributors."""
+    uploads, genuine = [], PaillierChannel._accept
+
+    def kept(self, body, numbers):
+        """The server keeps what arrives."""
+        uploads.append((numbers.tolist(), from_bytes(self._public, body[len(self._public.fingerprint) // 2 :])))
+        return genuine(self, body, numbers)
+
+    def substitute(channel):
+        """The sum of as many equal uploads."""
+        for number, ciphertext in zip(*uploads[3], strict=True):
+            channel._sum._sums[number] = pow(ciphertext, len(SIZES), channel._public.square)
+
+    monkeypatch.setattr(PaillierChannel, "_accept", kept)
+    recorder = Recorder()
+    released = trained(ENCRYPTED(), Tampering(substitute), recorder, capacities=[1.0], weighting="uniform")
+    _, victim, _ = recorder.updates[3]
+    assert (released - victim).abs().max() <= ROUNDING, "the next model is one client's upload"
+
+
+def test_paillier_states_whom_it_trusts():
+    """The statement of every run names both limits: the key that every client has, and the substituted upload."""
+    honest, colluding = Paillier().channel_statement(None), Paillier(colluding=True).channel_statement(None)
+    notes = " ".join(honest.notes)
+    assert "with the help of a single client, the server opens every single upload" in notes
+    assert "hands clients one upload as the sum" in notes
+    assert "server that follows the protocol" in honest.hides
+    assert "all clients" in honest.trusts
+    assert "it adds up what it received" in honest.trusts
+    assert colluding.hides.startswith("nothing")

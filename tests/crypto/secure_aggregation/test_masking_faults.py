@@ -7,9 +7,8 @@ import pytest
 from masking_kit import Federation, plain_sum, whole
 
 from app.crypto.messages import SERVER, RejectedMessageError, SigningKey, Transport
-from app.crypto.secure_aggregation.client import AbortedRoundError, PublicKeys
+from app.crypto.secure_aggregation.client import AbortedRoundError
 from app.crypto.secure_aggregation.secret_sharing import HeldShare, SecretKind, Share, pack, read
-from app.crypto.secure_aggregation.server import AggregationServer
 
 CLIENTS = [0, 1, 2, 3, 4]
 LAYOUT = whole(CLIENTS, 20, 3)
@@ -51,7 +50,7 @@ REASONS = {
     forged: "the signature is not that of client 2",
     lost: "it did not arrive",
 }
-STEPS = ["keys", "shares", "masked", "reveal"]
+STEPS = ["keys", "shares", "masked", "survivors", "reveal"]
 
 
 def begun(people=None, dies=None):
@@ -68,7 +67,7 @@ def test_faulty_client_is_left_out_and_named(step, spoil):
     """Whatever happens to the messages of client 2 in any step, the others get their exact sum."""
     people = Federation(CLIENTS, Faulty(step, spoil))
     total = people.round(4, LAYOUT, VALUES).run()
-    others = CLIENTS if step == "reveal" else [0, 1, 3, 4]
+    others = CLIENTS if step in ("survivors", "reveal") else [0, 1, 3, 4]
     assert total.tolist() == plain_sum(LAYOUT, VALUES, others).tolist()
     failures = people.delivery.take_failures()
     assert {(one.round, one.client, one.step, one.reason, one.repaired) for one in failures} == {
@@ -103,14 +102,14 @@ def test_replayed_masked_vector_is_noticed():
 
 
 def test_share_that_was_tampered_with_is_named():
-    """The server changes the encrypted shares of client 2 for client 4: client 4 notices, client 2 is left out."""
+    """The server signs other shares in the name of client 2: client 4 notices, client 2 is left out."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     mail = round_.server.relay_shares(share for one in round_.clients.values() for share in one.share_secrets(roster))
-    mail[4] = [bit_flip(message) if message.sender == 2 else message for message in mail[4]]
+    mail[4] = [forged(message) if message.sender == 2 else message for message in mail[4]]
     rejected = [error for client, one in round_.clients.items() for error in one.receive_shares(mail[client])]
     assert [(error.client, error.step) for error in rejected] == [(2, "shares")]
-    assert "does not open with the key that client 4 expects" in rejected[0].reason
+    assert rejected[0].reason == "the signature is not that of client 2"
     with pytest.raises(AbortedRoundError, match="client 4 holds no shares of clients 2"):
         round_.clients[4].set_peers(round_.server.masking_clients)
     round_.server.exclude(error.client for error in rejected)
@@ -124,29 +123,28 @@ def test_share_that_was_tampered_with_is_named():
 
 
 def test_shares_are_for_one_recipient_of_one_round():
-    """Shares for client 1 do not open at client 4, nor those of another session; shares for others are passed over."""
-    people = Federation(CLIENTS)
-    round_ = people.round(0, LAYOUT, VALUES)
+    """Shares for client 1 do not open at client 4, even if signed for it; shares for others are passed over."""
+    round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     share = next(share for share in round_.clients[2].share_secrets(roster) if share.recipient == 1)
     round_.clients[4].share_secrets(roster)
     assert round_.clients[4].receive_shares([share]) == []
-    (error,) = round_.clients[4].receive_shares([replace(share, recipient=4)])
-    assert (error.client, error.step) == (2, "shares")
+    (error,) = round_.clients[4].receive_shares([round_.clients[2]._signed("shares", 4, share.body)])
+    assert (error.client, "does not open with the key that client 4 expects" in error.reason) == (2, True)
     round_.clients[1].share_secrets(roster)
     (error,) = round_.clients[1].receive_shares([replace(share, sender=3)])
-    assert error.client == 3
+    assert (error.client, error.reason) == (3, "the signature is not that of client 3")
     assert round_.clients[1].receive_shares([share]) == []
     (error,) = round_.clients[1].receive_shares([share])
     assert "came before" in error.reason
 
 
 def test_shares_are_not_reflected():
-    """What client 0 encrypted for client 1 does not open as if client 1 had encrypted it for client 0."""
+    """What client 0 encrypted for client 1 does not open as if client 1 had encrypted and signed it for client 0."""
     round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
     roster = round_.keys()
     share = next(share for share in round_.clients[0].share_secrets(roster) if share.recipient == 1)
-    (error,) = round_.clients[0].receive_shares([replace(share, sender=1, recipient=0)])
+    (error,) = round_.clients[0].receive_shares([round_.clients[1]._signed("shares", 0, share.body)])
     assert (error.client, "does not open" in error.reason) == (1, True)
 
 
@@ -172,30 +170,27 @@ def test_shares_that_are_not_the_recipients_are_rejected():
 
 
 def test_never_both_secrets_of_a_client():
-    """Asked at once, or one after the other, either way round."""
+    """Survivors' self masks and lost clients' keys; a second list of survivors is not signed, either way round."""
     round_ = begun()
     round_.masked()
-    zero, one = round_.clients[0], round_.clients[1]
-    with pytest.raises(AbortedRoundError, match="both secrets of clients 3"):
-        zero.reveal_shares(CLIENTS, [3])
-    zero.reveal_shares([0, 1, 2, 4], [3])
-    with pytest.raises(AbortedRoundError, match="asked before for the other secret of clients 3"):
-        zero.reveal_shares(CLIENTS, [])
-    one.reveal_shares(CLIENTS, [])
-    with pytest.raises(AbortedRoundError, match="asked before for the other secret of clients 2, 3"):
-        one.reveal_shares([0, 1, 4], [2, 3])
-    again = one.reveal_shares(CLIENTS, [])
-    assert {held.secret for held in read(1, "reveal", again.body)} == {SecretKind.SELF_MASK}
+    everybody = [one.sign_survivors(CLIENTS) for one in round_.clients.values()]
+    with pytest.raises(AbortedRoundError, match="client 0 has signed another list of survivors"):
+        round_.clients[0].sign_survivors([0, 1, 2, 4])
+    assert round_.clients[0].sign_survivors(CLIENTS) == everybody[0]
+    shares = read(0, "reveal", round_.clients[0].reveal_shares(everybody).body)
+    assert [(held.owner, held.secret) for held in shares] == [(client, SecretKind.SELF_MASK) for client in CLIENTS]
 
 
-def test_refused_request_reveals_nothing_later():
-    """What was refused does not count as asked."""
-    round_ = begun()
+def test_refused_list_does_not_count_as_signed():
+    """The client signs an honest list afterwards, and reveals the other secret of the client that is gone."""
+    round_ = begun(dies={4: "masked"})
     round_.masked()
     zero = round_.clients[0]
     with pytest.raises(AbortedRoundError):
-        zero.reveal_shares([0, 1], [2, 3, 4])
-    shares = read(0, "reveal", zero.reveal_shares([0, 1, 2, 3], [4]).body)
+        zero.sign_survivors([0, 1])
+    with pytest.raises(AbortedRoundError, match="client 0 has not signed a list of survivors"):
+        zero.reveal_shares([])
+    shares = read(0, "reveal", round_.reveals()[0].body)
     assert [(held.owner, held.secret) for held in shares] == [
         *((client, SecretKind.SELF_MASK) for client in (0, 1, 2, 3)),
         (4, SecretKind.MASKING_KEY),
@@ -207,13 +202,13 @@ def test_requests_that_cannot_be_honest_are_refused():
     round_ = begun(dies={4: "shares", 3: "masked"})
     round_.masked()
     with pytest.raises(AbortedRoundError, match="2 clients survived, threshold 3; missing: 2, 3"):
-        round_.clients[0].reveal_shares([0, 1], [2, 3])
+        round_.clients[0].sign_survivors([0, 1])
     with pytest.raises(AbortedRoundError, match="client 0 sent no masked values or is not counted"):
-        round_.clients[0].reveal_shares([1, 2, 3], [])
+        round_.clients[0].sign_survivors([1, 2, 3])
     with pytest.raises(AbortedRoundError, match="clients 4 are not among the masking clients"):
-        round_.clients[0].reveal_shares([0, 1, 2], [3, 4])
+        round_.clients[0].sign_survivors([0, 1, 2, 4])
     with pytest.raises(AbortedRoundError, match="client 3 sent no masked values"):
-        round_.clients[3].reveal_shares([0, 1, 2, 3], [])
+        round_.clients[3].sign_survivors([0, 1, 2, 3])
 
 
 def test_a_mask_is_used_once():
@@ -250,14 +245,16 @@ def test_steps_have_an_order():
 
 def test_small_or_foreign_rosters_are_refused():
     """Fewer clients than the threshold, a roster without the client, one with strangers; nobody goes on with few."""
-    round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
+    people = Federation([*CLIENTS, 9])
+    round_ = people.round(0, LAYOUT, VALUES)
     roster = round_.keys()
     with pytest.raises(AbortedRoundError, match="2 clients advertised their keys, threshold 3"):
-        round_.clients[0].share_secrets({client: roster[client] for client in (0, 1)})
+        round_.clients[0].share_secrets(roster[:2])
     with pytest.raises(AbortedRoundError, match="the roster that client 0 got"):
-        round_.clients[0].share_secrets({client: roster[client] for client in (1, 2, 3)})
+        round_.clients[0].share_secrets(roster[1:4])
+    stranger = people.identities[9].sign(round_.session, 0, "keys", SERVER, roster[1].body)
     with pytest.raises(AbortedRoundError, match="the roster that client 0 got"):
-        round_.clients[0].share_secrets({**roster, 9: roster[1]})
+        round_.clients[0].share_secrets([*roster, stranger])
     assert len(round_.clients[0].share_secrets(roster)) == 4
     round_.server.relay_shares(round_.clients[0]._sealed(other, b"") for other in CLIENTS[1:])
     round_.server.relay_shares(round_.clients[1].share_secrets(roster))
@@ -267,22 +264,26 @@ def test_small_or_foreign_rosters_are_refused():
 
 
 def test_server_takes_each_vector_once_and_whole():
-    """Twice, too short, of a client that did not settle, for another step, or of another round."""
+    """Twice, too short, of a client that did not settle, for another step, of another round, or without signature."""
     people = Federation([*CLIENTS, 9])
     round_ = begun(people, dies={4: "shares"})
-    masked = round_.masked_by(0)
+    masked, session = round_.masked_by(0), round_.session
     round_.server.add_masked(masked)
     before = round_.server.sum.copy()
-    stranger = people.identities[9].sign(round_.session, 0, "masked", SERVER, masked.body)
+
+    def signed(client, session=session, number=0, step="masked", recipient=SERVER, body=masked.body):
+        return people.identities[client].sign(session, number, step, recipient, body)
+
     for message, reason in [
         (masked, "arrived before"),
-        (replace(masked, sender=1, body=masked.body[:-4]), "76 bytes, not the 80 of 20 positions"),
-        (replace(masked, sender=4), "client 4 is not among the masking clients"),
-        (replace(masked, sender=1, step="reveal"), "another step"),
-        (replace(masked, sender=1, recipient=3), "another step"),
-        (replace(masked, sender=1, session=bytes(16)), "replayed"),
-        (replace(masked, sender=1, round=1), "replayed"),
-        (stranger, "client 9 is not in this round"),
+        (signed(1, body=masked.body[:-4]), "76 bytes, not the 80 of 20 positions"),
+        (signed(4), "client 4 is not among the masking clients"),
+        (signed(1, step="reveal"), "another step"),
+        (signed(1, recipient=3), "another recipient"),
+        (signed(1, session=bytes(16)), "replayed"),
+        (signed(1, number=1), "replayed"),
+        (signed(9), "client 9 is not in this round"),
+        (replace(masked, sender=1), "the signature is not that of client 1"),
     ]:
         with pytest.raises(RejectedMessageError, match=reason) as caught:
             round_.server.add_masked(message)
@@ -291,32 +292,8 @@ def test_server_takes_each_vector_once_and_whole():
     assert round_.server.arrived == [0]
 
 
-@pytest.mark.parametrize("body", [bytes(63), bytes(64)])
-def test_keys_that_are_no_keys_are_rejected(body):
-    """A wrong length, and the point that gives everybody the same secret; the client is named."""
-    people = Federation(CLIENTS)
-    server = AggregationServer(bytes(16), 0, LAYOUT)
-    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* not usable public keys"):
-        server.collect_keys([people.identities[2].sign(bytes(16), 0, "keys", SERVER, body)])
-
-
-def test_clients_reject_unusable_keys_themselves():
-    """Where the server passes them on, each client names the one whose key it is."""
-    round_ = Federation(CLIENTS).round(0, LAYOUT, VALUES)
-    roster = round_.keys()
-    swapped = {**roster, 2: PublicKeys(bytes(32), roster[2].masking)}
-    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* encryption key"):
-        round_.clients[0].share_secrets(swapped)
-    others = Federation(CLIENTS).round(0, LAYOUT, VALUES)
-    roster = others.keys()
-    others.server.roster = {**roster, 2: PublicKeys(roster[2].encryption, bytes(32))}
-    others.shares()
-    with pytest.raises(RejectedMessageError, match=r"keys message of client 2 .* masking key"):
-        others.masked_by(0)
-
-
 def test_reveals_that_do_not_fit_are_noticed():
-    """Garbage, shares of another point, and shares that give another key than the one advertised."""
+    """Garbage, shares of another point, too few shares, and a client whose vector did not arrive."""
     round_ = begun(dies={4: "masked"})
     round_.masked()
     good = round_.reveals()
@@ -330,11 +307,10 @@ def test_reveals_that_do_not_fit_are_noticed():
         round_.server.unmask(instead(b"abc"))
     with pytest.raises(RejectedMessageError, match=r"reveal message of client 0 .* another client"):
         round_.server.unmask(instead(read(1, "reveal", good[1].body)))
-    with pytest.raises(AbortedRoundError, match="secret of client 3 cannot be put together: 2 shares of at least 3"):
+    with pytest.raises(AbortedRoundError, match="self mask of client 3 cannot be put together: 2 shares of at least 3"):
         round_.server.unmask([*instead([held for held in first if held.owner != 3])[:1], *good[1:3]])
-    wrong = [replace(held, share=replace(held.share, value=1)) if held.owner == 4 else held for held in first]
-    with pytest.raises(AbortedRoundError, match="client 4 do not give the masking key that it advertised"):
-        round_.server.unmask(instead(wrong))
+    with pytest.raises(RejectedMessageError, match="the signature is not that of client 1"):
+        round_.server.unmask([replace(good[0], sender=1), *good[1:]])
     outsider = round_.clients[4]._signed("reveal", SERVER, b"")
     with pytest.raises(RejectedMessageError, match="its masked vector did not arrive"):
         round_.server.unmask([*good, outsider])

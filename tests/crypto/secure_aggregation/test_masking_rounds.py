@@ -41,8 +41,8 @@ def layouts(draw):
     length = draw(st.integers(1, 12))
     coordinates = st.sets(st.integers(0, length - 1)).map(sorted)
     submodels = [np.array(draw(coordinates), dtype=np.int64) for _ in range(draw(st.integers(1, 3)))]
-    clients = draw(st.lists(st.sampled_from(CLIENTS), min_size=1, unique=True))
-    threshold = draw(st.integers(1, len(clients)))
+    clients = draw(st.lists(st.sampled_from(CLIENTS), min_size=2, unique=True))
+    threshold = draw(st.integers(len(clients) // 2 + 1, len(clients)))
     positions = {client: draw(st.sampled_from(submodels)) for client in clients}
     return VectorLayout(length, draw(st.sampled_from([NARROW, WIDE])), positions, threshold)
 
@@ -51,7 +51,7 @@ def layouts(draw):
 @given(layouts(), st.data())
 def test_sum_is_exact_or_the_round_is_aborted(layout, data):
     """Exactly the clients whose values arrived are in the sum, or too few were left; never anything else."""
-    steps = st.sampled_from(["keys", "shares", "masked", "reveal"])
+    steps = st.sampled_from(["keys", "shares", "masked", "survivors", "reveal"])
     dies = data.draw(st.dictionaries(st.sampled_from(sorted(layout.positions)), steps))
     limit = 2 ** (8 * layout.word.itemsize - 4)
     values = numbers(layout, data.draw(st.integers(0, 99)), limit)
@@ -118,7 +118,7 @@ def test_unmasking_twice_gives_the_same():
     assert (round_.server.unmask(reveals) == round_.server.unmask(reveals)).all()
 
 
-@pytest.mark.parametrize("step", ["keys", "shares", "masked", "reveal"])
+@pytest.mark.parametrize("step", ["keys", "shares", "masked", "survivors", "reveal"])
 def test_too_few_survivors_abort_the_round(step):
     """Three of six are left at some step, four are needed: the reason names the counts."""
     layout = whole(CLIENTS, 10, 4)
@@ -201,7 +201,7 @@ def test_parts_of_several_processes_make_one_sum():
     round_ = PEOPLE.round(0, layout, values)
     round_.keys()
     round_.shares()
-    part = AggregationServer(round_.session, 0, layout)
+    part = AggregationServer(round_.session, 0, layout, PEOPLE.registry)
     for client in CLIENTS:
         (round_.server if client < 6 else part).add_masked(round_.masked_by(client))
     assert (round_.server.arrived, part.arrived) == ([2, 3, 5], [8, 9, 12])
@@ -227,19 +227,20 @@ def test_parts_that_do_not_fit_are_refused():
 
 def test_what_is_public_travels_between_processes():
     """Keys are pickled and written as bytes; other lengths are refused."""
-    keys = PublicKeys(bytes(32), b"\1" * 32)
+    keys = PublicKeys(bytes(32), b"\1" * 32, b"\2" * 32)
     assert pickle.loads(pickle.dumps(keys)) == keys == PublicKeys.from_bytes(keys.to_bytes())
-    with pytest.raises(ValueError, match="64 bytes, not 63"):
-        PublicKeys.from_bytes(bytes(63))
+    with pytest.raises(ValueError, match="96 bytes, not 95"):
+        PublicKeys.from_bytes(bytes(95))
 
 
 def test_participants_stay_where_they_are():
     """Neither pickled nor copied nor shown."""
     layout = whole(CLIENTS, 3, 4)
-    participant = PEOPLE.round(0, layout, {}).clients[5]
+    round_ = PEOPLE.round(0, layout, {})
+    participant = round_.clients[5]
     assert repr(participant) == "AggregationClient(client=5)"
     for leave in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="AggregationClient holds secrets"):
             leave(participant)
     with pytest.raises(ValueError, match="client 7 is not in the layout"):
-        AggregationClient(7, PEOPLE.identities[5], bytes(16), 0, layout)
+        AggregationClient(7, PEOPLE.identities[5], bytes(16), 0, layout, round_.rules)

@@ -213,13 +213,14 @@ def test_tables_can_be_saved_from_the_page_alone():
 
 
 def test_threat_models(markup):
-    """Four adversaries, with the attacks that each of them ran, and what these attacks read."""
+    """Six adversaries, with the attacks that each of them ran, and what these attacks read."""
     adversaries, needs = parsed(markup).one("section", id="threats").all("tbody")
     attacks = {line.children[0].text: line.children[3].text for line in adversaries.children}
     assert attacks["Curious client"] == "none in this report"
     assert attacks["Malicious server"] == "rolling"
     assert "yeom" in attacks["External adversary"]
-    assert len(attacks) == 4
+    assert attacks["Server helped by a key holder"] == attacks["Substituting server"] == "none in this report"
+    assert len(attacks) == 6
     assert "loss on the sample" in needs.text
     assert Requirement("yeom", "", "", "").purpose in needs.text
 

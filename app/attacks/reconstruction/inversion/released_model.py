@@ -25,6 +25,7 @@ from app.attacks.reconstruction.base import (
     attempted,
     pixel_bounds,
     to_pixels,
+    upload_reader,
 )
 from app.attacks.reconstruction.inversion.deep_inversion import DeepInversion
 from app.attacks.reconstruction.inversion.evaluator import Evaluator, train_evaluator
@@ -85,7 +86,8 @@ def _upload(audit: AuditContext, attack: str, client: int | None, *adaptations: 
     round_ = audit.knowledge.rounds if isinstance(model, NotAvailable) else model.round
     clients = () if chosen is None else (chosen,)
     label = "-".join([attack, "uploads" if chosen is None else f"client-{chosen}"])
-    conditions = ReconstructionConditions(attack, label, "curious server", "one upload", round_, clients, (TRUTH,))
+    adversary = upload_reader(audit, round_)
+    conditions = ReconstructionConditions(attack, label, adversary, "one upload", round_, clients, (TRUTH,))
     for one in adaptations:
         conditions = conditions.adapted(one.name, one.what)
     members = [audit.truth.members[one] for one in clients if one in audit.clients]

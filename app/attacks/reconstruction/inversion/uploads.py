@@ -9,7 +9,12 @@ import torch
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.active.observations import IsolatedUpdate
-from app.attacks.reconstruction.base import ReconstructionAttack, ReconstructionConditions, ReconstructionFinding
+from app.attacks.reconstruction.base import (
+    ReconstructionAttack,
+    ReconstructionConditions,
+    ReconstructionFinding,
+    upload_reader,
+)
 from app.attacks.reconstruction.inversion.extraction import DenseRatio, ImageExtraction, Matching
 from app.attacks.reconstruction.scoring import ReconstructionScorer
 from app.federation.parameters import ParameterSpace
@@ -47,9 +52,8 @@ class UploadInversion(PassiveAttack):
         self, audit: AuditContext, round_: int, client: int, upload: Upload | None
     ) -> Iterator[ReconstructionFinding]:
         label, notes = f"{self.name}-{client}", self._notes(audit, client)
-        conditions = ReconstructionConditions(
-            self.name, label, "curious server", "one upload", round_, (client,), notes
-        )
+        adversary = upload_reader(audit, round_)
+        conditions = ReconstructionConditions(self.name, label, adversary, "one upload", round_, (client,), notes)
         space = ParameterSpace(audit.knowledge.prototype)
         reason = self._why_not(audit, round_, client, upload, space)
         if reason is not None or upload is None:
