@@ -106,6 +106,25 @@ def test_every_exact_repetition_is_refused(server):
     assert len(server.sets) == server.models
 
 
+class Nearly(Frozen):
+    """Changes every value by less than matters."""
+
+    def move(self, federation, aggregate):
+        """By as little as a double holds."""
+        aggregate.mean.copy_(federation.theta + 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_is_nearly_repeated_isolates_clients_as_stated():
+    """The limit that the statement names, with the clients and the round from which on."""
+    defense = SecureAggregation()
+    assert max(attacked(Nearly(), defense).errors()) < 0.01
+    notes = " ".join(defense.channel_statement(federation()).notes)
+    assert "nearly repeats a model, sums of different clients can be solved for single updates" in notes
+    found = "combinations of sums isolate single clients on 191 of 191 weights: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert f"(so far): from round 10 on, {found}" in notes
+
+
 def test_refusals_are_named():
     """In a warning, and in the round's numbers."""
     with pytest.warns(
