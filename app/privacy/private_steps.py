@@ -6,7 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -287,6 +287,13 @@ def _refused(layer: nn.Module, method: ClippingMethod) -> bool:
     return bool(check is not None and check(layer)) or not known[method]
 
 
-def _full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Norms and sums are never rounded to bfloat16: the bound on a sample's influence would not hold."""
-    return torch.autocast(device.type, enabled=False)
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Norms and sums are rounded neither to bfloat16 nor to TF32: the bound on a sample's influence would not hold."""
+    rounded = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = rounded

@@ -217,7 +217,7 @@ class DPFedAvg(AccountedDefense):
         notes = [self._source.description, "the server is trusted: it sees every update"]
         notes += self.ledger_notes(federation)
         if share < 1:
-            notes.append("who takes part must stay secret for sampling to count")
+            notes.append("who takes part must stay secret for sampling to count; it is drawn by the run's seed")
         return PrivacyStatement(
             mechanism="DP-FedAvg",
             unit="client",
