@@ -290,10 +290,11 @@ def _refused(layer: nn.Module, method: ClippingMethod) -> bool:
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
     """Norms and sums are rounded neither to bfloat16 nor to TF32: the bound on a sample's influence would not hold."""
-    rounded = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+    cudnn, rounds = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    on_cuda = device.type == "cuda"  # elsewhere clients train in threads, which share the setting
     try:
+        cudnn.allow_tf32 = rounds and not on_cuda
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.backends.cudnn.allow_tf32 = rounded
+        cudnn.allow_tf32 = rounds
