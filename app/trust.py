@@ -68,16 +68,16 @@ def _foreign_text(text: str, setting: str) -> Iterator[str]:
         return
     except yaml.YAMLError:
         plain = text
-    if not isinstance(plain, str):
+    if plain != text:
         yield from _foreign(plain, setting)
     elif setting in CLASSES:
-        if not _shipped(plain):
-            yield f"names {plain}, which does not come with this program"
+        if not _shipped(text):
+            yield f"names {text}, which does not come with this program"
     elif setting not in TEXTS:
-        if _importable(plain) and not _shipped(plain):
-            yield f"names {plain}, which does not come with this program"
-        elif _is_file(text) or _is_file(plain):
-            yield f"names the file {plain}, whose settings would count too"
+        if _importable(text) and not _shipped(text):
+            yield f"names {text}, which does not come with this program"
+        elif _is_file(text):
+            yield f"names the file {text}, whose settings would count too"
 
 
 def _shipped(path: str) -> bool:

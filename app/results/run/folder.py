@@ -110,7 +110,7 @@ class RunFolder:
             delete_temporary(self.path)
             kept = [name for name in delete_run(self.path) if name != LOCK] if overwrite else []
         except OSError as error:
-            raise cannot_write(self.path, error) from error
+            raise cannot_write(Path(error.filename or self.path), error) from error
         if self.finished and _rounds(config) <= _rounds(self._saved_config()):
             raise UserError.of(
                 f"the run {self.path} is finished",
@@ -132,7 +132,8 @@ class RunFolder:
         Raises:
             UserError: where another process is writing.
         """
-        if (place := self.path.resolve()) in _held:
+        place = self.path.resolve()
+        if (file := _held.get(place)) is not None and _is_at(file, self.path / LOCK):
             return
         try:
             _held[place] = hold_lock(self.path / LOCK)
@@ -243,6 +244,11 @@ class RunFolder:
         path = self.path / name
         lines = read_text(path).splitlines() if path.is_file() else []
         return [json.loads(line) for line in lines if _round_of(line) <= last]
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at a path: a deleted folder may have been made again."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _round_of(line: str) -> float:

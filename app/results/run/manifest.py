@@ -24,12 +24,11 @@ FOLDERS = {
 """Folders of a run, with the names of its files in them and in folders below."""
 
 FILES = (
-    *("metrics.jsonl", "cost.jsonl", "ledger.jsonl", "clients.csv", "representations.*", "wandb-run-id", "report.html"),
-    *(
-        f"{name}.*"
-        for name in ("cost", "plan", "privacy", "fairness", "everyone", "newcomers", "partition", "accuracy")
-    ),
-    "config.yaml",
+    *("metrics.jsonl", "cost.jsonl", "ledger.jsonl", "representations.npz", "wandb-run-id", "report.html"),
+    *(f"{name}.json" for name in ("cost", "plan", "privacy", "fairness", "newcomers")),
+    *(f"{name}.csv" for name in ("clients", "partition", "everyone", "newcomers")),
+    *(f"{name}.png" for name in ("accuracy", "privacy", "partition", "fairness", "newcomers")),
+    *(TEMPORARY, "config.yaml"),
 )
 """Names of files in the folder itself; the last one marks it as a run."""
 
@@ -44,7 +43,7 @@ def delete_run(folder: Path) -> list[str]:
     """
     (folder / "summary.json").unlink(missing_ok=True)  # from here on the run is not finished
     for path in [*_in_folders(folder), *_in(folder, FILES)]:
-        path.unlink()
+        path.unlink(missing_ok=True)
     for name in FOLDERS:
         for place, _, _ in os.walk(folder / name, topdown=False):
             if not any(os.scandir(place)):
@@ -55,7 +54,7 @@ def delete_run(folder: Path) -> list[str]:
 def delete_temporary(folder: Path) -> None:
     """Delete what a process was writing when it was killed."""
     for path in [*_in_folders(folder, (TEMPORARY,)), *_in(folder, (TEMPORARY,))]:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _in_folders(folder: Path, patterns: tuple[str, ...] | None = None) -> Iterator[Path]:
