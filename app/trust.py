@@ -26,8 +26,11 @@ FURTHER = ("lightning.pytorch.callbacks.EarlyStopping", "lightning.pytorch.callb
 CLASSES = ("class_path", "callbacks", "plugins", "logger")
 """Settings whose texts are class names and nothing else."""
 
-TEXTS = ("entity", "group", "personal", "project", "root", "source", "table")
-"""Settings whose texts are never class names nor files with settings."""
+NAMES = ("entity", "group", "personal", "project")
+"""Settings whose texts are neither class names nor files with settings, though they may look like them."""
+
+DATA = ("root", "source", "table")
+"""Settings whose texts may name files: the data."""
 
 
 def refuse_foreign(config: Any, origin: object) -> None:
@@ -73,10 +76,10 @@ def _foreign_text(text: str, setting: str) -> Iterator[str]:
     elif setting in CLASSES:
         if not _shipped(text):
             yield f"names {text}, which does not come with this program"
-    elif setting not in TEXTS:
+    elif setting not in NAMES:
         if _importable(text) and not _shipped(text):
             yield f"names {text}, which does not come with this program"
-        elif _is_file(text):
+        elif setting not in DATA and _is_file(text):
             yield f"names the file {text}, whose settings would count too"
 
 
