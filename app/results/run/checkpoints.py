@@ -76,9 +76,11 @@ def first_decides(folder: Path, trainer: Trainer) -> Path | None:
     chosen = str(newest_usable(folder) or "") if first else os.environ.get(CHECKPOINT_VARIABLE)
     if first:
         os.environ[CHECKPOINT_VARIABLE] = str(chosen)
-    if trainer.world_size > 1 and trainer.strategy.launcher is None and (first or chosen is None):
-        trainer.strategy.setup_environment()
-        chosen = trainer.strategy.broadcast(chosen)
+    strategy: Any = trainer.strategy
+    apart = strategy.cluster_environment.creates_processes_externally if trainer.world_size > 1 else False
+    if apart and (first or chosen is None):
+        strategy.setup_environment()
+        chosen = strategy.broadcast(chosen)
     return Path(chosen) if chosen else None
 
 

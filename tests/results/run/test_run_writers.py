@@ -82,21 +82,22 @@ def test_one_process_may_claim_twice(tmp_path):
     hold_lock(folder.path / LOCK).close()
 
 
-def stub(first, launcher=None, world_size=2, told=None):
-    """A trainer of one of several processes."""
+def stub(first, apart=True, told=None):
+    """A trainer of one of two processes, which were started apart or by the first one."""
 
     def broadcast(chosen):
         return chosen if first else told
 
-    strategy = SimpleNamespace(launcher=launcher, setup_environment=lambda: None, broadcast=broadcast)
-    return SimpleNamespace(is_global_zero=first, world_size=world_size, strategy=strategy)
+    place = SimpleNamespace(creates_processes_externally=apart)
+    strategy = SimpleNamespace(cluster_environment=place, setup_environment=lambda: None, broadcast=broadcast)
+    return SimpleNamespace(is_global_zero=first, world_size=2, strategy=strategy)
 
 
 def test_the_first_process_decides_what_to_resume(tmp_path, monkeypatch):
     """The others take its checkpoint, also where they would find another one, or none, in the folder."""
     monkeypatch.delenv(CHECKPOINT_VARIABLE, raising=False)
     VerifiedCheckpointIO().save_checkpoint({}, tmp_path / "round-00001.ckpt")
-    first = first_decides(tmp_path, stub(True, launcher=object()))
+    first = first_decides(tmp_path, stub(True, apart=False))
     assert first == tmp_path / "round-00001.ckpt"
     VerifiedCheckpointIO().save_checkpoint({}, tmp_path / "round-00002.ckpt")
     assert first_decides(tmp_path, stub(False)) == first  # started by the first one, with its environment
