@@ -169,7 +169,11 @@ class Audit:
 
 
 def audit(
-    target: FederatedModule | FinishedRun | str | Path, attacks: Sequence[Attack] | None = None, **options: Any
+    target: FederatedModule | FinishedRun | str | Path,
+    attacks: Sequence[Attack] | None = None,
+    *,
+    trust: bool = False,
+    **options: Any,
 ) -> Audit:
     """Attack a trained federation, or a finished run, whose folder then holds the results too.
 
@@ -180,6 +184,7 @@ def audit(
     Args:
         target: a federation that a Trainer has fitted, a finished run, or its folder.
         attacks: names, attacks or callbacks of any kind; see `AttackSuite`.
+        trust: let the configuration in a folder name classes that do not come with this program, whose code then runs.
         options: further arguments of `AttackSuite`.
 
     Raises:
@@ -188,22 +193,23 @@ def audit(
     suite = AttackSuite(None if attacks is None else list(attacks), **options)
     if isinstance(target, FederatedModule):
         return Audit(tuple(_in_memory(target, suite.callbacks)))
-    run = target if isinstance(target, FinishedRun) else FinishedRun(target)
+    run = target if isinstance(target, FinishedRun) else FinishedRun(target, trust)
     return attack_run(run, suite)
 
 
 def attack_run(run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None) -> Audit:
-    """Attack a finished run; every result is written to its folder at once."""
+    """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile."""
     _ = run.transcript  # without which there is nothing to attack
     results: list[Result] = []
-    for callback in suite.callbacks:
-        own = []
-        for result in _attacked(run, callback):
-            result.save(run.folder.path)
-            own.append(result)
-        for kind in dict.fromkeys(map(type, own)):
-            conclude(run.folder, [result for result in own if type(result) is kind], tracker=tracker)
-        results += own
+    with run.folder.locked():
+        for callback in suite.callbacks:
+            own = []
+            for result in _attacked(run, callback):
+                result.save(run.folder.path)
+                own.append(result)
+            for kind in dict.fromkeys(map(type, own)):
+                conclude(run.folder, [result for result in own if type(result) is kind], tracker=tracker)
+            results += own
     return Audit(tuple(results))
 
 

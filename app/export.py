@@ -24,6 +24,7 @@ from app.models.base import DataShape, ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.release import FORMAT, TrainedModel, filled, tensors
 from app.renamed import current
+from app.trust import refuse_foreign
 
 ENDINGS = (".pt", ".safetensors", ".onnx")
 READABLE = "give a .pt or .safetensors file that `rampart export` has written"
@@ -48,7 +49,7 @@ def write_new(path: Path, content: bytes) -> None:
     """Write a file in one step; its folder is made if need be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_all({path: content})
+        replace_all({path: content}, private=False)
     except OSError as error:
         cause = f"cannot write {path}: {error.strerror or error}"
         raise UserError.of(cause, "nothing is kept", "choose another file, or free some space") from error
@@ -76,13 +77,17 @@ def save_model(model: TrainedModel, path: str | Path, overwrite: bool = False) -
     return target
 
 
-def load_model(path: str | Path) -> TrainedModel:
+def load_model(path: str | Path, trust: bool = False) -> TrainedModel:
     """A model from a `.pt` or `.safetensors` file, on the CPU.
 
     Nothing but tensors and plain data is read; the class of the network is imported by its name.
 
+    Args:
+        path: of the file.
+        trust: let it name a network that does not come with this program, whose code then runs.
+
     Raises:
-        UserError: where there is no such file, or `save_model` did not write it.
+        UserError: where there is no such file, `save_model` did not write it, or its network is not trusted.
     """
     source = Path(path)
     try:
@@ -93,6 +98,8 @@ def load_model(path: str | Path) -> TrainedModel:
         raise UserError.of(f"cannot read {source}: {reason}", "there is no model", READABLE) from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError.of(f"{source} is no model of this program", "its network is unknown", READABLE)
+    if not trust:
+        refuse_foreign({"net": current(about.get("net"))}, source)
     return _built(about, about.pop("state_dict"))
 
 

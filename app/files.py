@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,30 +24,95 @@ if TYPE_CHECKING:
 DPI = 130
 """Resolution of figures, in dots per inch."""
 
+PART = ".part"
+"""Ending of temporary files, whose names are random."""
 
-def replace_all(contents: Mapping[Path, bytes | memoryview], ending: str = ".part") -> None:
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Signs that begin a formula in a spreadsheet."""
+
+
+def replace_all(contents: Mapping[Path, bytes | memoryview], private: bool = True) -> None:
     """Write several files, in their order; old ones are replaced only when all new ones are on the disk.
+
+    A link in the place of a file is replaced, never followed.
 
     Args:
         contents: what to write, by path; the folders exist.
-        ending: of the temporary files; one of its own where other processes write the same files.
+        private: only the user may read them; otherwise whoever the umask lets.
 
     Raises:
         OSError: where a file cannot be written; nothing is replaced, and temporary files are deleted.
     """
-    temporary = {path: path.with_name(path.name + ending) for path in contents}
+    temporary = {path: path.with_name(f".{secrets.token_hex(8)}{PART}") for path in contents}
     try:
         for path, content in contents.items():
-            with temporary[path].open("wb") as file:
+            with open_new(temporary[path], private) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
         for path, part in temporary.items():
             part.replace(path)
-    except OSError:
+        for folder in {path.parent for path in contents}:
+            _sync(folder)
+    except BaseException:
         for part in temporary.values():
             part.unlink(missing_ok=True)
         raise
+
+
+def open_new(path: Path, private: bool = True) -> IO[bytes]:
+    """A file that did not exist, opened to be written."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600 if private else 0o666)
+    if private:
+        os.fchmod(descriptor, 0o600)  # whatever the umask takes away
+    return os.fdopen(descriptor, "wb")
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names of a folder's files are on the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_text(path: Path, text: str, sync: bool = False) -> None:
+    """Add to the end of a private file, which is made where it is missing; a link is refused as an OSError.
+
+    With `sync`, the text is on the disk when the function returns, and not only in the memory of the system.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    if sync:
+        _sync(path.parent)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only the user may enter; one that exists stays as it is."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def hold_lock(path: Path) -> IO[str]:
+    """The lock file of a folder, locked until it is closed or this process ends, however it does.
+
+    Raises:
+        BlockingIOError: where another process holds it, with that process's number as `strerror`.
+    """
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        with file:
+            raise BlockingIOError(error.errno, file.read(20).strip() or "unknown") from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
 
 
 def write_text(path: Path, text: str) -> None:
@@ -68,10 +136,26 @@ def json_text(record: Any) -> str:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], line_end: str = "\r\n") -> str:
-    """The text of a CSV file."""
+    """The text of a CSV file; spreadsheets take no cell of it for a formula."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=line_end).writerows(rows)
+    csv.writer(text, lineterminator=line_end).writerows([_inert(cell) for cell in row] for row in rows)
     return text.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    """A cell; a text that begins like a formula and is no number gets an apostrophe in front."""
+    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def cell_text(cell: str) -> str:
+    """The text that was written to a cell of a CSV file."""
+    return cell[1:] if cell.startswith(tuple(f"'{sign}" for sign in FORMULA)) else cell
 
 
 def npz_bytes(arrays: Mapping[str, Any], compressed: bool = False) -> bytes:
@@ -86,6 +170,15 @@ def png_bytes(figure: Figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, dpi=DPI, format="png")
     return file.getvalue()
+
+
+@contextmanager
+def plain_names() -> Iterator[None]:
+    """Texts of figures that are made in this context show a dollar sign as it is, instead of reading it as TeX."""
+    import matplotlib as mpl  # which takes a second, and few need
+
+    with mpl.rc_context({"text.parse_math": False}):
+        yield
 
 
 def finite(value: Any) -> Any:

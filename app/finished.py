@@ -15,6 +15,8 @@ from app.export import new_file, save_model
 from app.federation.hooks import RoundHooks
 from app.federation.transcript import Transcript
 from app.metrics.membership import MembershipScores
+from app.reading import refuse_links
+from app.recipes import read_layer
 from app.release import TrainedModel, trained_model
 from app.result import Result
 from app.results.frames import as_frame, html_table
@@ -23,6 +25,7 @@ from app.results.run.folder import RunFolder
 from app.results.run.record import RunRecord, read_run
 from app.results.run.results import RESULT_KINDS
 from app.run import Run, run_of
+from app.trust import refuse_foreign
 
 if TYPE_CHECKING:
     import pandas
@@ -38,16 +41,13 @@ class FinishedRun:
 
     Attributes:
         folder: where it is kept.
+        trust: whether its configuration may name classes that do not come with this program.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        """Take the folder of a run.
-
-        Raises:
-            UserError: where there is no run, or it is not finished.
-        """
+    def __init__(self, folder: str | Path, trust: bool = False) -> None:
+        """Take the folder of a run; see `load_run`."""
         path = Path(folder)
-        self.folder = RunFolder(path)
+        self.folder, self.trust = RunFolder(path), trust
         if not (path / "config.yaml").is_file():
             raise UserError.of(f"{path} is no run", "there is nothing to open", "name the folder of a run, as in runs/")
         if not self.folder.finished:
@@ -56,6 +56,7 @@ class FinishedRun:
                 "its last model has not been released",
                 f"finish it first: rampart fit --config {path / 'config.yaml'} --run.name {path.name}",
             )
+        refuse_links(path)
 
     @cached_property
     def record(self) -> RunRecord:
@@ -102,10 +103,15 @@ class FinishedRun:
         return Transcript(self.folder.path / "transcript")
 
     def rebuilt(self) -> Run:
-        """The run, built again from its configuration on one device, as before the first round."""
-        parser = run_parser("rampart attack")
-        arguments = expand(["--config", str(self.folder.path / "config.yaml")])
-        return run_of(parser, parser.parse_args(arguments), "finished")
+        """The run, built again from its configuration on one device, as before the first round.
+
+        Raises:
+            UserError: where the configuration names classes of others, and the run is not trusted.
+        """
+        parser, config = run_parser("rampart attack"), read_layer(self.folder.path / "config.yaml")
+        if not self.trust:
+            refuse_foreign(config, self.folder.path / "config.yaml")
+        return run_of(parser, parser.parse_args(expand([], [config])), "finished")
 
     @cached_property
     def run(self) -> Run:
@@ -162,10 +168,14 @@ def at_round(run: Run, rounds: int) -> None:
         setattr(run.trainer.fit_loop.epoch_progress.current, count, rounds)
 
 
-def load_run(folder: str | Path) -> FinishedRun:
+def load_run(folder: str | Path, trust: bool = False) -> FinishedRun:
     """A finished run from its folder.
 
+    Args:
+        folder: of the run; no link in it is followed.
+        trust: let its configuration name classes that do not come with this program, whose code then runs.
+
     Raises:
-        UserError: where there is no finished run.
+        UserError: where there is no finished run, or its folder holds links.
     """
-    return FinishedRun(folder)
+    return FinishedRun(folder, trust)

@@ -18,6 +18,7 @@ import yaml
 
 from app.errors import Problem, UserError, raise_all
 from app.federation.submodels.integration import NAMES
+from app.reading import load_yaml
 from app.renamed import current
 
 FOLDER = Path(__file__).parent / "configs"
@@ -115,7 +116,7 @@ def read_layer(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     remedy = "correct the file; `rampart fit --print_config` shows the form"
     try:
-        content = yaml.safe_load(path.read_text())
+        content = load_yaml(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError.of(f"cannot read {path}: {' '.join(str(error).split())}", "no run starts", remedy) from error
     if not isinstance(content, Mapping):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -13,11 +12,10 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 from zipfile import BadZipFile
 
-import numpy as np
-
 from app.errors import UserError
-from app.files import json_text, npz_bytes, replace_all
+from app.files import json_text, npz_bytes, private_folder, replace_all
 from app.metrics.membership import NotAvailable
+from app.reading import read_arrays, read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,7 +134,7 @@ class Result(ABC):
         if record := self.record():
             contents[text] = json_text(record).encode()
         try:
-            text.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(text.parent)
             replace_all(contents)
             for path in {packed, figure} - set(contents):
                 path.unlink(missing_ok=True)
@@ -160,7 +158,7 @@ class Result(ABC):
             UserError: where the file cannot be read.
         """
         try:
-            result = cls.restore(json.loads(path.read_text()))
+            result = cls.restore(read_json(path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(path, error) from error
         object.__setattr__(result, "source", path)
@@ -201,8 +199,7 @@ class Result(ABC):
         """
         path = Path(getattr(self, "source", "")).with_suffix(".npz")
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in names}
+            return read_arrays(path, names)
         except FileNotFoundError as error:
             raise UserError.of(
                 f"{path.parent} holds no arrays of {self.label}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,12 @@ from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.recipes import Layer
 from app.result import Result
-from app.results.run.checkpoints import RoundCheckpoint, VerifiedCheckpointIO, newest_usable
+from app.results.run.checkpoints import (
+    CHECKPOINT_VARIABLE,
+    RoundCheckpoint,
+    VerifiedCheckpointIO,
+    first_decides,
+)
 from app.results.run.description import described_run
 from app.results.run.folder import RunFolder, RunSettings
 from app.results.run.results import replay
@@ -123,12 +129,22 @@ class Run:
 
     def fit(self) -> Run:
         """Train, or go on with a training that was interrupted; then run the attacks."""
-        checkpoint = None if self.folder is None else newest_usable(self.folder.checkpoints)
+        if self.folder is None:
+            self.trainer.fit(self.federation, datamodule=self.data)
+            return self
+        try:
+            rank_zero_only(self.folder.lock)()
+            self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
+        finally:
+            os.environ.pop(CHECKPOINT_VARIABLE, None)
+            self.folder.release()
+        return self
+
+    def _resume(self, folder: RunFolder, checkpoint: Path | None) -> None:
         if self.tracker is not None:
             done = 0 if checkpoint is None else int(checkpoint.stem.partition("-")[2])
-            self.tracker.begin(self.config, None if self.folder is None else partial(replay, self.folder, rounds=done))
+            self.tracker.begin(self.config, partial(replay, folder, rounds=done))
         self.trainer.fit(self.federation, datamodule=self.data, ckpt_path=checkpoint, weights_only=True)
-        return self
 
     def prepared(self) -> FederatedModule:
         """The federation with its data and its network on the device, as before the first round."""

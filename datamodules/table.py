@@ -12,7 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from app.files import csv_text, write_text
+from app.files import csv_text, plain_names, write_text
 
 MOST_CLIENTS_IN_WORDS = 25
 MOST_CLASSES_IN_WORDS = 20
@@ -35,6 +35,7 @@ class PartitionTable:
         ]
         write_text(path, csv_text([["client", "size", *self.classes, "group", "name"], *rows]))
 
+    @plain_names()
     def draw(self) -> Figure:
         """Heat map, one row per client; numbers in the cells as long as they can be read."""
         clients, classes = self.counts.shape

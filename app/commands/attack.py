@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from app.auditing import AttackSuite, attack_run
+from app.commands.export import TRUST
 from app.commands.fit import quieten
 from app.configuration import Parser
 from app.finished import load_run
@@ -26,8 +27,9 @@ def attack(arguments: Sequence[str]) -> int:
     quieten()
     parser = attack_parser()
     options = parser.parse_args(list(with_lists(arguments)))
-    run = load_run(options.run)
-    values = {key: value for key, value in vars(parser.instantiate_classes(options)).items() if key != "run"}
+    run = load_run(options.run, options.trust)
+    given = vars(parser.instantiate_classes(options)).items()
+    values = {key: value for key, value in given if key not in ("run", "trust")}
     suite = AttackSuite(**values)
     print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
     tracker = run_tracker(run.folder.path, run.config)
@@ -48,6 +50,7 @@ def attack_parser() -> Parser:
     usage = "rampart attack RUN [--attacks NAME,NAME ...] [--OPTION VALUE ...]"
     parser = Parser(prog="rampart attack", description=str(__doc__), usage=usage, allow_abbrev=False)
     parser.add_argument("run", type=str, help="folder of a finished run, such as runs/demo")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_class_arguments(AttackSuite, None)
     return parser
 

@@ -13,6 +13,8 @@ from app.export import new_file, save_model
 from app.finished import load_run
 from app.release import TrainedModel
 
+TRUST = "let the run's configuration name classes that do not come with this program: their code runs"
+
 
 def model_parser(command: str, description: str) -> ArgumentParser:
     """The options of a command that uses a trained model."""
@@ -27,6 +29,7 @@ def model_parser(command: str, description: str) -> ArgumentParser:
     parser.add_argument("--client", type=int, metavar="ID", help=client)
     static = "let batch norms use statistics of the training data instead of those of the batch"
     parser.add_argument("--static", action="store_true", help=static)
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     return parser
 
 
@@ -37,7 +40,7 @@ def export(arguments: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="model.pt, model.safetensors or model.onnx")
     parser.add_argument("--overwrite", action="store_true", help="replace the file where it exists")
     options = parser.parse_args(list(arguments))
-    run, path = load_run(options.run), new_file(options.file, options.overwrite)
+    run, path = load_run(options.run, options.trust), new_file(options.file, options.overwrite)
     model = run.model(options.client, options.static)
     save_model(model, path, options.overwrite)
     print(f"{path}: {whose(model)} of {run.folder.path}, {path.stat().st_size:,} bytes")

@@ -18,6 +18,7 @@ from app.federation.promises import statements
 from app.federation.reports import RoundReport
 from app.metrics.fairness import Spread
 from app.results.run.checkpoints import newest_usable
+from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
 from app.run import Run, run_of
 
@@ -28,8 +29,7 @@ def fit(arguments: Sequence[str]) -> int:
     parser = run_parser("rampart fit", str(__doc__))
     run = run_of(parser, parser.parse_args(expand(arguments)))
     assert run.folder is not None
-    checkpoint = newest_usable(run.folder.checkpoints)
-    _say(f"run {run.folder.path}" + (f", resuming from {checkpoint.name}" if checkpoint else ""))
+    _announce(run.folder)
     try:
         run.fit()
     except SystemExit:  # how Lightning ends an interrupted run
@@ -79,6 +79,12 @@ def _accuracies(report: RoundReport) -> Iterator[tuple[str, str, str]]:
         spread = Spread.of(getattr(client, name) for client in report.clients)
         if not math.isnan(spread.mean):
             yield "clients' accuracy", f"{spread.mean:.2%}", f"on {where}, worst {spread.worst:.2%}"
+
+
+@rank_zero_only
+def _announce(folder: RunFolder) -> None:
+    checkpoint = newest_usable(folder.checkpoints)
+    _say(f"run {folder.path}" + (f", resuming from {checkpoint.name}" if checkpoint else ""))
 
 
 @rank_zero_only

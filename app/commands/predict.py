@@ -42,7 +42,7 @@ def predict(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", default="predictions.csv", metavar="FILE", help="the table (predictions.csv)")
     parser.add_argument("--overwrite", action="store_true", help="replace the table where it exists")
     options = parser.parse_args(list(arguments))
-    run, output = load_run(options.run), new_file(options.output, options.overwrite, (".csv",))
+    run, output = load_run(options.run, options.trust), new_file(options.output, options.overwrite, (".csv",))
     files = [file for path in options.images for file in _files(path)]
     model = run.model(options.client, options.static)
     images, broken = _read(files, model.shape, model.about["pad"])

@@ -16,6 +16,7 @@ from app.commands.fit import quieten
 from app.federation.evaluation import score
 from app.federation.execution.distributed import autocast_of
 from app.finished import FinishedRun, load_run
+from app.reading import read_text
 from app.results.text_table import text_table
 
 FORMATS = {"accuracy": "{:.2%}", "loss": "{:.4f}"}
@@ -26,7 +27,7 @@ def validate(arguments: Sequence[str]) -> int:
     """Evaluate a model again; returns the exit code: 1 where the run recorded other numbers of the same model."""
     quieten()
     options = model_parser("validate", str(__doc__)).parse_args(list(arguments))
-    run = load_run(options.run)
+    run = load_run(options.run, options.trust)
     model, federation = run.model(options.client, options.static), run.run.federation
     rows, equal = [], True
     for name, samples, recorded in _test_sets(run, options.client):
@@ -54,7 +55,7 @@ def _test_sets(run: FinishedRun, client: int | None) -> Iterator[tuple[str, Tens
         return
     yield "common test set", data.common_test, {}
     table = run.folder.path / "everyone.csv"
-    rows = list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else []
+    rows = list(csv.DictReader(read_text(table).splitlines())) if table.is_file() else []
     own = {int(row["client"]): {"accuracy": float(row["own"])} for row in rows}
     if len(samples := data.test_indices(client)):
         yield f"own test set of client {client}", samples, _texts(own.get(client, {}))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +18,8 @@ from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
 from app.experiments.processes import Job
 from app.experiments.spec import ComparisonSpec
-from app.files import cannot_write, finite, write_text
+from app.files import cannot_write, finite, hold_lock, write_text
+from app.reading import read_json, read_yaml, refuse_links
 from app.renamed import current
 from app.results.run.store import COMPARISON
 
@@ -68,6 +67,7 @@ class ComparisonFolder:
             )
         try:
             (self.path / ".logs").mkdir(parents=True, exist_ok=True)
+            refuse_links(self.path)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
@@ -77,19 +77,15 @@ class ComparisonFolder:
 
         The system frees the lock when this process ends.
         """
-        with (self.path / ".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                file.seek(0)
-                raise UserError.of(
-                    f"another `rampart compare` (process {file.read().strip() or 'unknown'}) works on {self.path}",
-                    "every run would be made twice, in one folder",
-                    "wait for it or stop it, or choose another --name",
-                ) from error
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        try:
+            file = hold_lock(self.path / ".lock")
+        except BlockingIOError as error:
+            raise UserError.of(
+                f"another `rampart compare` (process {error.strerror}) works on {self.path}",
+                "every run would be made twice, in one folder",
+                "wait for it or stop it, or choose another --name",
+            ) from error
+        with file:
             yield
 
     def job(self, planned: PlannedRun, parsed: ParsedRun, group: str) -> Job:
@@ -166,7 +162,7 @@ class ComparisonFolder:
     def _config(self, name: str) -> Mapping[str, Any]:
         """Saved configuration of a run; empty where it cannot be read."""
         try:
-            config = current(yaml.safe_load((self.run(name) / "config.yaml").read_text()))
+            config = current(read_yaml(self.run(name) / "config.yaml"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             return {}
         return config if isinstance(config, Mapping) else {}
@@ -174,7 +170,7 @@ class ComparisonFolder:
     def _recorded_runs(self) -> list[dict[str, Any]]:
         """Runs in `comparison.json`; none where there is no such file."""
         try:
-            record = json.loads((self.path / COMPARISON).read_text())
+            record = read_json(self.path / COMPARISON)
         except (OSError, ValueError):
             return []
         return record.get("cells", []) if isinstance(record, dict) else []

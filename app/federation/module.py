@@ -45,6 +45,7 @@ from app.models.cnn import CNN
 from app.renamed import current
 from app.result import Result
 from app.seeding import derive_key
+from app.trust import refuse_foreign
 from datamodules.base import FederatedDataModule
 
 DEFAULT_TRAINING = LocalTraining()
@@ -337,7 +338,7 @@ class FederatedModule(Described, LightningModule):
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
-        cls, checkpoint_path: str | Path, map_location: Any = "cpu", **settings: Any
+        cls, checkpoint_path: str | Path, map_location: Any = "cpu", *, trust: bool = False, **settings: Any
     ) -> Self:
         """The federation of a checkpoint with its trained network: to predict with, to validate, or to train further.
 
@@ -346,6 +347,7 @@ class FederatedModule(Described, LightningModule):
         Args:
             checkpoint_path: a file in the `checkpoints` of a run, or one that `ModelCheckpoint` has written.
             map_location: device of the network.
+            trust: let the checkpoint name classes that do not come with this program, whose code then runs.
             settings: arguments of the constructor that replace those of the checkpoint, such as `net` where the
                 checkpoint names a function that cannot be imported.
         """
@@ -357,7 +359,10 @@ class FederatedModule(Described, LightningModule):
                 "the network cannot be built: the checkpoint is of another program, or of version 0.2 or earlier",
                 "build the federation, and pass the file to Trainer.fit or Trainer.validate as ckpt_path",
             )
-        federation = cls(**_constructed(cls, stored["model"], settings))
+        config = {name: value for name, value in current(stored["model"]).items() if name not in settings}
+        if not trust:
+            refuse_foreign(config, checkpoint_path)
+        federation = cls(**_constructed(cls, config, settings))
         prefix = "net."
         state = checkpoint["state_dict"].items()
         net = {name.removeprefix(prefix): value for name, value in state if name.startswith(prefix)}
@@ -446,12 +451,11 @@ class FederatedModule(Described, LightningModule):
 
 
 def _constructed(kind: type, plain: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the federation's constructor from plain data; those given take their place."""
+    """Arguments of the federation's constructor from plain data, and those given."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, "model", fail_untyped=False, sub_configs=True)
-    config = {name: value for name, value in current(plain).items() if name not in given}
     try:
-        objects = parser.instantiate_classes(parser.parse_object({"model": config}))
+        objects = parser.instantiate_classes(parser.parse_object({"model": plain}))
     except (ArgumentError, ValueError) as error:
         raise UserError.of(
             f"the federation of the checkpoint cannot be built: {error}",

@@ -6,18 +6,17 @@ view has no way to reach what that adversary does not see.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from app.errors import UserError
 from app.federation.channels.base import Form, Message
-from app.files import cannot_write, npz_bytes, replace_all
+from app.files import PART, cannot_write, npz_bytes, private_folder, replace_all
+from app.reading import read_arrays
 
 SEALED = "sealed"
 """Marks a round whose models the server holds as ciphertext."""
@@ -65,8 +64,10 @@ class Transcript:
         """Coordinates of every upload of a round, by client, as in the public plan; None for the whole network."""
         indices: dict[int, Tensor | None] = {}
         for path in sorted(self._round(round_).glob("client-*.npz")):
-            with np.load(path, allow_pickle=False) as arrays:
-                index = torch.from_numpy(arrays["index"]).long() if "index" in arrays.files else None
+            try:
+                index = torch.from_numpy(read_arrays(path, ["index"])["index"]).long()
+            except KeyError:
+                index = None
             indices[int(path.name.partition(".")[0].removeprefix("client-"))] = index
         return indices
 
@@ -76,28 +77,40 @@ class Transcript:
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
         """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""
-        _save(self._round(round_) / "broadcast.npz", theta=theta)
+        self._save(self._round(round_) / "broadcast.npz", theta=theta)
         if form == "ciphertext":
-            _save(self._round(round_) / SEALED)
+            self._save(self._round(round_) / SEALED)
         else:
             (self._round(round_) / SEALED).unlink(missing_ok=True)
 
     def record_aggregate(self, round_: int, theta: Tensor) -> None:
         """Record the server's vector at the end of a round (counted from 1)."""
-        _save(self._round(round_) / "aggregate.npz", theta=theta)
+        self._save(self._round(round_) / "aggregate.npz", theta=theta)
 
     def record_message(self, message: Message, coordinates: int) -> None:
         """Record what the server saw of one update; `coordinates` is the size of the server's vector."""
         arrays = {} if message.payload is None else {"payload": message.payload}
         if message.index.numel() != coordinates:
             arrays["index"] = message.index.to(torch.int32 if coordinates < 2**31 else torch.int64)
-        _save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
+        self._save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
 
     def record_released(self, theta: Tensor) -> None:
-        _save(self._folder / "released.npz", theta=theta)
+        self._save(self._folder / "released.npz", theta=theta)
 
     def forget(self, round_: int) -> None:
-        shutil.rmtree(self._round(round_), ignore_errors=True)
+        """Delete what was recorded of a round; other files in its folder are kept.
+
+        Raises:
+            UserError: where that is not possible.
+        """
+        folder = self._round(round_)
+        try:
+            for path in (*folder.glob("*.npz"), *folder.glob(f".*{PART}"), folder / SEALED):
+                path.unlink(missing_ok=True)
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        except OSError as error:
+            raise cannot_write(folder, error) from error
 
     def server_view(self) -> ServerView:
         return ServerView(self._folder)
@@ -110,6 +123,15 @@ class Transcript:
 
     def _round(self, round_: int) -> Path:
         return self._folder / f"round-{round_:05d}"
+
+    def _save(self, path: Path, **tensors: Tensor) -> None:
+        content = npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+        try:
+            private_folder(self._folder)
+            private_folder(path.parent)
+            replace_all({path: content})
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
 
 class ExternalView:
@@ -178,20 +200,10 @@ def _upload(path: Path) -> Upload:
     return Upload(int(name.removeprefix("client-")), index, arrays.get("payload"), cast(Form, form))
 
 
-def _save(path: Path, **tensors: Tensor) -> None:
-    content = npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_all({path: content})
-    except OSError as error:
-        raise cannot_write(path, error) from error
-
-
 def _load(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise _missing(path)
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    return {name: torch.from_numpy(array) for name, array in read_arrays(path).items()}
 
 
 def _missing(path: Path) -> UserError:

@@ -164,6 +164,12 @@ class RunRecorder(FederatedCallback):
         if (tracker := tracker_of(trainer)) is not None:
             tracker.finish(summary, withheld(federation))
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._folder.release()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._folder.release()
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:

@@ -116,7 +116,7 @@ def test_from_the_command(own_files):
     folder = train(own_files, "run", *options, *others, rounds=2)
     assert_reported(folder)
     (folder / "results" / "update-norms.json").unlink()
-    assert exit_code("attack", str(folder), "--attacks", "own_attack.UpdateNorms") == 0
+    assert exit_code("attack", str(folder), "--attacks", "own_attack.UpdateNorms", "--trust") == 0
     assert_reported(folder)
 
 

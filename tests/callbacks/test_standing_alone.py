@@ -315,7 +315,7 @@ def saved(request, tmp_path_factory):
 def test_a_checkpoint_predicts(saved):
     """Logits of normalised test images, bit for bit."""
     federation, path = saved
-    loaded = FederatedModule.load_from_checkpoint(path)
+    loaded = FederatedModule.load_from_checkpoint(path, trust=True)
     images, _ = federation.data.store.batch(torch.as_tensor(federation.data.common_test), torch.float32)
     with torch.no_grad():
         logits = federation.net.eval()(images)
@@ -327,7 +327,7 @@ def test_a_checkpoint_predicts(saved):
 def test_a_checkpoint_brings_its_settings(saved):
     """The federation's, also those of dataclasses and partial functions; those given take their place."""
     federation, path = saved
-    loaded = FederatedModule.load_from_checkpoint(path, participation=0.5)
+    loaded = FederatedModule.load_from_checkpoint(path, trust=True, participation=0.5)
     assert (loaded.seed, loaded.participation) == (3, 0.5)
     assert loaded.capacities == federation.capacities
     assert type(loaded.method) is Prefix
@@ -341,7 +341,7 @@ def test_a_checkpoint_brings_its_settings(saved):
 def test_a_checkpoint_can_be_validated(saved, tmp_path):
     """With a trainer of its own, to the same accuracy as in the last round."""
     federation, path = saved
-    (scores,) = trainer(tmp_path).validate(FederatedModule.load_from_checkpoint(path), datamodule=digits())
+    (scores,) = trainer(tmp_path).validate(FederatedModule.load_from_checkpoint(path, trust=True), datamodule=digits())
     server = federation.report.server
     assert round(scores["server/accuracy"] * server.total, 3) == server.correct
     assert scores["server/loss"] == pytest.approx(server.mean_loss, rel=1e-6)
@@ -363,7 +363,7 @@ class Starts(FederatedCallback):
 def test_a_checkpoint_trains_on(saved, tmp_path):
     """From its weights, away from them, and to a better model."""
     federation, path = saved
-    loaded, starts = FederatedModule.load_from_checkpoint(path), Starts()
+    loaded, starts = FederatedModule.load_from_checkpoint(path, trust=True), Starts()
     trainer(tmp_path, starts, rounds=4).fit(loaded, datamodule=digits())
     assert torch.equal(starts.vectors[0], vector(federation))
     assert len(starts.vectors) == 4

@@ -144,10 +144,10 @@ def test_attackers_who_know_the_defense(tmp_path, capsys, monkeypatch):
     for path in (folder / "attacks").glob("yeom.uploads*"):
         path.unlink()
     quick = ("--attacks", "yeom", "--calibrate", "false", *QUICK)
-    assert exit_code("attack", str(folder), *quick, "--adaptive", "false") == 0
+    assert exit_code("attack", str(folder), "--trust", *quick, "--adaptive", "false") == 0
     assert [record.label for record in AttackRecord.load_all(folder)] == labels[:2]
     capsys.readouterr()
-    assert exit_code("attack", str(folder), *quick) == 0
+    assert exit_code("attack", str(folder), *quick, "--trust") == 0
     assert "an attacker who" in capsys.readouterr().out
     assert list(before) == labels
     assert_equal_scores(before, scores_of(folder))

@@ -96,10 +96,10 @@ def test_other_colours_and_sizes(trained, here, capsys):  # noqa: F811
 @pytest.mark.parametrize("border", [0, 2])
 def test_padded_data(border, trained, here, capsys):  # noqa: F811
     """The border is added where files lack it, and files that have it are taken as they are."""
-    run = load_run(trained("padded"))
+    run = load_run(trained("padded"), trust=True)
     assert run.run.data.shape.height == 12
     write_images(here / "images", run, border=border)
-    assert exit_code("predict", str(run.folder.path), "images") == 0
+    assert exit_code("predict", str(run.folder.path), "images", "--trust") == 0
     assert answers() == released_logits(run)[:40].argmax(1).tolist()
     told = capsys.readouterr().out
     assert ("converted 40 of 40 images: 2 black pixels added on each side" in told) == (border == 2)

@@ -15,13 +15,13 @@ def test_the_numbers_of_the_run(kind, trained, capsys):  # noqa: F811
     folder = trained(kind)
     final = json.loads((folder / "summary.json").read_text())["final"]
     capsys.readouterr()
-    assert exit_code("validate", str(folder)) == 0
+    assert exit_code("validate", str(folder), "--trust") == 0
     line = capsys.readouterr().out.splitlines()[3]
     accuracy, loss = f"{final['server/accuracy']:.2%}", f"{final['server/loss']:.4f}"
     samples = "360" if kind == "padded" else "359"
     assert line.split() == ["common", "test", "set", samples, accuracy, loss, f"{accuracy},", f"{loss}:", "equal"]
     for client, own in recorded_accuracies(folder).items():
-        assert exit_code("validate", str(folder), "--client", str(client)) == 0
+        assert exit_code("validate", str(folder), "--client", str(client), "--trust") == 0
         line = capsys.readouterr().out.splitlines()[4]
         assert line.startswith(f"own test set of client {client}")
         assert f"  {own:.2%}  " in line

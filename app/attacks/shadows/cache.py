@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -16,8 +15,9 @@ from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob
 from app.errors import UserError
-from app.files import npz_bytes, replace_all
+from app.files import npz_bytes, private_folder, replace_all
 from app.models.base import ScalableNet
+from app.reading import read_arrays
 
 VERSION = 1
 """Raised whenever the same settings lead to other shadows."""
@@ -44,10 +44,10 @@ class ShadowCache:
         if self._folder is None or not (path := self._folder / f"{key}.npz").is_file():
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                rate, vectors = float(arrays["rate"]), torch.from_numpy(arrays["vectors"])
-                pairs = zip(arrays["rounds"], vectors, strict=True)
-                return tuple(Snapshot(int(round_), rate, vector) for round_, vector in pairs)
+            arrays = read_arrays(path)
+            rate, vectors = float(arrays["rate"]), torch.from_numpy(arrays["vectors"])
+            pairs = zip(arrays["rounds"], vectors, strict=True)
+            return tuple(Snapshot(int(round_), rate, vector) for round_, vector in pairs)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # cut short by a crash: train it again
             return None
 
@@ -59,9 +59,8 @@ class ShadowCache:
         rounds = np.array([snapshot.round for snapshot in snapshots])
         content = npz_bytes({"rate": np.array(snapshots[-1].rate), "rounds": rounds, "vectors": vectors})
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # another run may be writing the same shadow
-            replace_all({self._folder / f"{key}.npz": content}, f".{os.getpid()}.part")
+            private_folder(self._folder)
+            replace_all({self._folder / f"{key}.npz": content})
         except OSError as error:
             raise UserError.of(
                 f"cannot keep shadow models in {self._folder}: {error.strerror or error}",

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from app.attacks.factor_recovery import COSTS, ClientRecovery, FactorFinding
 from app.files import csv_text, finite
@@ -71,6 +72,8 @@ def _draw_movements(axes: Axes, chosen: Array, moved: Array) -> None:
     axes.plot([np.median(chosen[part]) for part in parts], [np.median(shown[part]) for part in parts], "-o", color=LINE)
     axes.axvline(0.5, color="0.6", linewidth=1.0, linestyle=(0, (4, 3)))
     axes.set(yscale="log", ylim=(low, high), xlim=(-0.02, 1.02))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # without TeX
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set(
         xlabel="probability that the client uses the factor (secret)", ylabel="movement / mean of the layer (seen)"
     )

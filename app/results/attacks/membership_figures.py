@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from app.files import plain_names
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import Array, MembershipScores, NotAvailable
@@ -43,6 +44,7 @@ MOST_BARS = 30
 """Clients up to which their intervals are thick."""
 
 
+@plain_names()
 def draw_roc(scores_by_label: Mapping[str, MembershipScores], title: str) -> Figure:
     """ROC curves on logarithmic axes, the largest AUC first in the key; colour by attack, line style by target."""
     curves = {label: roc_curve(scores) for label, scores in scores_by_label.items()}

@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from app.reading import read_arrays
 from app.result import PlainTable, Result, unreadable
 
 NAME = "representations.npz"
@@ -68,7 +69,6 @@ def read_representations(folder: Path) -> RepresentedSamples | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return RepresentedSamples(*(arrays[name] for name in ARRAYS))
+        return RepresentedSamples(**read_arrays(path, ARRAYS))
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise unreadable(path, error) from error

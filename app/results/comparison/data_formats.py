@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 
+from app.files import csv_text
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 
@@ -91,6 +90,4 @@ def _scaled_mean(row: Row, measure: Measure) -> float | None:
 
 
 def _written(lines: Iterable[Sequence[Field]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+    return csv_text(lines, line_end="\n")

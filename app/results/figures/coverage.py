@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from app.federation.transcript import Transcript
+from app.reading import read_json
 from app.results.figures import layout
 from app.results.figures.data import FigureData
 from app.results.figures.style import COLOURS, FAINT, ReportFigure, report_style
@@ -81,7 +81,7 @@ def contributors_of(method: str, folder: Path) -> dict[str, Coverage]:
         folder: the run's.
     """
     try:
-        plan = json.loads((folder / "plan.json").read_text())
+        plan = read_json(folder / "plan.json")
         transcript = Transcript(folder / "transcript")
         last = transcript.rounds[-1]
         indices = transcript.coordinates(last)

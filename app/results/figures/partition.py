@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from app.files import cell_text
+from app.reading import read_text
 from app.results.figures import layout
 from app.results.figures.data import FigureData
 from app.results.figures.style import COLOURS, ReportFigure, report_style
@@ -60,12 +63,13 @@ def heatmap(data: FigureData, dataset: str) -> ReportFigure | None:
 def read_partition(path: Path) -> PartitionCounts | None:
     """A partition from its file; None where there is none, or it cannot be read."""
     try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
         classes = tuple(name for name in rows[0] if name not in OTHERS)
         counts = np.array([[int(row[name]) for name in classes] for row in rows], dtype=np.int64)
         sizes = np.array([int(row["size"]) for row in rows], dtype=np.int64)
-        return PartitionCounts(tuple(row["client"] for row in rows), classes, counts.reshape(len(rows), -1), sizes)
+        return PartitionCounts(
+            tuple(row["client"] for row in rows), tuple(map(cell_text, classes)), counts.reshape(len(rows), -1), sizes
+        )
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
 

@@ -48,6 +48,7 @@ def report_style() -> Iterator[None]:
         "grid.color": FAINT,
         "grid.alpha": 0.3,
         "axes.prop_cycle": cycler(color=list(COLOURS)),
+        "text.parse_math": False,  # names may hold a dollar sign
         "svg.fonttype": "none",
         "svg.hashsalt": "rampart",
         "font.size": 9,

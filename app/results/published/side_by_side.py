@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
+from app.reading import read_json
 from app.results.comparison.table import ComparisonTable
 from app.results.published.ours import OwnResult, own_result
 from app.results.published.parse import parse_published
@@ -146,7 +146,7 @@ def _comparisons(store: Store) -> list[dict[str, Any]]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from app.errors import UserError
 from app.files import replace_all
 from app.metrics.membership import NotAvailable
+from app.reading import refuse_links
 from app.results.comparison.table import ComparisonTable
 from app.results.published.formats import HEADS, as_cells
 from app.results.published.side_by_side import PublishedComparison
@@ -64,8 +65,9 @@ def write_page(path: Path, content: PageContent) -> None:
     contents[path] = page(content, folder.name, datetime.now()).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder, itself=True)
         former = _linked(path, folder)
-        replace_all(contents)
+        replace_all(contents, private=False)
         for obsolete in former - set(contents):
             obsolete.unlink(missing_ok=True)
     except OSError as error:
@@ -83,7 +85,7 @@ def files_folder(path: Path) -> Path:
 
 def _linked(path: Path, folder: Path) -> set[Path]:
     """Files that the former page of this path links."""
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return set()
     links = re.findall(rf'href="{re.escape(quote(folder.name))}/([^"/]+)"', path.read_text(errors="replace"))
     return {folder / Path(unquote(link)).name for link in links}

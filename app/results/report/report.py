@@ -101,9 +101,8 @@ def _beside(store: Store, table: ComparisonTable, wanted: bool) -> PublishedComp
 def _page_path(paths: Sequence[Path], output: Path | None) -> Path:
     """Where the page goes; a file that is no report is never overwritten."""
     home = next((path for path in paths if (path / COMPARISON).is_file()), paths[0])
-    path = output or home / "report.html"
-    if path.is_dir():
-        path = path / "report.html"
+    place = home if output is None else output
+    path = place / "report.html" if output is None or output.is_dir() else place
     if path.suffix != ".html":
         raise UserError.of(f"the report would be {path}", "browsers would not show it", "let --output end in .html")
     if path.is_file() and GENERATOR.encode() not in path.read_bytes()[:2000]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
-from app.files import cannot_write, replace_all
+from app.files import cannot_write, private_folder, replace_all
+
+CHECKPOINT_VARIABLE = "RAMPART_CHECKPOINT"
+"""Passes on to the processes that Lightning starts for further devices from which checkpoint the first one goes on."""
 
 
 class VerifiedCheckpointIO(TorchCheckpointIO):
@@ -29,7 +34,7 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
         torch.save(checkpoint, buffer)
         data = buffer.getbuffer()
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(target.parent)
             replace_all({_checksum_file(target): hashlib.sha256(data).hexdigest().encode(), target: data})
         except OSError as error:
             raise cannot_write(target, error) from error
@@ -59,6 +64,24 @@ class RoundCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
+
+
+def first_decides(folder: Path, trainer: Trainer) -> Path | None:
+    """The checkpoint from which all processes go on, None for a start: what the first process finds in the folder.
+
+    The others do not look: the first one may be deleting or writing there. Processes that it starts are passed its
+    choice in a variable; those that were started apart wait for it.
+    """
+    first = trainer.is_global_zero
+    chosen = str(newest_usable(folder) or "") if first else os.environ.get(CHECKPOINT_VARIABLE)
+    if first:
+        os.environ[CHECKPOINT_VARIABLE] = str(chosen)
+    strategy: Any = trainer.strategy
+    apart = strategy.cluster_environment.creates_processes_externally if trainer.world_size > 1 else False
+    if apart and (first or chosen is None):
+        strategy.setup_environment()
+        chosen = strategy.broadcast(chosen)
+    return Path(chosen) if chosen else None
 
 
 def newest_usable(folder: Path) -> Path | None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from app.files import write_figure
+from app.files import plain_names, write_figure
 from app.metrics.fairness import POINTS
 from app.metrics.intervals import Interval
 from app.metrics.membership import Array
@@ -20,6 +20,7 @@ from app.results.attacks.membership_figures import PALETTE
 from app.results.run.fairness import ANOTHER, FINE_TUNED, MEAN, NONE, OWN, PREFIX, ClientAccuracies
 
 
+@plain_names()
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Accuracy over the rounds: the server, the clients' mean and worst, and the mean of every capacity.
 
@@ -62,6 +63,7 @@ BUDGETS = {
 """Metrics that are privacy budgets: label, colour and line."""
 
 
+@plain_names()
 def draw_budget(records: Sequence[dict[str, Any]], path: Path, title: str) -> bool:
     """Privacy budget over the rounds, with the server's accuracy; returns whether there was a budget to draw."""
     if not any(record.get(name) is not None for record in records for name in BUDGETS):

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from app.errors import UserError
-from app.files import cannot_write, csv_text, finite, write_json, write_text
+from app.files import (
+    append_text,
+    cannot_write,
+    csv_text,
+    finite,
+    hold_lock,
+    private_folder,
+    write_json,
+    write_text,
+)
+from app.reading import read_json, read_text, read_yaml, refuse_links
 from app.renamed import current
 from app.results.run.ledger import LEDGER
+from app.results.run.manifest import delete_run, delete_temporary
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
 """Tells the processes that Lightning starts for further devices which folder the first one chose."""
+
+LOCK = ".lock"
+"""File that the process which writes to a run's folder keeps locked."""
+
+_held: dict[Path, IO[str]] = {}
+"""Locks of this process, by folder."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class RunSettings:
     Attributes:
         root: folder that holds all runs.
         name: name of the run's folder; an unfinished run of that name is resumed. Without a name, a new folder is made.
-        overwrite: start afresh although a run of that name exists; what it left is deleted.
+        overwrite: start afresh although a run of that name exists; its files are deleted, others in its folder kept.
     """
 
     root: str = "runs"
@@ -46,7 +64,8 @@ class RunFolder:
     `config.yaml` (complete, replayable), `metrics.jsonl` (one line per round), `clients.csv` (one line per round and
     client), `cost.jsonl` (seconds and bytes per round), `cost.json`, `summary.json` (written last: the run is
     finished), `plan.json`, `ledger.jsonl` (what costs privacy budget, before it is released), `partition.csv`, figures,
-    `checkpoints/`, `transcript/`, `attacks/`.
+    `checkpoints/`, `transcript/`, `attacks/`. Only the user may open them. A folder is data from anywhere: no link in
+    it is followed, and one process at a time writes to it (`.lock`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,11 +102,17 @@ class RunFolder:
         return self.path.name
 
     def claim(self, config: Mapping[str, Any], overwrite: bool) -> None:
-        """Take the folder for a run with this configuration, or say why that is not possible."""
+        """Take the folder for a run with this configuration until `release`, or say why that is not possible."""
         if self.path.exists():
             self._refuse_foreign()
-        if overwrite:
-            shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            private_folder(self.path)
+            self.lock()
+            refuse_links(self.path)
+            delete_temporary(self.path)
+            kept = [name for name in delete_run(self.path) if name != LOCK] if overwrite else []
+        except OSError as error:
+            raise cannot_write(Path(error.filename or self.path), error) from error
         if self.finished and _rounds(config) <= _rounds(self._saved_config()):
             raise UserError.of(
                 f"the run {self.path} is finished",
@@ -96,14 +121,49 @@ class RunFolder:
             )
         self._refuse_other_config(config)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "summary.json").unlink(missing_ok=True)
             write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
         except OSError as error:
             raise cannot_write(self.path, error) from error
+        if kept:
+            rank_zero_warn(f"{self.path} also holds what no run has written; it is kept: {', '.join(kept)}")
+
+    def lock(self) -> None:
+        """Keep other processes from writing to the folder; nothing happens where this process does already.
+
+        Raises:
+            UserError: where another process is writing.
+        """
+        place = self.path.resolve()
+        if (file := _held.get(place)) is not None and _is_at(file, self.path / LOCK):
+            return
+        try:
+            _held[place] = hold_lock(self.path / LOCK)
+        except BlockingIOError as error:
+            raise UserError.of(
+                f"another process ({error.strerror}) is writing to {self.path}",
+                "rounds and results of both would be mixed in one folder",
+                "wait for it or stop it, or choose another --run.name",
+            ) from error
+
+    def release(self) -> None:
+        """Let other processes write to the folder."""
+        if (file := _held.pop(self.path.resolve(), None)) is not None:
+            file.close()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the folder in this context; see `lock`."""
+        held = self.path.resolve() in _held
+        self.lock()
+        try:
+            yield
+        finally:
+            if not held:
+                self.release()
 
     def _refuse_foreign(self) -> None:
-        if not self.path.is_dir() or (any(self.path.iterdir()) and not self._holds_run()):
+        if not self.path.is_dir() or ({each.name for each in self.path.iterdir()} - {LOCK} and not self._holds_run()):
             raise UserError.of(
                 f"{self.path} is not a run of this program",
                 "its files would be mixed with those of the run, and deleted with it",
@@ -112,7 +172,7 @@ class RunFolder:
 
     def _holds_run(self) -> bool:
         try:
-            config = yaml.safe_load((self.path / "config.yaml").read_text())
+            config = read_yaml(self.path / "config.yaml")
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             return False
         return isinstance(config, Mapping) and {"trainer", "model", "data", "tracking"} <= set(config)
@@ -120,8 +180,8 @@ class RunFolder:
     def _saved_config(self) -> Mapping[str, Any]:
         """The configuration the run was started with; empty where it cannot be read."""
         try:
-            return current(yaml.safe_load((self.path / "config.yaml").read_text())) or {}
-        except (OSError, yaml.YAMLError):
+            return current(read_yaml(self.path / "config.yaml")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
             return {}
 
     def _refuse_other_config(self, config: Mapping[str, Any]) -> None:
@@ -145,12 +205,11 @@ class RunFolder:
         for name in ("metrics.jsonl", "cost.jsonl"):
             path = self.path / name
             if path.is_file():
-                lines = [line for line in path.read_text().splitlines() if _round_of(line) <= round_]
+                lines = [line for line in read_text(path).splitlines() if _round_of(line) <= round_]
                 write_text(path, "".join(line + "\n" for line in lines))
         path = self.path / "clients.csv"
         if path.is_file():
-            with path.open(newline="") as file:
-                header, *rows = list(csv.reader(file)) or [[]]
+            header, *rows = list(csv.reader(io.StringIO(read_text(path), newline=""))) or [[]]
             # a row cut short by a crash may show another round than its own
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
             write_text(path, csv_text([header, *whole] if whole else []))
@@ -166,22 +225,18 @@ class RunFolder:
             write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
     def append_json(self, name: str, record: Mapping[str, Any]) -> None:
-        with (self.path / name).open("a") as file:
-            file.write(json.dumps(finite(record)) + "\n")
+        append_text(self.path / name, json.dumps(finite(record)) + "\n")
 
     def append_rows(self, name: str, header: list[str], rows: Iterable[list[Any]]) -> None:
         """Add rows to a CSV file, with a header where the file is new."""
         path = self.path / name
         new = not path.exists() or path.stat().st_size == 0
-        with path.open("a", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerows([header] if new else [])
-            writer.writerows(rows)
+        append_text(path, csv_text([*([header] if new else []), *rows]))
 
     def withheld(self) -> list[str]:
         """Metrics that trackers must not get, as `plan.json` says; none where there is no such file."""
         path = self.path / "plan.json"
-        return list(json.loads(path.read_text()).get("withheld", [])) if path.is_file() else []
+        return list(read_json(path).get("withheld", [])) if path.is_file() else []
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         write_json(self.path / name, record)
@@ -189,14 +244,19 @@ class RunFolder:
     def update_summary(self, part: str, record: Mapping[str, Any]) -> None:
         """Replace one part of the summary of a finished run; a run that goes on writes its summary at its end."""
         if self.finished:
-            summary = json.loads((self.path / "summary.json").read_text())
+            summary = read_json(self.path / "summary.json")
             self.write_json("summary.json", {**summary, part: dict(record)})
 
     def read_lines(self, name: str, last: float = math.inf) -> list[dict[str, Any]]:
         """Records of a JSON-lines file up to a round; none where there is no file."""
         path = self.path / name
-        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = read_text(path).splitlines() if path.is_file() else []
         return [json.loads(line) for line in lines if _round_of(line) <= last]
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at a path: a deleted folder may have been made again."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _round_of(line: str) -> float:

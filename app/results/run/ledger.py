@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from app.errors import UserError
-from app.files import write_text
+from app.files import append_text, write_text
 from app.privacy.ledger import Spend
+from app.reading import read_text
 
 LEDGER = "ledger.jsonl"
 """File in a run's folder: one line per attempt at a round; a later line of the same attempt replaces an earlier one."""
 
 
 def append_spend(folder: Path, spend: Spend) -> None:
-    """Add a line; when the function returns, it is on the disk and not only in the memory of the system."""
-    path = folder / LEDGER
-    new = not path.exists()
-    with path.open("a") as file:
-        file.write(json.dumps(spend.record()) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    if new:
-        _sync_names(folder)
+    """Add a line; it is on the disk when the function returns."""
+    append_text(folder / LEDGER, json.dumps(spend.record()) + "\n", sync=True)
 
 
 def read_spends(folder: Path) -> list[Spend]:
@@ -39,7 +32,7 @@ def read_spends(folder: Path) -> list[Spend]:
     path = folder / LEDGER
     if not path.is_file():
         return []
-    text = path.read_text()
+    text = read_text(path)
     whole = text[: text.rfind("\n") + 1]
     spends = list(_parsed(path, whole.splitlines()))
     if whole != text:
@@ -57,13 +50,3 @@ def _parsed(path: Path, lines: Iterable[str]) -> Iterable[Spend]:
                 "the privacy budget that the run has spent is not known",
                 "restore the file from a copy, or start afresh: --run.overwrite true",
             ) from error
-
-
-def _sync_names(folder: Path) -> None:
-    """Bring the name of a new file to the disk, where the system can do that for a folder."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -21,13 +21,14 @@ from app.errors import UserError
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
+from app.reading import read_json, read_text, read_yaml, refuse_links
 from app.renamed import current
 from app.result import Measurement, Result, restored
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.run.labels import RunLabels, labels_of
 
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError)
 """What reading a damaged file may end in."""
 
 Part = TypeVar("Part")
@@ -77,9 +78,10 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
     """A finished run from its folder; without labels, its place in a comparison follows from the configuration.
 
     Raises:
-        UserError: where the run is not finished, or its summary, or the configuration where it is needed, cannot be
-            read.
+        UserError: where the run is not finished, its folder holds links, or its summary, or the configuration where it
+            is needed, cannot be read.
     """
+    refuse_links(folder)
     notes: list[str] = []
     summary, config = _summary(folder), _config(folder, notes)
     final = _numbers(summary["final"])
@@ -108,7 +110,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise UserError.of("the run is not finished")
     try:
-        summary = json.loads(path.read_text())
+        summary = read_json(path)
     except BROKEN as error:
         raise UserError.of(f"summary.json cannot be read ({error_text(error)})") from error
     if not isinstance(summary, Mapping) or not isinstance(summary.get("final"), Mapping):
@@ -118,7 +120,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 def _config(folder: Path, notes: list[str]) -> Mapping[str, Any]:
     try:
-        config = current(yaml.safe_load((folder / "config.yaml").read_text()))
+        config = current(read_yaml(folder / "config.yaml"))
     except BROKEN as error:
         notes.append(f"config.yaml cannot be read ({error_text(error)})")
         return {}
@@ -139,7 +141,7 @@ def _labels(config: Mapping[str, Any], notes: Sequence[str]) -> RunLabels:
 def _rounds(path: Path, notes: list[str]) -> tuple[Mapping[str, float], ...]:
     """All rounds that can be read; a crash may have cut the last line short."""
     try:
-        lines = path.read_text().splitlines()
+        lines = read_text(path).splitlines()
     except BROKEN as error:
         notes.append(f"{path.name} cannot be read ({error_text(error)})")
         return ()

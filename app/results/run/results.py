@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from app.errors import UserError
-from app.files import write_figure, write_text
+from app.files import plain_names, write_figure, write_text
+from app.reading import read_json
 from app.result import Measurement, Result
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.attacks.membership import AttackRecord
@@ -74,18 +74,22 @@ def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) ->
         except UserError as error:
             rank_zero_warn(f"results of {kind.kind} are not tracked: {error}")
     if folder.finished:
-        tracker.finish(json.loads((folder.path / "summary.json").read_text()), withheld)
+        tracker.finish(read_json(folder.path / "summary.json"), withheld)
 
 
 def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:
     """Write tables and figures; returns the paths of the figures by name within the run's folder."""
     kind, figures = type(new[0]), {}
     for result in new:
-        for name, figure in result.draw(f"{result.label}: {folder.name}"):
+        with plain_names():
+            drawn = list(result.draw(f"{result.label}: {folder.name}"))
+        for name, figure in drawn:
             path = folder.path / kind.folder / name
             write_figure(path, figure)
             figures[path.relative_to(folder.path).as_posix()] = str(path)
-    for name, content in kind.overview(everything, title) if everything else ():
+    with plain_names():
+        overview = list(kind.overview(everything, title)) if everything else []
+    for name, content in overview:
         path = folder.path / name
         if isinstance(content, str):
             write_text(path, content)

@@ -5,7 +5,6 @@ A folder that is no finished run, or whose files cannot be read, is left out wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
+from app.reading import read_json
 from app.results.run.labels import RunLabels
 from app.results.run.record import ClientEnd, RunRecord, error_text, read_run
 
@@ -111,7 +111,9 @@ def _within(path: Path, inner: list[Path], skipped: list[Skipped]) -> Iterator[t
     cells = (_plan_of(path) or _Plan()).cells
     for each in inner:
         try:
-            if each.name in cells or (each.is_dir() and _looks_like_run(each)):
+            if each.is_symlink():
+                skipped.append(Skipped(each, "it is a link, and links are not followed; name it to see it"))
+            elif each.name in cells or (each.is_dir() and _looks_like_run(each)):
                 yield each, cells.get(each.name)
             elif each.is_dir():
                 skipped.append(Skipped(each, _foreign(each)))
@@ -141,7 +143,7 @@ def _plan_of(path: Path, skipped: list[Skipped] | None = None) -> _Plan | None:
     """Content of `comparison.json`, None where there is none; problems with it are added to `skipped`."""
     file = path / COMPARISON
     try:
-        plan = _plan(json.loads(file.read_text()))
+        plan = _plan(read_json(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from app.federation.reports import CLIENT_COLUMNS
 from app.files import write_text
+from app.reading import read_text
 from app.result import PlainTable, Result
 
 TrackingMode = Literal["offline", "online", "disabled"]
@@ -234,7 +235,7 @@ def _run_id(folder: Path) -> str:
     """The id in the folder; of a new run the one in WANDB_RUN_ID, as agents of sweeps set it, or a random one."""
     path = folder / RUN_ID
     if path.is_file():
-        return path.read_text().strip()
+        return read_text(path).strip()
     earlier = [log.stem.removeprefix("run-") for log in folder.glob("wandb/*run-*/run-*.wandb")]  # of version 0.2
     new = max(earlier, default="") or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(8)
     rank_zero_only(write_text)(path, new)

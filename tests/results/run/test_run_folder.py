@@ -10,7 +10,7 @@ from run_kit import INTERRUPTIBLE, Interrupter, command, exit_code, records, tra
 
 from app.errors import UserError
 from app.files import finite, write_text
-from app.results.run.folder import NAME_VARIABLE, RunFolder, RunSettings
+from app.results.run.folder import LOCK, NAME_VARIABLE, RunFolder, RunSettings
 
 CONFIG = {"seed_everything": 0, "trainer": {}, "model": {"a": 1}, "data": {}, "defenses": {}, "tracking": "offline"}
 
@@ -114,7 +114,7 @@ def test_overwrite_deletes_and_restarts(tmp_path):
     folder = started(tmp_path)
     folder.write_json("summary.json", {})
     folder.claim(CONFIG, overwrite=True)
-    assert [path.name for path in folder.path.iterdir()] == ["config.yaml"]
+    assert {path.name for path in folder.path.iterdir()} == {"config.yaml", LOCK}
 
 
 @pytest.mark.parametrize("config", [None, "name: another program", "- 1", "a: ["])

@@ -1,0 +1,187 @@
+"""Files that anyone may have made: read without following links, and within limits on what they may take."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile
+
+import numpy as np
+import yaml
+from numpy.lib import format as npy
+
+from app.errors import UserError
+
+LARGEST_TEXT = 2**28
+"""Bytes of a table or JSON file that is read."""
+
+LARGEST_SETTINGS = 2**22
+"""Bytes of a YAML file that is read."""
+
+MOST_SETTINGS = 200_000
+"""Values of a YAML file, aliases counted as often as they are named."""
+
+SMALL_ARRAYS = 2**26
+LARGEST_ARRAYS = 2**34
+MOST_GROWTH = 100
+"""Bytes that the arrays of an npz file may have whatever its size, may have at most, and per byte of the file."""
+
+UNOPENED = "wandb"
+"""Folder in which Weights & Biases makes links of its own; nothing here opens them."""
+
+
+class OversizedError(yaml.YAMLError, ValueError):
+    """A YAML text whose aliases or depth would take more memory than its size tells."""
+
+
+def open_own(path: Path, largest: int) -> IO[bytes]:
+    """A regular file, opened to be read.
+
+    Raises:
+        OSError: where it is missing, or a link, a pipe or a device.
+        ValueError: where it has more than `largest` bytes.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link, and links are not followed", str(path)) from error
+        raise
+    file = os.fdopen(descriptor, "rb")
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if status.st_size > largest:
+        file.close()
+        raise ValueError(f"{path.name} has {status.st_size:,} bytes; at most {largest:,} are read")
+    return file
+
+
+def read_text(path: Path, largest: int = LARGEST_TEXT) -> str:
+    """The text of a file (UTF-8), line ends as they are; see `open_own`."""
+    with open_own(path, largest) as file:
+        return file.read().decode()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        OSError: see `open_own`.
+        ValueError: where it is no JSON, or too large or too deep.
+    """
+    try:
+        return json.loads(read_text(path))
+    except RecursionError as error:
+        raise ValueError(f"{path.name} is nested too deeply") from error
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file of plain data; raises OSError, UnicodeDecodeError or yaml.YAMLError."""
+    try:
+        return load_yaml(read_text(path, LARGEST_SETTINGS))
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise OversizedError(str(error)) from error
+
+
+def load_yaml(text: str) -> Any:
+    """Plain data from YAML.
+
+    Raises:
+        yaml.YAMLError: where it is no YAML; an `OversizedError` where it would grow too large.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values(node, {}) > MOST_SETTINGS:
+            raise OversizedError(f"its aliases stand for more than {MOST_SETTINGS:,} values")
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise OversizedError("it is nested too deeply, or holds itself") from error
+    finally:
+        loader.dispose()
+
+
+def _values(node: yaml.Node, known: dict[int, float]) -> float:
+    """Values of a node, with those of aliases; infinitely many where it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        inner: list[Any] = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known[id(node)] = 1 + sum(_values(part, known) for part in inner)
+    return known[id(node)]
+
+
+def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an npz file, those named or all of them.
+
+    Raises:
+        OSError: see `open_own`.
+        ValueError: where they would take much more memory than the file has bytes, or have objects in them.
+        KeyError: where an array is missing.
+        BadZipFile: where it is no npz file.
+    """
+    with open_own(path, LARGEST_ARRAYS) as file:
+        _refuse_growth(file, path.name)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in (arrays.files if names is None else names)}
+
+
+def _refuse_growth(file: IO[bytes], name: str) -> None:
+    with ZipFile(file) as archive:
+        members = archive.infolist()
+        allowed = min(LARGEST_ARRAYS, max(SMALL_ARRAYS, MOST_GROWTH * os.fstat(file.fileno()).st_size))
+        if (size := sum(member.file_size for member in members)) > allowed:
+            raise ValueError(
+                f"{name} holds {size:,} bytes of arrays; at most {allowed:,} are read from a file so small"
+            )
+        for member in members:
+            with archive.open(member) as stream:
+                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+                shape, _, dtype = read(stream)
+                if math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+                    raise ValueError(f"{member.filename} in {name} has another size than it says")
+    file.seek(0)
+
+
+def refuse_links(folder: Path, itself: bool = False) -> None:
+    """Refuse a folder that holds symbolic links, which could lead reading and writing to other places.
+
+    Args:
+        folder: where to look, and in all folders below.
+        itself: whether the folder must not be a link either, since the user has not named it.
+
+    Raises:
+        UserError: where there is a link.
+    """
+    if (link := str(folder) if itself and folder.is_symlink() else next(_links(folder), None)) is not None:
+        raise UserError.of(
+            f"{link} is a link to {Path(link).readlink()}",
+            "files outside its folder could be read or overwritten",
+            "delete the link, or put a copy of what it leads to in its place",
+        )
+
+
+def _links(folder: Path) -> Iterator[str]:
+    folders = [str(folder)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    yield entry.path
+                elif entry.name != UNOPENED and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
