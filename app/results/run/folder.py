@@ -21,6 +21,7 @@ from app.errors import UserError
 from app.files import (
     append_text,
     cannot_write,
+    cell_text,
     csv_text,
     finite,
     hold_lock,
@@ -209,7 +210,8 @@ class RunFolder:
             header, *rows = list(csv.reader(io.StringIO(read_text(path), newline=""))) or [[]]
             # a row cut short by a crash may show another round than its own
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
-            write_text(path, csv_text([header, *whole] if whole else []))
+            texts = [[cell_text(cell) for cell in row] for row in (header, *whole)]
+            write_text(path, csv_text(texts if whole else []))
 
     def forget_metrics(self, forgotten: Callable[[int, str], bool]) -> None:
         """Drop metrics by round (from 1) and name: those that a shorter run measured at its end."""
