@@ -50,7 +50,7 @@ class RunSettings:
     Attributes:
         root: folder that holds all runs.
         name: name of the run's folder; an unfinished run of that name is resumed. Without a name, a new folder is made.
-        overwrite: start afresh although a run of that name exists; its files are deleted, others in its folder kept.
+        overwrite: start afresh although a run of that name exists; what it left is deleted, other files are kept.
     """
 
     root: str = "runs"
