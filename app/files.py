@@ -143,8 +143,8 @@ def csv_text(rows: Iterable[Sequence[Any]], line_end: str = "\r\n") -> str:
 
 
 def _inert(cell: Any) -> Any:
-    """A cell; a text that begins like a formula and is no number gets an apostrophe in front."""
-    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+    """A cell; a text that begins like a formula, also after apostrophes, and is no number gets one more in front."""
+    if not isinstance(cell, str) or not cell.lstrip("'").startswith(FORMULA):
         return cell
     try:
         float(cell)
@@ -155,7 +155,7 @@ def _inert(cell: Any) -> Any:
 
 def cell_text(cell: str) -> str:
     """The text that was written to a cell of a CSV file."""
-    return cell[1:] if cell.startswith(tuple(f"'{sign}" for sign in FORMULA)) else cell
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA) else cell
 
 
 def npz_bytes(arrays: Mapping[str, Any], compressed: bool = False) -> bytes:

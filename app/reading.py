@@ -153,7 +153,7 @@ def _refuse_growth(file: IO[bytes], name: str) -> None:
             with archive.open(member) as stream:
                 read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
                 shape, _, dtype = read(stream)
-                if math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+                if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
                     raise ValueError(f"{member.filename} in {name} has another size than it says")
     file.seek(0)
 

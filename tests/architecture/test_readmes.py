@@ -141,7 +141,8 @@ def understood_attack(arguments):
     """Whether the options are, and all attacks exist."""
     parser = attack_parser()
     options = parser.instantiate_classes(parser.parse_args(list(with_lists(arguments))))
-    return bool(AttackSuite(**{name: value for name, value in vars(options).items() if name != "run"}).callbacks)
+    chosen = {name: value for name, value in vars(options).items() if name not in ("run", "trust")}
+    return bool(AttackSuite(**chosen).callbacks)
 
 
 def understood_comparison(arguments):

@@ -120,10 +120,10 @@ def test_no_room_for_a_result(name, whole, tmp_path, monkeypatch, capsys):
     """All rounds are done and saved; the released model, a result, a table or a figure does not fit."""
     write = files.replace_all
 
-    def refuse(contents, ending=".part"):
+    def refuse(contents, private=True):
         if any(path.name == name for path in contents):
             raise OSError(28, "No space left on device")
-        write(contents, ending)
+        write(contents, private)
 
     with monkeypatch.context() as patch:
         for module in ("files", "result", "federation.transcript"):

@@ -21,6 +21,7 @@ from app.errors import UserError
 from app.files import (
     append_text,
     cannot_write,
+    cell_text,
     csv_text,
     finite,
     hold_lock,
@@ -50,7 +51,7 @@ class RunSettings:
     Attributes:
         root: folder that holds all runs.
         name: name of the run's folder; an unfinished run of that name is resumed. Without a name, a new folder is made.
-        overwrite: start afresh although a run of that name exists; its files are deleted, others in its folder kept.
+        overwrite: start afresh although a run of that name exists; what it left is deleted, other files are kept.
     """
 
     root: str = "runs"
@@ -212,7 +213,8 @@ class RunFolder:
             header, *rows = list(csv.reader(io.StringIO(read_text(path), newline=""))) or [[]]
             # a row cut short by a crash may show another round than its own
             whole = [row for row in rows if len(row) == len(header) and int(row[0]) <= round_]
-            write_text(path, csv_text([header, *whole] if whole else []))
+            texts = [[cell_text(cell) for cell in row] for row in (header, *whole)]
+            write_text(path, csv_text(texts if whole else []))
 
     def forget_metrics(self, forgotten: Callable[[int, str], bool]) -> None:
         """Drop metrics by round (from 1) and name: those that a shorter run measured at its end."""
