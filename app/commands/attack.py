@@ -7,8 +7,9 @@ respond: the last rounds of the run are repeated, with all its defenses, by a se
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from app.auditing import AttackSuite, attack_run
 from app.commands.export import TRUST
@@ -32,7 +33,7 @@ def attack(arguments: Sequence[str]) -> int:
     values = {key: value for key, value in given if key not in ("run", "trust")}
     suite = AttackSuite(**values)
     print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
-    tracker = run_tracker(run.folder.path, run.config)
+    tracker = run_tracker(run.folder.path, _tracking(run.config, options.trust))
     if tracker is not None:
         tracker.begin(run.config, partial(replay, run.folder))
     audit = attack_run(run, suite, tracker)
@@ -53,6 +54,14 @@ def attack_parser() -> Parser:
     parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_class_arguments(AttackSuite, None)
     return parser
+
+
+def _tracking(config: Mapping[str, Any], trust: bool) -> Mapping[str, Any]:
+    """A run's configuration; without trust, the folder does not decide where results are uploaded."""
+    if trust or config.get("tracking") != "online":
+        return config
+    print("tracked offline: with --trust, results are uploaded to where the run's configuration says")
+    return {**config, "tracking": "offline"}
 
 
 def with_lists(arguments: Sequence[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import yaml
 from run_kit import TINY, exit_code, fast_runs, no_run_name, parsed  # noqa: F401
 
 from app import FederatedModule, load_run
+from app.commands.attack import _tracking
 from app.errors import UserError
 from app.export import FORMAT, load_model
 from app.models.base import DataShape
@@ -173,3 +174,9 @@ def test_commands_take_the_flag(config, mark, tmp_path, capsys):
     assert not mark.exists()
     exit_code("export", str(folder), str(tmp_path / "model.pt"), "--trust")
     assert mark.exists()
+
+
+@pytest.mark.parametrize(("trust", "mode"), [(False, "offline"), (True, "online")])
+def test_a_folder_does_not_decide_where_results_are_uploaded(trust, mode):
+    """A stranger's run names the stranger's account: attacking it must not send results there."""
+    assert _tracking({"tracking": "online", "entity": "stranger"}, trust)["tracking"] == mode
