@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import yaml
@@ -22,6 +23,9 @@ PACKAGES = ("app.attacks", "app.federation", "app.models", "callbacks", "datamod
 
 FURTHER = ("lightning.pytorch.callbacks.EarlyStopping", "lightning.pytorch.callbacks.Timer")
 """Further classes that may be named."""
+
+NETWORKS = "app.models."
+"""Modules whose functions may be named, too: they make networks and do nothing else."""
 
 CLASSES = ("class_path", "callbacks", "plugins", "logger")
 """Settings whose texts are class names and nothing else."""
@@ -84,14 +88,17 @@ def _foreign_text(text: str, setting: str) -> Iterator[str]:
 
 
 def _shipped(path: str) -> bool:
+    """Whether a path names a class of this program, an object of one, such as a default, or a function of a network."""
     module, _, name = path.rpartition(".")
     if path in FURTHER or not _inside(module):
         return path in FURTHER
     try:
-        kind = getattr(import_module(module), name, None)
+        named = getattr(import_module(module), name, None)
     except ImportError:
         return False
-    return isinstance(kind, type) and _inside(kind.__module__)
+    if isinstance(named, FunctionType):
+        return named.__module__.startswith(NETWORKS)
+    return _inside((named if isinstance(named, type) else type(named)).__module__)
 
 
 def _inside(module: str) -> bool:

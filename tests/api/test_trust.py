@@ -12,6 +12,7 @@ from app.commands.attack import _tracking
 from app.errors import UserError
 from app.export import FORMAT, load_model
 from app.models.base import DataShape
+from app.recipes import FOLDER
 from app.trust import refuse_foreign
 
 SHAPE = DataShape(1, 8, 8, 10)
@@ -114,6 +115,17 @@ def test_trust_runs_it(config, mark, tmp_path):
 def test_an_honest_run_needs_no_trust(config, tmp_path):
     """Nor does reading numbers of any run."""
     assert load_run(folder_of(tmp_path, config)).rebuilt().config["data"]["class_path"] == "datamodules.Digits"
+
+
+RECIPES = sorted(
+    path.stem for kind in ("attacks", "defenses", "methods", "papers") for path in (FOLDER / kind).iterdir()
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_of_any_recipe_needs_no_trust(recipe):
+    """Complete configurations name defaults, too, such as objects of our modules."""
+    refuse_foreign(parsed("--config", recipe), "it")
 
 
 INDIRECT = {

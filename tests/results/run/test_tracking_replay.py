@@ -109,7 +109,7 @@ def test_after_more_rounds_and_later_attacks(tmp_path):
     whole = assert_tells_all(folder)
     train(tmp_path, "a", *TRACKED, *ATTACKED, rounds=3)
     longer = assert_tells_all(folder)
-    assert attack([str(folder), *YEOM, "--targets", "global", "--rounds", "2"]) == 0
+    assert attack([str(folder), "--trust", *YEOM, "--targets", "global", "--rounds", "2"]) == 0
     attacked = assert_tells_all(folder)
     assert [len(run.rounds) for run in (whole, longer, attacked)] == [2, 3, 3]
     assert len({run.run.run_id for run in (whole, longer, attacked)}) == 1
