@@ -38,7 +38,7 @@ def replace_all(contents: Mapping[Path, bytes | memoryview], private: bool = Tru
 
     Args:
         contents: what to write, by path; the folders exist.
-        private: only the user may read them; otherwise whoever the umask lets.
+        private: only the user may read them; otherwise those whom the umask lets.
 
     Raises:
         OSError: where a file cannot be written; nothing is replaced, and temporary files are deleted.

@@ -1,7 +1,6 @@
 """Configurations that strangers may have written: without the user's trust, they name classes of this program only.
 
-Reading a configuration imports the classes that it names and calls them, so that whoever writes one chooses which code
-runs. The check is on plain data, before anything is imported.
+Reading a configuration imports the classes that it names and calls them, so that its author chooses which code runs. The check is on plain data, before anything is imported.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def refuse_foreign(config: Any, origin: object) -> None:
         UserError: with every class path, file and setting that could.
     """
     remedy = "if you know who made it, repeat with --trust (in Python: trust=True)"
-    consequence = "code of whoever wrote it would run on this machine"
+    consequence = "code of its author would run on this machine"
     raise_all(Problem(f"{origin} {cause}", consequence, remedy) for cause in dict.fromkeys(_foreign(config, "")))
 
 

@@ -125,7 +125,7 @@ class Ledger:
 
 
 def _without_rounds(state: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Entries of a checkpoint of version 0.3 or earlier, which told no rounds; each counts."""
+    """Entries of a checkpoint of version 0.3 or earlier, which held no rounds; each counts."""
     for client, history in state.items():
         for place, (noise, rate, count) in enumerate(history):
             yield [int(client), noise, rate, int(count), f"earlier {place}", [-1]]

@@ -63,8 +63,8 @@ def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) ->
     withheld = folder.withheld()
     for metrics in folder.read_lines("metrics.jsonl", rounds):
         cost = {f"cost/{name}": value for name, value in costs.get(metrics["round"], {}).items()}
-        told = {name: value for name, value in (metrics | cost).items() if name not in withheld}
-        tracker.log_metrics({name: math.nan if value is None else value for name, value in told.items()})
+        tracked = {name: value for name, value in (metrics | cost).items() if name not in withheld}
+        tracker.log_metrics({name: math.nan if value is None else value for name, value in tracked.items()})
     for kind in RESULT_KINDS:
         figures = sorted((folder.path / kind.folder).glob("*.png"))
         named = {path.relative_to(folder.path).as_posix(): str(path) for path in figures}
