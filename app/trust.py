@@ -1,6 +1,7 @@
 """Configurations that strangers may have written: without the user's trust, they name classes of this program only.
 
-Reading a configuration imports the classes that it names and calls them, so that its author chooses which code runs. The check is on plain data, before anything is imported.
+Reading a configuration imports the classes that it names and calls them, so that its author chooses which code runs.
+The check is on plain data, before anything is imported.
 """
 
 from __future__ import annotations
