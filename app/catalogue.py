@@ -18,7 +18,7 @@ from app.federation.aggregation import ServerOptimizer
 from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
-from app.recipes import shipped_comparisons, shipped_recipes
+from app.recipes import published_coverage, shipped_comparisons, shipped_recipes
 from datamodules.base import FederatedDataModule
 from datamodules.partitions import Partition
 
@@ -68,6 +68,11 @@ CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
         lambda: [(comparison.name, comparison.purpose) for comparison in shipped_comparisons()],
     ),
 }
+
+
+def published() -> list[tuple[str, str, str, str]]:
+    """Every table and figure of the papers: paper, number, what shows it, what is left out and why."""
+    return [(one.paper, one.name, one.by or "-", one.left_out) for one in published_coverage()]
 
 
 def names() -> list[str]:

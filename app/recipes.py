@@ -23,6 +23,7 @@ from app.renamed import current
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
+COVERAGE = FOLDER / "coverage.yaml"
 COMPARISONS = FOLDER / "comparisons"
 SWEEPS = FOLDER / "sweeps"
 CODES = {code.lower(): name for name, code in NAMES.items()}
@@ -47,13 +48,37 @@ class Recipe:
 def shipped_recipes() -> list[Recipe]:
     """All recipes, by kind and name; comparisons and sweeps are made of recipes, and are none themselves."""
     others = (COMPARISONS, SWEEPS)
-    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path != DEFAULTS and path.parent not in others)
+    none = (DEFAULTS, COVERAGE)
+    paths = sorted(path for path in FOLDER.rglob("*.yaml") if path not in none and path.parent not in others)
     return [Recipe(path.stem, _kind(path), path) for path in paths]
 
 
 def shipped_comparisons() -> list[Recipe]:
     """All comparisons that come with the program, by name."""
     return [Recipe(path.stem, "comparison", path) for path in sorted(COMPARISONS.glob("*.yaml"))]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A table or figure of a paper.
+
+    Attributes:
+        paper: short name of the paper.
+        name: the table or figure by its number there, such as "Table 2".
+        by: the comparisons, the recipe or the command that show it; empty where nothing does.
+        left_out: what is missing or different, and why; empty where it is there as published.
+    """
+
+    paper: str
+    name: str
+    by: str = ""
+    left_out: str = ""
+
+
+def published_coverage() -> list[Coverage]:
+    """All tables and figures of the five papers, paper by paper."""
+    papers = load_yaml(COVERAGE.read_text())
+    return [Coverage(paper, name, **entry) for paper, entries in papers.items() for name, entry in entries.items()]
 
 
 def find_comparison(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from app.catalogue import CATALOGUE
+from app.catalogue import CATALOGUE, published
 from app.results.text_table import text_table
 
 
@@ -20,4 +20,13 @@ def list_choices(arguments: Sequence[str]) -> int:
         usage, entries = CATALOGUE[what]
         print(f"{what}  ({usage})")
         print(text_table((), entries() or [("none", "")], left=(0, 1), indent="  "), end="\n\n")
+        if what == "comparisons":
+            _print_published()
     return 0
+
+
+def _print_published() -> None:
+    """Print which comparison shows each table and figure of the papers."""
+    print("tables and figures of the five papers")
+    header = ("paper", "table or figure", "shown by", "left out or different, and why")
+    print(text_table(header, published(), left=range(4), indent="  "), end="\n\n")

@@ -13,7 +13,7 @@ from app.auditing import OTHERS
 from app.catalogue import CATALOGUE
 from app.federation.aggregation import ServerOptimizer
 from app.models import ScalableNet
-from app.recipes import shipped_recipes
+from app.recipes import published_coverage, shipped_comparisons, shipped_recipes
 from datamodules import FederatedDataModule, Partition
 
 
@@ -24,6 +24,8 @@ def listed(capsys, *what):
     for line in capsys.readouterr().out.splitlines():
         if match := re.match(r"(\w+)  \((--.*)\)$", line):
             current = sections.setdefault(match.group(1), {})
+        elif re.match(r"\S", line):
+            current = {}  # a part that is no section
         elif match := re.match(r"  (\S+)\s*(.*)$", line):
             current[match.group(1)] = match.group(2)
     return sections
@@ -69,3 +71,32 @@ def test_unknown_section(what, capsys):
     """Exit code 2, with the sections there are."""
     assert exit_code("list", what) == 2
     assert f"unknown: {what}; choose from methods" in capsys.readouterr().err
+
+
+NUMBERED = {
+    "MaPP-FL": (["1", "2", "3", "4", "5", "6"], 5),
+    "taxonomy": (["1", "2", "3", "4", "5", "6", "7", "8", "9"], 5),
+    "WAFFLe": (["1", "2", "3", "4", "5", "6", "7"], 7),
+    "Breaking Privacy": (["1", "2"], 14),
+    "MemDefense": (["I", "II", "III", "IV", "V", "VI"], 4),
+}
+"""Numbers of the tables, and how many figures, in each of the papers."""
+
+
+def test_every_table_and_figure_of_the_papers(capsys):
+    """Each stands in the list of comparisons, with what shows it, or why nothing does."""
+    assert exit_code("list", "comparisons") == 0
+    lines = capsys.readouterr().out.split("tables and figures of the five papers\n")[1].splitlines()[2:]
+    shown = {tuple(re.split(r"  +", line.strip())[:2]) for line in lines if line}
+    tables = {(paper, f"Table {number}") for paper, (numbers, _) in NUMBERED.items() for number in numbers}
+    figures = {(paper, f"Figure {one + 1}") for paper, (_, count) in NUMBERED.items() for one in range(count)}
+    assert shown == tables | figures
+
+
+def test_what_shows_a_table_exists():
+    """It is a comparison, a recipe or a command; each comparison of a paper shows something; gaps have a reason."""
+    known = {one.name for one in (*shipped_comparisons(), *shipped_recipes())}
+    named = {name for one in published_coverage() for name in one.by.split(", ") if name}
+    assert {name for name in named if not name.startswith("rampart ")} <= known
+    assert {one.name for one in shipped_comparisons()} - {"demo"} <= named
+    assert all(one.by or one.left_out.startswith("no results") for one in published_coverage())
