@@ -18,6 +18,8 @@ from datamodules.partitions import Partition, Staircase
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 SIDE = 28
+LEAF_COMMAND = "./preprocess.sh -s niid --sf 0.2 -k 300 -t user --smplseed 0 --spltseed 0"
+"""How MaPP-FL and the taxonomy make FEMNIST, run in LEAF's folder data/femnist."""
 
 
 class FEMNIST(FederatedDataModule):
@@ -30,12 +32,21 @@ class FEMNIST(FederatedDataModule):
             with train/*.json and test/*.json.
         drop_duplicates: keep one of identical images of a writer, the training one first. LEAF stores the first image
             of nearly every writer twice, which may put a training image into the test set.
+        unseen_writers: refuse data whose test writers are also training writers: MaPP-FL tests on unseen writers
+            (LEAF's `-t user`), and known handwriting is easier.
     """
 
-    def __init__(self, source: str = "data/femnist.npz", drop_duplicates: bool = False, **shared: Any) -> None:
+    def __init__(
+        self,
+        source: str = "data/femnist.npz",
+        drop_duplicates: bool = False,
+        unseen_writers: bool = False,
+        **shared: Any,
+    ) -> None:
         super().__init__(**shared)
         self.source = source
         self.drop_duplicates = drop_duplicates
+        self.unseen_writers = unseen_writers
 
     def usual_partition(self) -> Partition:
         return Staircase()
@@ -49,6 +60,8 @@ class FEMNIST(FederatedDataModule):
                 "let --data.source name an .npz file with writers, or LEAF's folder with train/ and test/",
             )
         data = read_leaf(path) if path.is_dir() else read_npz(path)
+        if self.unseen_writers:
+            raise_all(_seen_writers(path, data))
         if self.drop_duplicates:
             data = without_duplicates(data)
         images = torch.from_numpy(np.ascontiguousarray(data.images)).unsqueeze(-1)
@@ -157,6 +170,21 @@ def _grey(pixels: list[list[float]], count: int) -> np.ndarray:
     if not np.all((values >= 0) & (values <= 1)):
         raise ValueError("pixels outside 0..1")
     return np.rint(values * 255).astype(np.uint8)
+
+
+def _seen_writers(path: Path, data: Handwriting) -> Iterator[Problem]:
+    """Test writers who are training writers, too."""
+    seen = np.intersect1d(data.writers[data.test], data.writers[~data.test])
+    if len(seen):
+        shown = ", ".join(data.writer_names[writer] for writer in seen[:3]) + (" ..." if len(seen) > 3 else "")
+        yield Problem(
+            f"{len(seen)} of {len(np.unique(data.writers[data.test]))} test writers in {path} are training writers, "
+            f"too: {shown}",
+            "the test set would measure known handwriting, and its accuracies would be above the papers', who test on "
+            "unseen writers",
+            f"make the data with LEAF: cd data/femnist && {LEAF_COMMAND}; or accept known writers with "
+            "--data.unseen_writers false",
+        )
 
 
 def without_duplicates(data: Handwriting) -> Handwriting:

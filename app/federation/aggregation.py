@@ -49,7 +49,10 @@ class ServerOptimizer(torch.optim.Optimizer):
         state = self.state[self.param_groups[0]["params"][0]]
         precise = {name: value.to(aggregate.mean.dtype) for name, value in state.items()}
         cut = Aggregate(
-            aggregate.mean[:trainable], aggregate.weight[:trainable], aggregate.curvature, aggregate.updates
+            aggregate.mean[:trainable],
+            aggregate.weight[:trainable],
+            aggregate.curvature[:trainable],
+            aggregate.updates,
         )
         moved = self.move(theta[:trainable].to(aggregate.mean.dtype), cut, precise)
         # stored in the parameters' precision: loading an optimiser casts to it, and a resumed run must not differ
@@ -127,7 +130,9 @@ class QFFL(ServerOptimizer):
     """q-fair federated learning, q-FedAvg (Li et al. 2020): clients with a high loss pull harder.
 
     With F_k the loss of the received model on client k's training set and d_k = (theta - theta_k) / lr:
-    theta - sum_k F_k^q d_k / sum_k (q F_k^(q-1) |d_k|^2 + F_k^q / lr). For q = 0 this is the plain mean.
+    theta - sum_k F_k^q d_k / sum_k (q F_k^(q-1) |d_k|^2 + F_k^q / lr). For q = 0 this is the plain mean. Where clients
+    train submodels, both sums of a coordinate run over the clients that uploaded it, and |d_k| is the norm over all
+    parameters of client k's submodel.
     """
 
     needs_received_loss = True
@@ -151,8 +156,12 @@ class QFFL(ServerOptimizer):
         update.weight = loss**self.q
 
     def move(self, theta: Tensor, aggregate: Aggregate, memory: dict[str, Tensor]) -> Tensor:
-        """theta - sum_k F_k^q (theta - theta_k) / (lr sum_k h_k); the learning rate cancels against `curvature`."""
-        return theta - aggregate.weight * (theta - aggregate.mean) / aggregate.curvature
+        """theta - sum_k F_k^q (theta - theta_k) / (lr sum_k h_k); the learning rate cancels against `curvature`.
+
+        Written from the mean, which is then exact for q = 0; coordinates that no client uploaded stay as filled in.
+        """
+        share = torch.where(aggregate.weight > 0, aggregate.weight / aggregate.curvature, 1.0)
+        return aggregate.mean + (1 - share) * (theta - aggregate.mean)
 
 
 ServerOptimizerFactory = Callable[[Iterable[Parameter]], ServerOptimizer]

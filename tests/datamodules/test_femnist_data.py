@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from run_kit import parsed
 
 from app.errors import UserError
 from app.models.base import DataShape
@@ -146,3 +147,41 @@ def test_every_fault_of_a_leaf_folder_is_reported(tmp_path):
     for part in ("broken.json is no LEAF file", "writer short", "writer bright", "writer lost", "no .json file"):
         assert part in text
     assert len(error.value.problems) == 5
+
+
+def unseen():
+    """`arrays` with the last writer as the only test writer."""
+    return {"split": (arrays()["writers"] == 4).astype(np.uint8)}
+
+
+def test_known_test_writers_are_refused_where_unseen_ones_are_asked_for(tmp_path):
+    source = write_npz(tmp_path / "f.npz")
+    with pytest.raises(UserError) as error:
+        FEMNIST(source, unseen_writers=True, partition=Natural()).setup()
+    [problem] = error.value.problems
+    assert "5 of 5 test writers in" in problem.cause
+    assert "f0000, f0001, f0002 ..." in problem.cause
+    assert "./preprocess.sh -s niid --sf 0.2 -k 300 -t user --smplseed 0 --spltseed 0" in problem.remedy
+    assert "--data.unseen_writers false" in problem.remedy
+
+
+def test_unseen_test_writers_are_accepted(tmp_path):
+    data = FEMNIST(write_npz(tmp_path / "f.npz", **unseen()), unseen_writers=True, partition=Natural(), holdout=PAPER)
+    data.setup()
+    assert (data.sizes, len(data.common_test)) == ([12] * 4, 12)
+
+
+def test_the_papers_recipe_asks_for_the_papers_writers(tmp_path):
+    """Writers of 300 samples and more, none of them in both sets; 299 are too few."""
+    sizes = [300] * 137 + [299] * 5 + [300]
+    writers = np.repeat(np.arange(len(sizes)), sizes).astype(np.uint16)
+    split = (writers == len(sizes) - 1).astype(np.uint8)
+    images = np.zeros((len(writers), 28, 28), dtype=np.uint8)
+    content = {"images": images, "labels": (np.arange(len(writers)) % 62).astype(np.uint8), "writers": writers}
+    source = write_npz(tmp_path / "f.npz", **content, split=split, writer_names=None)
+    given = parsed("--config", "mapp-fl-femnist")["data"]["init_args"]
+    stairs = Staircase(**given["partition"]["init_args"])
+    data = FEMNIST(source, partition=stairs, holdout=PAPER)
+    data.setup()
+    assert data.sizes == [600, *(300 * step for step in range(27, 0, -3))]
+    assert given["unseen_writers"] is True

@@ -47,6 +47,9 @@ class MembershipAttack(Described, ABC):
     uses_labels: ClassVar[bool] = True
     """Whether a wrong label lowers the score of a sample."""
 
+    threshold: ClassVar[float | None] = None
+    """Score from which on the attack itself calls a sample a member; None: a threshold is chosen on a shadow."""
+
     @abstractmethod
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples,) finite scores on any scale, higher for likelier members.

@@ -23,7 +23,8 @@ from app.metrics.thresholds import best_threshold
 class SongMittal(MembershipAttack):
     """Value of a response minus the threshold of the sample's class: 0 or more is classified as a member.
 
-    A subclass defines the value. The thresholds have the highest balanced accuracy on the samples of all shadows.
+    A subclass defines the value. The thresholds have the highest balanced accuracy on the samples of all shadows, and
+    the reported balanced accuracy is that of these decisions.
 
     Args:
         fewest: members and non-members of a class, counted over all shadows, below which the class takes the threshold
@@ -34,6 +35,7 @@ class SongMittal(MembershipAttack):
         sees="probabilities of all classes", data="in-distribution, disjoint from the members", trains="shadow models"
     )
     shadows: ClassVar[ShadowKind | None] = "out"
+    threshold = 0.0
 
     def __init__(self, fewest: int = 10) -> None:
         if fewest < 1:
@@ -61,11 +63,12 @@ class SongMittal(MembershipAttack):
 
 
 class Correctness(SongMittal):
-    """1 where the most probable class is the true one, else 0."""
+    """1 where the most probable class is the true one, which makes it a member, else 0."""
 
     name = "correctness"
     threat = Threat(sees="predicted class", data="none", trains="nothing")
     shadows = None
+    threshold = 1.0
 
     def __init__(self) -> None:
         super().__init__()

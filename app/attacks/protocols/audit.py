@@ -39,7 +39,8 @@ class AuditSettings:
     Attributes:
         targets: the model of the whole federation, each client's last upload, or both.
         rounds: further rounds to attack, counted from 1; attacks over several rounds use those and the last one.
-        calibrate: whether attackers choose a threshold on a shadow, which gives accuracies beside the ROC curves.
+        calibrate: whether attackers without a threshold of their own choose one on a shadow, which gives accuracies
+            beside the ROC curves.
         adaptive: whether to add attackers who know the defenses.
     """
 
@@ -228,7 +229,9 @@ class AttackEvaluation:
         return MembershipScores.of(self.attack.scores(model, samples, context), inside, samples, owner)
 
     def _decisions(self, rows: MembershipScores, context: AttackContext) -> list[Decision]:
-        """Decision at the best threshold of an attack on a shadow; none where there is no shadow."""
+        """Decision at the attack's own threshold or the best one on a shadow; none where there is no shadow."""
+        if self.attack.threshold is not None:
+            return [decide(rows, self.attack.threshold, "knowledge")]
         if not self.calibrate:
             return []
         try:

@@ -61,7 +61,7 @@ class Aggregate:
     # `uncovered_cells`
     mean: Tensor
     weight: Tensor  # total weight of every coordinate; 0 where no client uploaded it
-    curvature: float  # sum of the clients' curvature (q-FFL)
+    curvature: Tensor  # total curvature of every coordinate, over the clients that uploaded it (q-FFL); 0 elsewhere
     updates: int  # number of updates in it
 
 
@@ -102,25 +102,30 @@ class PlainChannel(Channel):
         self._theta = theta
         self._total = torch.zeros_like(theta, dtype=wide)
         self._weight = torch.zeros_like(theta, dtype=wide)
-        self._weight_everywhere = self._curvature = self._updates = 0.0
+        self._curvature = torch.zeros_like(theta, dtype=wide)
+        self._weight_everywhere = self._curvature_everywhere = self._updates = 0.0
 
     def send(self, update: Update) -> Message:
         if update.index.numel() == self._total.numel():
             self._total.add_(update.vector, alpha=update.weight)
             self._weight_everywhere += update.weight
+            self._curvature_everywhere += update.curvature
         else:
             values = update.vector.to(self._total.dtype)
             self._total.index_add_(0, update.index, values, alpha=update.weight)
             self._weight.index_add_(0, update.index, torch.ones_like(values), alpha=update.weight)
-        self._curvature += update.curvature
+            if update.curvature:
+                self._curvature.index_add_(0, update.index, torch.ones_like(values), alpha=update.curvature)
         self._updates += 1
         size = update.vector.numel() * update.vector.element_size()
         return Message(update.client, update.round, update.index, update.vector, "plain", size)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
-        own = torch.tensor([self._curvature, self._updates], dtype=self._total.dtype, device=self._total.device)
+        curvature = self._curvature + self._curvature_everywhere
+        own = torch.tensor([self._updates, float(curvature.any())], dtype=curvature.dtype, device=curvature.device)
+        updates, curved = reduce(own).tolist()
         total, weight = reduce(self._total), reduce(self._weight + self._weight_everywhere)
-        curvature, updates = reduce(own).tolist()
+        curvature = reduce(curvature) if curved else curvature
         fill = self._theta.to(total.dtype) if uncovered == "keep" or updates == 0 else torch.zeros_like(total)
         mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), fill)
         return Aggregate(mean, weight, curvature, int(updates))

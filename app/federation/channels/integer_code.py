@@ -60,7 +60,7 @@ class IntegerCode:
     ) -> None:
         self.contributors = contributors
         self._point, self._weights, self._theta, self._outside = point, weights, theta, outside
-        self.length = contributors.coordinates + (contributors.blocks + 1 if weights.secret else 0)
+        self.length = contributors.coordinates + (2 * contributors.blocks if weights.secret else 0)
         self.clipped = self.coded = 0
         self._positions: dict[int, np.ndarray] = {}
 
@@ -71,19 +71,19 @@ class IntegerCode:
 
     @cached_property
     def block_of(self) -> np.ndarray:
-        """(length) contributor block of every integer; the sum of the curvatures comes last, in a block of its own."""
-        blocks = self.contributors.blocks
-        own = np.arange(blocks + 1) if self._weights.secret else np.zeros(0, dtype=np.int64)
-        return np.concatenate([self.contributors.block_of, own])
+        """(length) contributor block of every integer: of the coordinates, then a weight and a curvature per block."""
+        own = np.arange(self.contributors.blocks if self._weights.secret else 0)
+        return np.concatenate([self.contributors.block_of, own, own])
 
     def positions(self, client: int) -> np.ndarray:
         """Where a client's integers belong (int64, ascending); clients with the same submodel share one array."""
         submodel = self.contributors.submodel_of[client]
         if submodel not in self._positions:
-            index, coordinates = self.contributors.submodels[submodel], self.contributors.coordinates
-            last = [coordinates + self.contributors.blocks]
-            extra = [*(coordinates + self.contributors.blocks_of(client)), *last] if self._weights.secret else []
-            self._positions[submodel] = np.concatenate([index, np.array(extra, dtype=np.int64)]) if extra else index
+            index = self.contributors.submodels[submodel]
+            if self._weights.secret:
+                weights = self.contributors.coordinates + self.contributors.blocks_of(client)
+                index = np.concatenate([index, weights, weights + self.contributors.blocks])
+            self._positions[submodel] = index
         return self._positions[submodel]
 
     def weight(self, update: Update) -> int:
@@ -114,7 +114,7 @@ class IntegerCode:
             return values * weight
         curvature = self._curvature(update)
         blocks = len(self.contributors.blocks_of(update.client))
-        return np.concatenate([values * weight, np.full(blocks, weight), [curvature]])
+        return np.concatenate([values * weight, np.full(blocks, weight), np.full(blocks, curvature)])
 
     def restored(self, update: Update, values: np.ndarray) -> Tensor:
         """A client's vector from its integers, as a reader of its upload alone can compute it."""
@@ -132,23 +132,21 @@ class IntegerCode:
         """How many sums (length) are larger than the values of the clients that arrived, with their weights, can be."""
         weights = {client: self._weights.largest[client] for client in arrived} if self._weights.secret else arrived
         largest = self._point.largest * self.contributors.sum_over(weights)
-        if self._weights.secret:
-            largest = np.append(largest, self._point.largest * sum(weights.values()))
         return int((np.abs(sums) > largest[self.block_of]).sum())
 
     def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
         """The mean of every coordinate, from the sums (length) and the weights in units of the clients in them."""
         coordinates, blocks = self.contributors.coordinates, self.contributors.blocks
-        per_block = (
-            sums[coordinates : coordinates + blocks] if self._weights.secret else self.contributors.sum_over(arrived)
-        )
-        curvature = float(sums[-1]) * self._weights.unit if self._weights.secret and len(sums) else 0.0
-        weight = self._tensor(per_block)[torch.from_numpy(self.contributors.block_of).to(self._theta.device)]
+        weights, curvatures = self.contributors.sum_over(arrived), np.zeros(blocks)
+        if self._weights.secret:
+            weights, curvatures = np.split(sums[coordinates:], 2)
+        block_of = torch.from_numpy(self.contributors.block_of).to(self._theta.device)
+        weight, curvature = self._tensor(weights)[block_of], self._tensor(curvatures)[block_of]
         change = self._tensor(self._point.restore(sums[:coordinates])) / weight.clamp(min=1)
         theta = self._theta.to(weight.dtype)
         fill = theta if uncovered == "keep" or not arrived else torch.zeros_like(theta)
         mean = torch.where(weight > 0, theta + change, fill)
-        return Aggregate(mean, weight * self._weights.unit, curvature, len(arrived))
+        return Aggregate(mean, weight * self._weights.unit, curvature * self._weights.unit, len(arrived))
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.float64)).to(self._theta.device, precise(self._theta.device))

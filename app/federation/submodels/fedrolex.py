@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,14 +13,23 @@ from app.federation.submodels.base import ClientRound, SubmodelMethod
 
 
 class FedRolex(SubmodelMethod):
-    """A window of channels that moves forwards by one channel per round and wraps around (Alam et al. 2022).
+    """A window of channels that moves by one channel per round and wraps around (Alam et al. 2022).
 
-    The window moves forwards, as the FedRolex paper and the attacks on it define it; FedRolex's own code moves it
-    backwards. After as many rounds as a layer has channels, every channel has been trained equally often.
+    After as many rounds as a layer has channels, every channel has been trained equally often. FedRolex's public code
+    also counts, by a misplaced line, later clients of a round more than earlier ones on norms, biases and classifier;
+    here all clients count equally, in either direction.
+
+    Args:
+        direction: the window moves forwards, as the FedRolex paper and the attacks on it define it (`paper`), or
+            backwards, as its public code does (`code`): the same sets of channels, mirrored.
     """
 
+    def __init__(self, direction: Literal["paper", "code"] = "paper") -> None:
+        self.direction = direction
+
     def channels(self, axis: Axis, keep: int, client_round: ClientRound) -> Tensor:
-        return ((torch.arange(keep) + client_round.round) % axis.width).sort().values
+        offset = client_round.round if self.direction == "paper" else -client_round.round
+        return ((torch.arange(keep) + offset) % axis.width).sort().values
 
     def key(self, client_round: ClientRound) -> Hashable:
         return (client_round.capacity, 0 if client_round.capacity == 1 else client_round.round)

@@ -41,7 +41,7 @@ def test_changes_are_added_up_by_weight(space, carries):
         weight[index] += amount
         sums[index] += amount * (change + (got if carries == "values" else theta[index]))
         sent.append(SentModel(client, index, got, amount))
-    aggregate = Aggregate(sums / weight, weight, 0.0, 3)
+    aggregate = Aggregate(sums / weight, weight, 0 * weight, 3)
     seen = observe(plan, aggregate, theta, sent, carries)
     torch.testing.assert_close(seen.change, total, rtol=1e-12, atol=1e-12)
     held = torch.zeros(coordinates, dtype=torch.long)
@@ -56,7 +56,7 @@ def test_coordinates_that_nobody_sent_did_not_move(space):
     index = plan.index(2)
     weight = torch.zeros(space.size).double()
     weight[index] = 1.0
-    aggregate = Aggregate(torch.full((space.size,), 7.0).double(), weight, 0.0, 1)
+    aggregate = Aggregate(torch.full((space.size,), 7.0).double(), weight, 0 * weight, 1)
     seen = observe(
         plan, aggregate, torch.zeros(space.size), [SentModel(2, index, torch.zeros(len(index)), 1.0)], "values"
     )

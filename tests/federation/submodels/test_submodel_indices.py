@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -110,6 +111,20 @@ def test_fedrolex_starts_as_a_prefix_and_then_moves_in_every_layer():
     )
     for axis, channels in first.items():
         assert second[axis] == (*channels[1:], len(channels))
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_fedrolex_rolls_backwards_as_its_code_does(rate):
+    """The first window, rolled by the round as numpy rolls an index list; mirrored, it is the paper's window."""
+    space, paper, code = mlp_space(12, 8), FedRolex(), FedRolex(direction="code")
+    for number in (0, 1, 5, 13):
+        client_round = ClientRound(number, 0, RATES[rate], 5, 0)
+        forwards, backwards = (coupled(space, method.index(space, client_round)) for method in (paper, code))
+        for axis, channels in backwards.items():
+            width = space.axes[axis].width
+            keep = math.ceil(width * RATES[rate] - 1e-9)
+            assert set(channels) == set(np.roll(np.arange(width), number % width)[:keep])
+            assert set(channels) == {(keep - 1 - channel) % width for channel in forwards[axis]}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
