@@ -189,9 +189,11 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         return torch.from_numpy(self.membership.members[client])
 
     def owned_classes(self, client: int) -> Tensor:
-        """Whether `client` has training samples of each class: (classes) bool."""
+        """Whether `client` owns each class, by its training samples or by the partition: (classes) bool."""
         labels = self.store.labels[self.train_indices(client).to(self.store.device)]
-        return torch.bincount(labels, minlength=self.store.classes).cpu() > 0
+        owned = torch.bincount(labels, minlength=self.store.classes).cpu() > 0
+        owned[list(self.partition.further_classes(client))] = True
+        return owned
 
     def test_indices(self, client: int) -> Tensor:
         """Sample ids of the client's own test set: its non-members."""

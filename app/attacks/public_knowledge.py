@@ -33,7 +33,7 @@ class PublicKnowledge:
     prototype: ScalableNet  # the server's network, for its architecture; its present values are never read
     store: ImageStore  # images and labels by sample id; an attack reads audited samples and its own only
     local: LocalTraining
-    learning_rates: tuple[float, ...]  # the clients' learning rate in every round
+    learning_rates: tuple[float, ...]  # the clients' learning rate in every round, before `local.lr_factors`
     # augmentation of training batches, None for none
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     # ids of the attacker's own data, from the distribution of the members but disjoint from them; shadow models are

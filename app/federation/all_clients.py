@@ -165,7 +165,7 @@ class AllClients:
             capacity=self._plan.rate(client),
             received=vector,
             key=None,
-            lr=federation.learning_rate,
+            lr=federation.local.client_lr(federation.learning_rate, self._plan.rate(client)),
             train=federation.data.train_indices(client),
             test=federation.data.test_indices(client),
             evaluate=False,

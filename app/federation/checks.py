@@ -86,6 +86,14 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     yield from submodel_problems(
         federation.method, federation.space, federation.client_pool.capacities, type(federation.net).__name__
     )
+    widths = federation.widths
+    for width, _ in federation.local.lr_factors:
+        if all(abs(width - rate) >= 1e-9 for rate in widths):
+            yield Problem(
+                f"local.lr_factors names width {width:g}",
+                "no client has it, so its factor would have no effect",
+                f"name one of {', '.join(f'{rate:g}' for rate in widths)}",
+            )
     if uses_batch_statistics(federation.net) and federation.local.batch_size < 2:
         yield Problem(
             "local.batch_size is 1 and the network has batch norm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ class LocalTraining:
         shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
         lr_schedule: torch learning-rate scheduler by class path, stepped once per round.
+        lr_factors: pairs of a width rate and what the learning rate of clients with that width is multiplied by, above
+            0; 1 for widths that are not named. Haldankar et al. (2024, section 6.1) let cohorts converge at different
+            speeds this way.
         proximal: FedProx: weight mu of mu/2 |theta - theta_received|^2 in the local loss, 0 = off.
         mask_labels: HeteroFL: logits of classes the client has no samples of count as 0 in its loss, and it does not
             upload their rows of the classifier. This reveals to the server which classes a client has.
@@ -37,6 +41,7 @@ class LocalTraining:
     shuffle: bool = True
     optimizer: OptimizerCallable = Adam
     lr_schedule: LRSchedulerCallable | None = None
+    lr_factors: tuple[tuple[float, float], ...] = ()
     proximal: float = 0.0
     mask_labels: bool = False
     clip_norm: float | None = None
@@ -60,6 +65,13 @@ class LocalTraining:
                 "the proximal term would push clients away from the server's model",
                 "set --model.local.proximal to 0 (off) or a positive number",
             )
+        for width, factor in self.lr_factors:
+            if not 0 < factor < math.inf:
+                yield Problem(
+                    f"local.lr_factors multiplies the learning rate of width {width:g} by {factor:g}",
+                    "its clients would not learn from their data",
+                    "set the factor above 0",
+                )
 
     def build_optimizer(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
         """A fresh optimiser at the round's learning rate, fused where torch can."""
@@ -81,6 +93,10 @@ class LocalTraining:
             optimizer.step()
             schedule.step()
         return rates
+
+    def client_lr(self, lr: float, rate: float) -> float:
+        """Learning rate of a client with a width rate, in a round with learning rate `lr`."""
+        return lr * next((factor for width, factor in self.lr_factors if abs(width - rate) < 1e-9), 1.0)
 
     def batches(self, samples: int, generator: torch.Generator, least: int = 1) -> Iterator[Tensor]:
         """Positions (int64) of every batch of one round; where samples are shuffled, each epoch is a new permutation.

@@ -53,7 +53,7 @@ class Round:
             capacity=self.plan.rate(client),
             received=vector,
             key=self.plan.key(client) if self._same_for_all else None,
-            lr=self._lr,
+            lr=federation.local.client_lr(self._lr, self.plan.rate(client)),
             train=federation.data.train_indices(client),
             test=federation.data.test_indices(client),
             evaluate=self._evaluate,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from app.errors import raise_all
+from app.errors import Problem, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import dropout_problems, rate_problems, width_problems
+from app.models.checks import above_problems, dropout_problems, rate_problems, width_problems
 from app.models.layers import linear_chain
 
 
@@ -22,6 +22,8 @@ class MLP(ScalableNet):
         hidden: widths of the hidden layers, each at least 1; empty for multinomial logistic regression.
         bias: whether layers have a bias.
         dropout: fraction of each hidden layer's activations dropped in training, in [0, 1).
+        uniform: draw all weights and biases uniformly between 0 and this, above 0, as the public code of Haldankar et
+            al. (2024) does; None for torch's own initialisation.
         rate: fraction of the full width, in (0, 1]; the server's model has 1.
     """
 
@@ -31,14 +33,20 @@ class MLP(ScalableNet):
         hidden: Sequence[int] = (200,),
         bias: bool = True,
         dropout: float = 0.0,
+        uniform: float | None = None,
         rate: float = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        raise_all(rate_problems(rate), width_problems("hidden", hidden), dropout_problems(dropout))
+        raise_all(
+            rate_problems(rate), width_problems("hidden", hidden), dropout_problems(dropout), _uniform_problems(uniform)
+        )
         widths = [shape.channels * shape.height * shape.width, *(scaled_width(width, rate) for width in hidden)]
         self.layers = linear_chain(widths, shape.classes, bias, dropout)
-        self.depth = len(hidden)
+        self.depth, self.uniform = len(hidden), uniform
+        if uniform is not None:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, 0.0, uniform)
 
     def layer_axes(self) -> dict[str, LayerAxes]:
         names = [f"hidden{number}" for number in range(1, self.depth + 1)]
@@ -49,3 +57,12 @@ class MLP(ScalableNet):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
+
+    def extra_repr(self) -> str:
+        return "" if self.uniform is None else f"uniform={self.uniform}"
+
+
+def _uniform_problems(uniform: float | None) -> Iterator[Problem]:
+    if uniform is not None:
+        remedy = "set --model.net.uniform above 0, or to null for torch's own initialisation"
+        yield from above_problems("uniform", uniform, "all weights would be equal, and stay so", remedy)

@@ -97,7 +97,7 @@ class MemDefense(FederatedCallback):
             update.vector[given_up] = update.received[given_up]
         else:
             update.vector[given_up] = 0
-        self._warn_of_collapse(update)
+        self._warn_of_collapse(federation.learning_rate, update.round)
 
     def _given_up(self, federation: FederatedModule, update: Update) -> Tensor:
         """Mask over the update's coordinates; buffers and spared parameters are never in it."""
@@ -112,18 +112,19 @@ class MemDefense(FederatedCallback):
         mask[choosable] = least_moved(change, self.gamma, parts)
         return mask
 
-    def _warn_of_collapse(self, update: Update) -> None:
+    def _warn_of_collapse(self, lr: float, round_: int) -> None:
+        """Warn once where the learning rate falls from one round to the next while clients keep different weights."""
         agreement = self._numbers.get("memdefense/agreement", 1.0)
-        if update.lr < self._lr and agreement < AGREEMENT and self.variant == "zero" and not self._warned:
+        if lr < self._lr and agreement < AGREEMENT and self.variant == "zero" and not self._warned:
             self._warned = True
             warnings.warn(
-                f"MemDefense: the learning rate falls to {update.lr:g} in round {update.round + 1} while clients agree "
+                f"MemDefense: the learning rate falls to {lr:g} in round {round_ + 1} while clients agree "
                 f"on {agreement:.0%} of the weights they keep: weights that others zero cannot grow back with small "
                 "steps, and accuracy may collapse. Lower the rate later, or use a smaller "
                 f"--defenses.{self.given_name}.gamma.",
                 stacklevel=2,
             )
-        self._lr = update.lr
+        self._lr = lr
 
     def on_server_update(self, trainer: Trainer, federation: FederatedModule, aggregate: Aggregate) -> None:
         held, kept = (federation.sum_over_processes(count) for count in (self._held, self._kept))

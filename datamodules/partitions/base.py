@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -71,6 +72,10 @@ class Partition(Described, ABC):
                 "lower --data.partition.clients, make shares more even (a larger alpha), or try another seed",
             )
         return shares
+
+    def further_classes(self, client: int) -> Sequence[int]:
+        """Classes that `client` owns beside those of its share, as label masks count them; known after `deal`."""
+        return ()
 
     def groups(self, clients: int) -> list[str]:
         """Subpopulation of each of the `clients` clients, for fairness reports."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from app.errors import Problem
 from app.seeding import numpy_generator
+from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -19,27 +20,43 @@ class Shards(Partition):
         clients: number of clients, at least 1.
         classes_per_client: Z of the papers, at least 1 and at most the number of classes.
         shard_size: samples per shard; None takes the largest possible.
+        unused_classes: further classes of each client, at least 0, whose shards it owns and does not train on. They
+            count for label masks only. The public code of Haldankar et al. (2024) uses the first samples of a share of
+            two classes, all of one class.
     """
 
     clients: int
 
     def __init__(
-        self, clients: int = 100, classes_per_client: int = 2, shard_size: int | None = None, seed: int | None = None
+        self,
+        clients: int = 100,
+        classes_per_client: int = 2,
+        shard_size: int | None = None,
+        seed: int | None = None,
+        unused_classes: int = 0,
     ) -> None:
         super().__init__(clients, seed)
         self.classes_per_client = classes_per_client
         self.shard_size = shard_size
+        self.unused_classes = unused_classes
+        self._owned: list[np.ndarray] = []
 
     def problems(self) -> list[Problem]:
-        return super().problems() + self.below_one("clients would be empty", "classes_per_client", "shard_size")
+        least = minimum_problems({"partition.unused_classes": self.unused_classes}, 0, "no client owns fewer than none")
+        return super().problems() + self.below_one("clients would be empty", "classes_per_client", "shard_size") + least
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
-        return shard_misfits(labels, self.clients, self.classes_per_client, self.shard_size)
+        return shard_misfits(labels, self.clients, self.classes_per_client + self.unused_classes, self.shard_size)
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
-        size = self.shard_size or largest_shard(labels, self.clients, self.classes_per_client)
-        generator = numpy_generator(seed, "partition")
-        return deal_shards(labels, self.clients, self.classes_per_client, size, generator)
+        classes = self.classes_per_client + self.unused_classes
+        size = self.shard_size or largest_shard(labels, self.clients, classes)
+        shares = deal_shards(labels, self.clients, classes, size, numpy_generator(seed, "partition"))
+        self._owned = [np.unique(labels[share]) for share in shares]
+        return [share[: self.classes_per_client * size] for share in shares]
+
+    def further_classes(self, client: int) -> list[int]:
+        return self._owned[client].tolist() if self._owned else []
 
 
 def shard_misfits(

@@ -11,6 +11,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
+from app.errors import UserError
 from app.federation.client import ClientModule
 from app.federation.local_training import LocalTraining, merge_short
 from app.models import CNN
@@ -80,6 +81,37 @@ def test_a_run_uses_the_rate_of_every_round():
     assert not torch.equal(recorder.started[0], recorder.started[1])
     assert torch.equal(recorder.started[1], recorder.started[2])
     assert torch.equal(recorder.started[2], end)
+
+
+COHORTS = ((0.5, 0.5), (0.25, 0.1))
+"""Haldankar et al.'s cohorts A, B and C train with .1, .05 and .01."""
+
+
+@pytest.mark.parametrize("executor", ["sequential", "threads", "vectorised"])
+def test_every_width_has_a_learning_rate_of_its_own(executor):
+    """One full-batch step of plain SGD moves a client by its learning rate times its gradient; the schedule goes on."""
+    moved = {}
+    for factors in ((), COHORTS):
+        recorder = Recorder()
+        schedule = partial(MultiStepLR, milestones=[1], gamma=0.0)
+        local = LocalTraining(batch_size=100, optimizer=sgd(0.1), lr_schedule=schedule, lr_factors=factors)
+        capacities = [1.0, 0.5, 0.25, 0.25, 1.0]
+        federation = small_federation(TINY_MLP, capacities=capacities, local=local, executor=executor)
+        run(federation, Blobs((6, 6, 6, 6, 6)), rounds=2, callbacks=[recorder])
+        moved[factors] = [vector - recorder.started[0][index] for _, vector, index in sorted(recorder.updates[:5])]
+        assert torch.equal(recorder.started[1], federation.space.read(federation.net)), "the schedule has ended at 0"
+    for plain, scaled, factor in zip(moved[()], moved[COHORTS], (1.0, 0.5, 0.1, 0.1, 1.0), strict=True):
+        torch.testing.assert_close(scaled, factor * plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"), [(((0.5, 0.0),), "above 0"), (((0.125, 2.0),), "name one of 1, 0.5"), (((0.5, -1.0),), "by -1")]
+)
+def test_factors_that_cannot_be_meant(factors, words):
+    """Factors of 0 or less, and widths that no client has, are refused before any training."""
+    local = LocalTraining(optimizer=sgd(0.1), lr_factors=factors)
+    with pytest.raises(UserError, match=words):
+        run(small_federation(TINY_MLP, capacities=[1.0, 0.5], local=local), Blobs((4, 4)))
 
 
 OPTIMISERS = {

@@ -125,6 +125,20 @@ def test_without_a_norm_the_scaler_acts_in_training_and_where_it_is_kept():
     torch.testing.assert_close(kept.eval()(images), trained)
 
 
+def test_uniform_initialisation():
+    """All weights and biases between 0 and the given end, at every width; and printed, since shadows depend on it."""
+    net = MLP(DataShape(1, 28, 28, 10), (500,), uniform=5e-4)
+    for one in (net, net.scaled(0.25)):
+        for parameter in one.parameters():
+            assert 0 <= parameter.min() < parameter.max() <= 5e-4
+        first = next(one.parameters())
+        assert float(first.mean()) == pytest.approx(2.5e-4, rel=0.01)
+        assert float(first.std()) == pytest.approx(5e-4 / 12**0.5, rel=0.01)
+    assert "uniform=0.0005" in str(net)
+    with pytest.raises(UserError, match="uniform is 0"):
+        MLP(DataShape(1, 28, 28, 10), uniform=0.0)
+
+
 @pytest.mark.parametrize("build", [CNN, LeNet5, AlexNet, MLP, ResNet18])
 @pytest.mark.parametrize("rate", [0.0, -0.5, 1.5])
 def test_a_rate_outside_the_unit_interval_is_refused(build, rate):

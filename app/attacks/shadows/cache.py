@@ -34,7 +34,8 @@ class ShadowCache:
         """Hash of network, recipe, content of the samples, rounds and seed."""
         if self._described is None or self._described[0] is not knowledge:
             self._described = (knowledge, json.dumps(_description(knowledge), sort_keys=True))
-        settings = [self._described[1], job.rate, job.number, rounds, knowledge.learning_rates[: rounds[-1]], seed]
+        learning_rates = [knowledge.local.client_lr(lr, job.rate) for lr in knowledge.learning_rates[: rounds[-1]]]
+        settings = [self._described[1], job.rate, job.number, rounds, learning_rates, seed]
         digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
         digest.update(_content(knowledge, job.samples))
         return digest.hexdigest()

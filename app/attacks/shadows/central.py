@@ -97,7 +97,7 @@ def _task(knowledge: PublicKnowledge, job: ShadowJob, vector: Tensor, round_: in
         capacity=job.rate,
         received=vector,
         key=None,
-        lr=knowledge.learning_rates[round_ - 1],
+        lr=knowledge.local.client_lr(knowledge.learning_rates[round_ - 1], job.rate),
         train=samples,
         test=samples[:0],
         evaluate=False,

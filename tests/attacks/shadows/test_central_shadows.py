@@ -69,6 +69,20 @@ def test_training_is_the_plain_loop(knowledge):
     assert [snapshot.round for snapshot in snapshots] == [1, 2]
 
 
+def test_shadows_train_at_the_rate_of_their_width(knowledge):
+    """Half the learning rate for a width is half of every round's rate; other widths are as before, also on disk."""
+    slowed = replace(knowledge, local=replace(knowledge.local, lr_factors=((0.5, 0.5),)))
+    halved = replace(knowledge, learning_rates=(0.05, 0.025))
+    keys = []
+    for rate, same in ((0.5, halved), (1.0, knowledge)):
+        job = ShadowJob(3, rate, np.arange(400, 520))
+        (one,), (other,) = (train_centrally(each, [job], ROUNDS, 9, workers=1) for each in (slowed, same))
+        assert torch.equal(one[-1].vector, other[-1].vector)
+        keys.append([ShadowCache(None).key(each, job, ROUNDS, 0) for each in (slowed, knowledge)])
+    assert keys[0][0] != keys[0][1]
+    assert keys[1][0] == keys[1][1]
+
+
 def test_models_do_not_depend_on_their_company(knowledge):
     """One model alone equals the same one among others."""
     jobs = [ShadowJob(number, 1.0, np.arange(400, 500)) for number in range(3)]

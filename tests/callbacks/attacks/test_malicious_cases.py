@@ -147,6 +147,14 @@ def test_weight_decay_is_corrected_for_every_sgd(extra):
     assert found[0].result.oracle.psnr_mean > 60
 
 
+def test_weight_decay_is_corrected_at_the_rate_of_the_attacked_cohort():
+    """Decay pulls by the learning rate: the attacker takes the one of the width that it attacks."""
+    optimizer = partial(SGD, lr=1e-3, weight_decay=0.1, momentum=0.9)
+    local = LocalTraining(batch_size=1, epochs=3, optimizer=optimizer, lr_factors=((0.25, 0.1),))
+    _, found, _ = attacked(RollingModel(traps=KEPT), (1, 1, 1), local=local)
+    assert found[0].result.oracle.psnr_mean > 60
+
+
 def test_sent_values_are_added_up_over_unequal_submodels():
     """Random submodels of less than full width: no client holds all coordinates of the sum."""
     server, _, _ = attacked(

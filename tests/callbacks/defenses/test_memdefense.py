@@ -171,13 +171,15 @@ def test_agreement_counts_clients_per_kept_coordinate():
     assert defense.measurements()["memdefense/agreement"] == pytest.approx(expected)
 
 
-def collapse_warnings(gamma, milestones):
+def collapse_warnings(gamma, milestones, **settings):
     """What is said about the learning rate in a run of three rounds."""
     schedule = partial(MultiStepLR, milestones=milestones, gamma=0.1)
-    local = LocalTraining(batch_size=4, optimizer=sgd(0.2), lr_schedule=schedule)
+    factors = ((0.5, 0.1),) if settings else ()
+    local = LocalTraining(batch_size=4, optimizer=sgd(0.2), lr_schedule=schedule, lr_factors=factors)
+    federation = small_federation(TINY_MLP, local=local, **settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run(small_federation(TINY_MLP, local=local), Blobs((1, 1, 1, 1, 1)), 3, callbacks=[MemDefense(gamma)])
+        run(federation, Blobs((1, 1, 1, 1, 1)), 3, callbacks=[MemDefense(gamma)])
     return [str(warning.message) for warning in caught if "learning rate falls" in str(warning.message)]
 
 
@@ -186,6 +188,11 @@ def test_a_falling_learning_rate_is_warned_of_once():
     assert len(collapse_warnings(0.97, [1, 2])) == 1
     assert not collapse_warnings(0.97, [10])
     assert not collapse_warnings(0.0, [1, 2])
+
+
+def test_cohorts_with_small_rates_are_no_falling_rate():
+    """A narrow client that always trains slower comes after the wide ones in every round; nothing falls."""
+    assert not collapse_warnings(0.97, [10], capacities=[1.0, 1.0, 1.0, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import UserError
-from datamodules import Multimodal, Shards
+from datamodules import Digits, Holdout, Multimodal, Shards
 
 BALANCED = np.tile(np.arange(10), 600)
 
@@ -19,6 +19,28 @@ def test_every_client_has_equal_shards_of_exactly_z_classes(classes):
     size = 6000 // (60 * classes)
     assert all(class_counts(BALANCED, share) == [size] * classes for share in shares)
     assert sum(map(len, shares)) == 60 * classes * size
+
+
+def test_classes_that_are_owned_and_not_trained_on():
+    """Five clients with two digits each: every digit has one owner, who trains on samples of one of the two."""
+    data = Digits(partition=Shards(5, 1, 10, unused_classes=1), holdout=Holdout(0.0, 0.0, 0.0))
+    data.setup("fit")
+    owned = np.stack([data.owned_classes(client).numpy() for client in range(5)])
+    assert owned.sum(axis=0).tolist() == [1] * 10
+    for client in range(5):
+        trained = data.store.labels[data.train_indices(client)].unique().tolist()
+        assert len(data.train_indices(client)) == 10
+        assert len(trained) == 1
+        assert owned[client].sum() == 2
+        assert owned[client, trained[0]]
+
+
+def test_unused_classes_need_shards_too():
+    """More classes than there are, owned or trained on, and fewer than none are refused."""
+    with pytest.raises(UserError, match="11 different classes"):
+        Shards(5, 1, 10, unused_classes=10).assign(BALANCED, None, 0)
+    with pytest.raises(UserError, match="unused_classes"):
+        Shards(5, 1, 10, unused_classes=-1).assign(BALANCED, None, 0)
 
 
 def test_pairs_of_classes_are_mixed():

@@ -117,7 +117,7 @@ class RollingModel(ActiveAttack):
                 model, frozen for both rounds.
             fill: value of the constant model.
             noise: uniform noise on the constant model in the second round, as a share of `fill`, so that clients do
-                not see the same model twice; 0 for none.
+                not see the same model twice; drawn for every client separately, as in the public code; 0 for none.
             noised: which tensors get noise; noise after the first layer lets gradients through again.
             own_noise: the server subtracts the noise that it sent; or does not, as published.
             traps: trap weights that the attacked clients get.
@@ -146,17 +146,15 @@ class RollingModel(ActiveAttack):
     def sends(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         if stage == 1 and client in self.targets(knowledge.plan(stage)):
             return knowledge.with_trap_weights(self.traps, index)
-        return self.announces(knowledge, stage)[index.cpu()]
+        honest = knowledge.theta[index.cpu()]
+        if self.others == "frozen":
+            return honest
+        constant = torch.full_like(honest, self.fill)
+        return constant + self._noise(knowledge, stage, client, index.cpu()) if self.noise and stage == 1 else constant
 
     def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
-        if self.others == "frozen":
-            return knowledge.theta
-        noisy = bool(self.noise) and stage == 1
-        name = "constant with noise" if noisy else "constant"
-        if name not in knowledge.models:
-            constant = torch.full_like(knowledge.theta, self.fill)
-            knowledge.models[name] = constant + self._noise(knowledge) if noisy else constant
-        return knowledge.models[name]
+        """The model without noise: no single model is what all clients get once each has noise of its own."""
+        return knowledge.theta if self.others == "frozen" else torch.full_like(knowledge.theta, self.fill)
 
     def believes(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
         sent = self.sends(knowledge, stage, client, index)
@@ -177,12 +175,14 @@ class RollingModel(ActiveAttack):
             )
         return self.isolated(knowledge, 1, after, coordinates, after.change - before.change)
 
-    def _noise(self, knowledge: ServerKnowledge) -> Tensor:
-        """(coordinates) uniform noise in proportion to the constant, which is the mean of every tensor (Eq. 7)."""
-        draw, space = torch_generator(knowledge.public.seed, "cover noise", knowledge.first), knowledge.space
-        noise = torch.rand(space.size, generator=draw, dtype=torch.float32).to(knowledge.theta) * 2 - 1
+    def _noise(self, knowledge: ServerKnowledge, stage: int, client: int, index: Tensor) -> Tensor:
+        """Uniform noise of one client, at its coordinates, in proportion to the mean of every tensor (Eq. 7)."""
+        space, round_ = knowledge.space, knowledge.first + stage
+        draw = torch_generator(knowledge.public.seed, "cover noise", round_, client)
+        noise = torch.rand(len(index), generator=draw, dtype=torch.float32).to(knowledge.theta) * 2 - 1
         first = space.blocks[0].name.rpartition(".")[0] + "."
+        noised = torch.zeros(space.size, dtype=torch.bool)
         for block in space.blocks:
-            silent = self.noised == "first-layer" and not block.name.startswith(first)
-            noise[block.coordinates] *= 0.0 if silent or block.start >= space.trainable else self.noise * abs(self.fill)
-        return noise
+            quiet = self.noised == "first-layer" and not block.name.startswith(first)
+            noised[block.coordinates] = not quiet and block.start < space.trainable
+        return noise * self.noise * abs(self.fill) * noised[index]

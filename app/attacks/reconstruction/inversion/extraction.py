@@ -123,8 +123,10 @@ def _count(update: IsolatedUpdate, knowledge: PublicKnowledge) -> int:
 
 
 def _training(update: IsolatedUpdate, knowledge: PublicKnowledge) -> LinearTraining:
-    """Local training of the attacked clients; assumed to be plain SGD where the optimiser is another one."""
-    sizes, lr = knowledge.plan(update.round).client_pool.sizes, knowledge.learning_rates[update.round]
+    """Local training of the widest attacked client; assumed to be plain SGD where the optimiser is another one."""
+    plan = knowledge.plan(update.round)
+    sizes, rate = plan.client_pool.sizes, max(map(plan.rate, update.clients))
+    lr = knowledge.local.client_lr(knowledge.learning_rates[update.round], rate)
     training = LinearTraining.of(knowledge.local, lr, max(sizes[client] for client in update.clients))
     return LinearTraining(lr, 1) if isinstance(training, str) else training
 
