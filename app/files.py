@@ -97,21 +97,28 @@ def private_folder(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def hold_lock(path: Path) -> IO[str]:
+def hold_lock(path: Path, shared: bool = False, wait: bool = False) -> IO[str]:
     """The lock file of a folder, locked until it is closed or this process ends, however it does.
+
+    Args:
+        path: the file, which is made where it is missing.
+        shared: together with other processes that share it, but with no other.
+        wait: until it is free.
 
     Raises:
         BlockingIOError: where another process holds it, with that process's number as `strerror`.
     """
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         with file:
             raise BlockingIOError(error.errno, file.read(20).strip() or "unknown") from error
     file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    if not shared:
+        file.write(f"{os.getpid()}\n")
+        file.flush()
     return file
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from app.commands.fit import quieten
 from app.experiments.comparison import Comparison, Engines, requested_spec
+from app.experiments.gpus import check_per_run
 from app.experiments.matrix import baseline_of
-from app.results.report.report import report
+from app.experiments.shards import Shard
 from app.results.text_table import text_table
 
 INTERRUPTED = 130
@@ -30,10 +31,14 @@ def compare_parser() -> ArgumentParser:
     parser.add_argument("--root", type=Path, default=Path("runs"), help="folder of all comparisons (default: runs)")
     parser.add_argument("--name", help="name of the comparison's folder (default: what the file says, or its own name)")
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="runs at a time (default: one per GPU or two cores)")
+    gpus = "GPUs of each run: 2, or 0.5 where two runs share one (default: 1 where there are any, as many runs as GPUs)"
+    parser.add_argument("--gpus_per_run", type=_gpus, metavar="N", help=gpus)
     where = "where runs are made: by processes of this machine, or by a Ray cluster (default: local)"
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=where)
     cluster = "an existing Ray cluster, such as auto or HOST:6379; else one is started here"
     parser.add_argument("--address", help=cluster)
+    part = "run this part of several, such as 2/4; all write to one folder, so each job of an array can run one of them"
+    parser.add_argument("--shard", type=Shard.of, metavar="I/N", help=part)
     parser.add_argument("--dry", action="store_true", help="list the runs and what would be done, and stop")
     return parser
 
@@ -46,25 +51,34 @@ def compare(arguments: Sequence[str]) -> int:
     if options.address and options.engine != "ray":
         parser.error("--address needs --engine ray")
     spec = requested_spec(options.config, options.scale, options.seeds, options.name)
-    comparison = Comparison(spec, options.root)
+    comparison = Comparison(spec, options.root, options.shard)
     if options.dry:
         _show_plan(comparison)
         return 0
-    comparison.run(Engines(options.jobs, options.engine, options.address))
+    comparison.run(Engines(options.jobs, options.engine, options.address, options.gpus_per_run))
     if comparison.interrupted:
         print("interrupted; the same command goes on from here")
         return INTERRUPTED
     if comparison.failed:
         print(f"failed: {', '.join(comparison.failed)}; the same command tries them again, all others are kept")
-    if any(comparison.folder.path.glob("*/summary.json")):
-        print(report(comparison.folder.path).text(), flush=True)
+    if options.shard is not None and comparison.missing:
+        _name_missing(comparison)
+    elif any(comparison.folder.path.glob("*/summary.json")):
+        print(comparison.report().text(), flush=True)
     return 1 if comparison.failed else 0
+
+
+def _name_missing(comparison: Comparison) -> None:
+    """Runs that other shards have yet to make; the last shard to end makes the report."""
+    missing, place = comparison.missing, shlex.quote(str(comparison.folder.path))
+    print(f"{len(missing)} of {len(comparison.runs)} runs are not finished: {', '.join(missing)}")
+    print(f"the shard that finishes the last one makes the report; rampart report {place} makes one of those there are")
 
 
 def _show_plan(comparison: Comparison) -> None:
     """Every run with its state, and the problems of existing runs."""
-    spec, runs, folder = comparison.spec, comparison.runs, comparison.folder
-    method, defense = baseline_of(spec, runs)
+    spec, runs, folder = comparison.spec, comparison.part, comparison.folder
+    method, defense = baseline_of(spec, comparison.runs)
     print(f"{spec.name}: {spec.purpose}\n{len(runs)} runs in {folder.path}, compared with {method} and {defense}")
     rows = [(planned.name, folder.state(planned.name).value, shlex.join(planned.arguments)) for planned in runs]
     print(text_table((), rows, left=range(3), indent="  "))
@@ -80,6 +94,15 @@ def _seeds(text: str) -> tuple[int, ...]:
     if min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ArgumentTypeError(f"{text!r} has negative numbers, or a number more than once")
     return tuple(seeds)
+
+
+def _gpus(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no number of GPUs such as 2 or 0.5") from None
+    check_per_run(number)
+    return number
 
 
 def _jobs(text: str) -> int:

@@ -11,11 +11,14 @@ from app.errors import UserError, raise_all
 from app.experiments.board import Board
 from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.local_engine import LocalEngine, default_workers, gpus, local_shares
+from app.experiments.gpus import check_per_run, gpus
+from app.experiments.local_engine import LocalEngine, local_shares, workers_for
+from app.experiments.locks import at_work, shards_at_work, turn
 from app.experiments.matrix import Combination, planned_runs
 from app.experiments.parsing import ParsedRun, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
+from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.results.report.report import Report, report
 
@@ -35,11 +38,17 @@ class Engines:
         jobs: runs at a time; by default one per GPU or two cores.
         engine: processes of this machine, or a Ray cluster.
         address: an existing Ray cluster, such as `auto` or `HOST:6379`; else one is started here.
+        gpus_per_run: GPUs of each run, such as 2, or 0.5 where two share one; by default one where there are any.
     """
 
     jobs: int | None = None
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
+    gpus_per_run: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_run is not None:
+            check_per_run(self.gpus_per_run)
 
 
 class Comparison:
@@ -48,13 +57,14 @@ class Comparison:
     Attributes:
         spec: what is compared.
         runs: all runs of the matrix.
+        part: those of them that are run here: all, or those of a shard.
         parsed: the configuration of every combination.
         folder: where the runs are kept.
         failed: names of the runs that failed.
         interrupted: whether it was stopped before its end.
     """
 
-    def __init__(self, spec: ComparisonSpec, root: Path) -> None:
+    def __init__(self, spec: ComparisonSpec, root: Path, shard: Shard | None = None) -> None:
         """Plan a comparison and check the configurations of all runs; nothing is run or written.
 
         Raises:
@@ -62,6 +72,8 @@ class Comparison:
         """
         self.spec, self.runs = spec, planned_runs(spec)
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
+        self.shard = shard
+        self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
         self.folder = ComparisonFolder((root / spec.name).resolve())
         self.failed: list[str] = []
         self.interrupted = False
@@ -69,20 +81,46 @@ class Comparison:
     def run(self, engines: Engines) -> None:
         """Run what is not finished yet."""
         self.folder.claim()
-        with self.folder.locked():
-            raise_all(self.folder.problems(self.runs, self.parsed))
-            for name in self.folder.left_over(self.runs):
-                place = self.folder.run(name)
-                print(f"note: {name} is no longer part of the comparison, but is still shown; delete {place}")
-            self.folder.write(self.spec, self.runs)
+        with at_work(self.folder.path, self.shard):
+            with turn(self.folder.path):
+                self._register()
             self._run(engines)
 
+    @property
+    def missing(self) -> list[str]:
+        """Names of the runs of the whole comparison that are not finished."""
+        return [planned.name for planned in self.runs if self.folder.state(planned.name) is not State.FINISHED]
+
+    def report(self) -> Report:
+        """The report of the finished runs, made by one process at a time."""
+        with turn(self.folder.path):
+            return report(self.folder.path)
+
+    def _register(self) -> None:
+        """Write `comparison.json`, or check that another shard has written the same."""
+        if self.shard is not None and self.folder.holds(self.spec, self.runs):
+            raise_all(self.folder.problems(self.part, self.parsed))
+            return
+        others = [str(shard) for shard in shards_at_work(self.folder.path) if shard != self.shard]
+        if others:
+            raise UserError.of(
+                f"shards {', '.join(others)} are at work on {self.folder.path} with other runs or settings",
+                "the table would mix two experiments",
+                "start all shards with the same file and options, or choose another --name",
+            )
+        raise_all(self.folder.problems(self.runs, self.parsed))
+        for name in self.folder.left_over(self.runs):
+            place = self.folder.run(name)
+            print(f"note: {name} is no longer part of the comparison, but is still shown; delete {place}")
+        self.folder.write(self.spec, self.runs)
+
     def _run(self, engines: Engines) -> None:
-        folder = self.folder
-        unfinished = [planned for planned in self.runs if folder.state(planned.name) is not State.FINISHED]
+        folder, runs = self.folder, self.part
+        unfinished = [planned for planned in runs if folder.state(planned.name) is not State.FINISHED]
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
-        done = len(self.runs) - len(jobs)
-        print(f"comparison {folder.path}: {len(self.runs)} runs, {done} of them finished", flush=True)
+        done = len(runs) - len(jobs)
+        which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "
+        print(f"comparison {folder.path}: {which}{len(self.runs)} runs, {done} of them finished", flush=True)
         if not jobs:
             return
         with StopRequest() as stop:
@@ -104,6 +142,8 @@ def compare(
     jobs: int | None = None,
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
+    gpus_per_run: float | None = None,
+    shard: str | None = None,
 ) -> Report:
     """Run a comparison, or what is left of it, and report its runs.
 
@@ -120,13 +160,17 @@ def compare(
         jobs: runs at a time; by default one per GPU or two cores.
         engine: where runs are made: by processes of this machine, or by a Ray cluster.
         address: an existing Ray cluster; else one is started here.
+        gpus_per_run: GPUs of each run, such as 2, or 0.5 where two share one; by default one where there are any.
+        shard: run one of several parts only, such as `2/4`; the report is of what all of them have finished so far.
 
     Raises:
         UserError: where settings are wrong, no run has finished, or runs failed; those that finished are kept.
         KeyboardInterrupt: where it was interrupted; the same call goes on from there.
     """
-    comparison = Comparison(requested_spec(config, scale, seeds, name), Path(root))
-    comparison.run(Engines(jobs, engine, address))
+    part = None if shard is None else Shard.of(shard)
+    engines = Engines(jobs, engine, address, gpus_per_run)
+    comparison = Comparison(requested_spec(config, scale, seeds, name), Path(root), part)
+    comparison.run(engines)
     if comparison.interrupted:
         raise KeyboardInterrupt
     if comparison.failed:
@@ -135,7 +179,7 @@ def compare(
             f"they would be missing in the report; their messages are in {comparison.folder.path}",
             "correct the cause and call again: all others are kept",
         )
-    return report(comparison.folder.path)
+    return comparison.report()
 
 
 def requested_spec(
@@ -163,8 +207,8 @@ def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:
     if engines.engine == "ray":
         from app.experiments.ray_engine import RayEngine
 
-        cluster = RayEngine(engines.address, engines.jobs)
+        cluster = RayEngine(engines.address, engines.jobs, engines.gpus_per_run)
         return cluster, cluster.workers
     devices = gpus()
-    workers = min(engines.jobs or default_workers(jobs, devices), jobs)
-    return LocalEngine(local_shares(workers, cores(), devices)), workers
+    workers = workers_for(jobs, engines.jobs, devices, engines.gpus_per_run)
+    return LocalEngine(local_shares(workers, cores(), devices, engines.gpus_per_run)), workers

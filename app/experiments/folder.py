@@ -1,8 +1,7 @@
-"""The folder of a comparison: its runs, their jobs and logs, `comparison.json`, and the lock of the folder."""
+"""The folder of a comparison: its runs, their jobs and logs, and `comparison.json`."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
 from app.experiments.processes import Job
 from app.experiments.spec import ComparisonSpec
-from app.files import cannot_write, finite, hold_lock, write_text
+from app.files import cannot_write, finite, write_text
 from app.reading import read_json, read_yaml, refuse_links
 from app.renamed import current
 from app.results.run.store import COMPARISON
@@ -71,23 +70,6 @@ class ComparisonFolder:
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from working on the same comparison; refused where one is at work.
-
-        The system frees the lock when this process ends.
-        """
-        try:
-            file = hold_lock(self.path / ".lock")
-        except BlockingIOError as error:
-            raise UserError.of(
-                f"another `rampart compare` (process {error.strerror}) works on {self.path}",
-                "every run would be made twice, in one folder",
-                "wait for it or stop it, or choose another --name",
-            ) from error
-        with file:
-            yield
-
     def job(self, planned: PlannedRun, parsed: ParsedRun, group: str) -> Job:
         """The job of a planned run; trackers group runs by `group`, the name of the comparison."""
         name, begun = planned.name, self.state(planned.name) is State.PARTLY
@@ -131,8 +113,21 @@ class ComparisonFolder:
         earlier = [record["run"] for record in self._recorded_runs()]
         return [name for name in earlier if name not in names and self.state(name) is not State.NEW]
 
+    def holds(self, spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> bool:
+        """Whether `comparison.json` is what `write` would write."""
+        try:
+            return bool(read_json(self.path / COMPARISON) == json.loads(self._record(spec, runs)))
+        except (OSError, ValueError):
+            return False
+
     def write(self, spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> None:
         """Write `comparison.json`; existing runs of an earlier version keep their entries."""
+        try:
+            write_text(self.path / COMPARISON, self._record(spec, runs))
+        except OSError as error:
+            raise cannot_write(self.path / COMPARISON, error) from error
+
+    def _record(self, spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> str:
         kept = set(self.left_over(runs))
         earlier = [record for record in self._recorded_runs() if record["run"] in kept]
         method, defense = baseline_of(spec, runs)
@@ -147,10 +142,7 @@ class ComparisonFolder:
             "cells": records + earlier,
             "published": list(spec.published),
         }
-        try:
-            write_text(self.path / COMPARISON, json.dumps(finite(record), indent=2, default=str) + "\n")
-        except OSError as error:
-            raise cannot_write(self.path / COMPARISON, error) from error
+        return json.dumps(finite(record), indent=2, default=str) + "\n"
 
     def rounds_done(self, name: str) -> int:
         """Rounds that a run has recorded."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
+from app.experiments.gpus import dealt_gpus, runs_at_a_time, trained_on
 from app.experiments.processes import Job, Resources, StopRequest, cores, start
 
 PAUSE = 0.1
@@ -55,32 +56,32 @@ class LocalEngine:
                 one.process.wait()
 
 
-def local_shares(workers: int, available: Sequence[int], devices: Sequence[str] = ()) -> tuple[Resources, ...]:
+def local_shares(
+    workers: int, available: Sequence[int], devices: Sequence[str] = (), per_run: float | None = None
+) -> tuple[Resources, ...]:
     """Equal shares of the machine: all workers together use every available core, and GPUs are dealt in turn.
 
-    With more workers than cores, some share one.
+    With more workers than cores, some share one. `per_run` is the number of GPUs of each run, one by default; where it
+    is below 1, several share one.
     """
     count, bound = len(available), hasattr(os, "sched_setaffinity")
     shares = []
     for part in range(workers):
         own = tuple(available[part * count // workers : (part + 1) * count // workers]) or (available[part % count],)
-        device = devices[part % len(devices)] if devices else None
-        shares.append(Resources(max(1, count // workers), own if bound else (), device))
+        device = dealt_gpus(part, devices, per_run)
+        shares.append(Resources(max(1, count // workers), own if bound else (), device, trained_on(per_run)))
     return tuple(shares)
 
 
-def default_workers(jobs: int, devices: Sequence[str]) -> int:
-    """One run per GPU, else one for every two cores; never more than there are jobs, at least 1."""
-    return max(1, min(jobs, len(devices) or len(cores()) // 2))
+def workers_for(jobs: int, wanted: int | None, devices: Sequence[str], per_run: float | None = None) -> int:
+    """Runs at a time: as many as wanted, else one per GPU or for every two cores; never more than there are jobs.
 
-
-def gpus() -> tuple[str, ...]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    import torch
-
-    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    count = torch.cuda.device_count()
-    return tuple(named[:count] if named else map(str, range(count)))
+    Where a run has a number of GPUs of its own, never more than the GPUs suffice for.
+    """
+    if per_run is not None:
+        most = runs_at_a_time(per_run, [len(devices)])
+        return max(1, min(jobs, most, wanted or most))
+    return max(1, min(jobs, wanted or len(devices) or len(cores()) // 2))
 
 
 def _signal(running: Sequence[_RunningJob], number: int) -> None:

@@ -32,6 +32,18 @@ class ParsedRun:
         rounds = (self.config.get("trainer") or {}).get("max_epochs")
         return rounds if isinstance(rounds, int) and rounds >= 0 else None
 
+    @property
+    def work(self) -> float:
+        """Estimated work of a run, in local epochs; repeated federations of its attacks count like the run itself.
+
+        The number of samples and the size of the network are not known before the data are loaded.
+        """
+        epochs = ((self.config.get("model") or {}).get("local") or {}).get("epochs") or 1
+        settings = ((attack or {}).get("init_args") or {} for attack in (self.config.get("attacks") or {}).values())
+        shadows = [one.get("shadows") or {} for one in settings]
+        repeated = sum(one.get("count") or 0 for one in shadows if one.get("mode") in ("federated", "both"))
+        return float((self.rounds or 1) * epochs * (1 + repeated))
+
     def differs_in(self, saved: Mapping[str, Any]) -> list[str]:
         """Parts in which the saved configuration of a run differs from this one."""
         changed = [part for part in PARTS if _comparable(part, saved) != _comparable(part, self.config)]

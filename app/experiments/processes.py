@@ -34,6 +34,7 @@ class Resources:
     # cores that it is bound to; empty for any, in which case it is passed the number of threads
     cores: tuple[int, ...] = ()
     device: str | None = None  # value of CUDA_VISIBLE_DEVICES, None to leave it alone
+    trained_on: int | None = None  # devices that a run trains on, None to leave that to its settings
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def start(job: Job, share: Resources) -> subprocess.Popen[bytes]:
 
     To be called in the main thread. The output is appended to the job's log, after a line with the command.
     """
-    command = [*job.command, *_worker_option(job, share)]
+    command = [*job.command, *_worker_option(job, share), *_device_option(share)]
     cores = ",".join(map(str, share.cores))
     supervisor = (sys.executable, "-P", "-m", "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores)
     job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +150,10 @@ def _worker_option(job: Job, share: Resources) -> tuple[str, ...]:
     undecided = job.workers is None and not job.begun and not share.cores
     workers = share.threads if undecided else job.workers
     return () if workers is None else ("--model.workers", str(workers))
+
+
+def _device_option(share: Resources) -> tuple[str, ...]:
+    return () if share.trained_on is None else ("--trainer.devices", str(share.trained_on))
 
 
 def _environment(job: Job, share: Resources) -> dict[str, str]:

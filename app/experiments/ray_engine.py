@@ -12,6 +12,7 @@ from typing import Any
 
 from app.errors import UserError
 from app.experiments.board import Board
+from app.experiments.gpus import runs_at_a_time, trained_on
 from app.experiments.processes import PAUSE, Job, Resources, StopRequest, cores, work
 
 RETRIES = 3
@@ -27,26 +28,33 @@ class RayEngine:
     Args:
         address: of an existing cluster; without one, a cluster of this machine alone is started, which listens on the
             loopback device only and ends with this process.
-        workers: runs at a time, None for one for every two cores.
+        workers: runs at a time, None for one per GPU or for every two cores.
+        gpus_per_run: GPUs of each run, below 1 where several share one; None for one where the cluster has any.
     """
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
+    def __init__(self, address: str | None, workers: int | None, gpus_per_run: float | None = None) -> None:
         self._ray = _ray()
         self._connect(address)
+        self._per_run = gpus_per_run
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         total = int(sum(node.get("CPU", 0) for node in nodes))
         self._gpus = int(sum(node.get("GPU", 0) for node in nodes))
         widest = int(max((node.get("CPU", 1) for node in nodes), default=1))
         self.workers = workers or self._gpus or max(1, total // 2)
+        if gpus_per_run is not None:
+            most = self._most(gpus_per_run, [int(node.get("GPU", 0)) for node in nodes])
+            self.workers = min(workers or most, most)
         self._threads = max(1, min(total // self.workers, widest))
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
         """Run all jobs in their order; returns when none is left, or when the running ones have ended after a stop."""
         stop.arm()  # Ray takes over some signals
-        task = self._ray.remote(num_cpus=self._threads, num_gpus=int(self._gpus > 0), max_retries=RETRIES)(work)
+        gpus = int(self._gpus > 0) if self._per_run is None else self._per_run
+        task = self._ray.remote(num_cpus=self._threads, num_gpus=gpus, max_retries=RETRIES)(work)
+        share = Resources(self._threads, trained_on=trained_on(self._per_run))
         cancelled = False
         try:
-            tasks = {task.remote(job, Resources(self._threads)): job for job in jobs}
+            tasks = {task.remote(job, share): job for job in jobs}
             sizes = {job.name: _size(job) for job in jobs}
             while tasks:
                 if stop.requested and (not cancelled or stop.urgent):
@@ -60,6 +68,14 @@ class RayEngine:
                 board.tick()
         finally:
             self._ray.shutdown()
+
+    def _most(self, per_run: float, machines: Sequence[int]) -> int:
+        """Runs at a time for which the GPUs suffice; the cluster is let go where they do not suffice for one."""
+        try:
+            return runs_at_a_time(per_run, machines)
+        except UserError:
+            self._ray.shutdown()
+            raise
 
     def _connect(self, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

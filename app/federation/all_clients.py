@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from app.dealing import deal
 from app.errors import Problem
 from app.federation.evaluation import Score, score, statistics_context
 from app.federation.execution.client_trainer import LocalContext
@@ -68,10 +69,11 @@ class AllClients:
         return self._federation.client_pool.present
 
     def _share(self) -> list[int]:
-        """Clients with a test set that this process evaluates."""
+        """Clients with a test set that this process evaluates, dealt by their cost."""
         federation = self._federation
         tested = [client for client in self._clients if len(federation.data.test_indices(client))]
-        return tested[federation.global_rank :: federation.trainer.world_size]
+        costs = [self._plan.cost(client) for client in tested]
+        return [tested[place] for place in deal(costs, federation.trainer.world_size)[federation.global_rank]]
 
     def _gathered(self, model: Callable[[int], Tensor]) -> tuple[LocalScore, ...]:
         """Scores of the clients' models, which are built one at a time: a federation may have thousands."""

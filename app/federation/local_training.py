@@ -117,6 +117,10 @@ class LocalTraining:
         full, rest = divmod(samples, self.batch_size)
         return full + (rest >= least if full else rest > 0)
 
+    def samples_trained(self, samples: int) -> int:
+        """Samples of all steps of one round of a client that has so many, up to a last batch that is not full."""
+        return self.epochs * samples if self.steps is None else self.steps * min(self.batch_size, samples)
+
     def _epoch(self, order: Tensor, least: int) -> tuple[Tensor, ...]:
         return merge_short(order.split(self.batch_size), least)
 

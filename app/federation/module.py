@@ -116,7 +116,8 @@ class FederatedModule(Described, LightningModule):
             newcomers: clients that join when the training is over.
             executor: how a block of clients is trained: in worker threads, vectorised, in sequence, or as is fastest.
             workers: worker threads of the `threads` executor; by default one per core.
-            block_size: clients per block; limits memory, does not change results.
+            block_size: clients per block at most; limits memory, does not change results. On a GPU a vectorised call
+                takes no more of them than its free memory holds.
             seed: seed of every random choice.
         """
         super().__init__()
@@ -416,7 +417,8 @@ class FederatedModule(Described, LightningModule):
 
     def plan_of(self, round_: int) -> Plan:
         """The plan of any round (0-based)."""
-        return Plan(round_, self.client_pool, self.method, self.space, self.device)
+        trained = self.local.samples_trained
+        return Plan(round_, self.client_pool, self.method, self.space, self.device, trained)
 
     def _blocks(self) -> tuple[Tensor, ...]:
         share = self.plan_of(self.current_epoch).share(self.global_rank, self.trainer.world_size)

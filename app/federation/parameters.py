@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import UserError
-from app.models.base import LayerAxes, ScalableNet
+from app.models.base import LayerAxes, ScalableNet, scaled_width
 
 ChannelChoice = Mapping[str, Tensor]
 """Channels kept on every axis, ascending; an axis that is absent is kept whole."""
@@ -84,6 +84,17 @@ class ParameterSpace:
         """
         choices = (outputs, outputs if inputs is None else inputs)
         return torch.cat([_block_index(block, choices) for block in self.blocks])
+
+    def size_at(self, rate: float) -> int:
+        """Coordinates of a submodel of one width rate, in (0, 1]; methods differ in which ones they are."""
+        return sum(math.prod(self._lengths(block, rate)) for block in self.blocks)
+
+    def _lengths(self, block: Block, rate: float) -> Iterator[int]:
+        """Length of every dimension of a block in a submodel of one width rate."""
+        for position, length in enumerate(block.shape):
+            axis = block.axes[position] if position < len(block.axes) else None
+            kept = length if axis is None else scaled_width(self.axes[axis].width, rate)
+            yield kept * (block.spread if axis is not None and position == 1 else 1)
 
     def matching(self, patterns: list[str]) -> Tensor:
         """Mask (bool, size) of the coordinates whose block name matches one of the shell-style patterns."""

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from app.dealing import deal
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, SubmodelMethod
 from app.privacy.noise import NoiseStream
@@ -36,7 +37,7 @@ class ClientPool:
     absent: frozenset[int] = frozenset()
 
     def participants(self, round_: int) -> tuple[int, ...]:
-        """Clients of a round, largest first: long jobs start early, and ranks get equal shares."""
+        """Clients of a round, those with the most samples first."""
         if self.sampling == "poisson":
             stream = NoiseStream(derive_bytes(self.seed, "participation", round_))
             drawn = stream.coins(len(self.sizes), self.participation).nonzero().flatten().tolist()
@@ -78,9 +79,11 @@ class Plan:
         method: SubmodelMethod,
         space: ParameterSpace,
         device: torch.device | str = "cpu",
+        samples_trained: Callable[[int], int] = int,
     ) -> None:
+        """Plan a round; `samples_trained` gives the samples that a client of so many goes through in it."""
         self.round = round_
-        self._device = device
+        self._device, self._samples_trained = device, samples_trained
         self.client_pool = client_pool
         self.participants = client_pool.participants(round_)
         self.capacities = client_pool.capacities_in(round_)
@@ -105,10 +108,18 @@ class Plan:
             self._indices[key] = self._method.index(self._space, self.client_round(client)).to(self._device)
         return self._indices[key]
 
+    def cost(self, client: int) -> int:
+        """Work of one local training, 1 or more: samples times coordinates of the submodel."""
+        return max(1, self._samples_trained(self.client_pool.sizes[client]) * self._space.size_at(self.rate(client)))
+
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """Clients that one of several processes trains, padded with NO_CLIENT to the length of the longest share."""
-        longest = -(-self.client_pool.most // ranks)
-        mine = self.participants[rank::ranks]
+        """Clients that one of several processes trains, costly ones first, so that all take about equally long.
+
+        Shares are padded with NO_CLIENT to the length of the longest one that is possible in any round.
+        """
+        longest = max(1, self.client_pool.most - ranks + 1)  # every process has a client before one gets its second
+        costs = [self.cost(client) for client in self.participants]
+        mine = tuple(self.participants[place] for place in deal(costs, ranks)[rank])
         return mine + (NO_CLIENT,) * (longest - len(mine))
 
 

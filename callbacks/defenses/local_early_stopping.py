@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
+from app.dealing import deal
 from app.errors import Problem
 from app.federation.evaluation import Score, evaluates_by_batch, score
 from app.federation.execution.distributed import autocast_of, gather
@@ -99,8 +100,9 @@ def _reference_loss(federation: FederatedModule) -> float:
     """Mean cross-entropy of the server's model over all reference samples; each process evaluates some clients."""
     data, batch_size = federation.data, federation.evaluation.batch_size
     own: dict[int, Score] = {}
+    sizes = [len(data.reference_indices(client)) for client in range(data.clients)]
     with autocast_of(federation.trainer)():
-        for client in range(federation.global_rank, data.clients, federation.trainer.world_size):
+        for client in deal(sizes, federation.trainer.world_size)[federation.global_rank]:
             own[client] = score(federation.net, data.store, data.reference_indices(client), batch_size)
     scores = {client: result for part in gather(own) for client, result in part.items()}
     return sum((scores[client] for client in sorted(scores)), Score()).mean_loss

@@ -59,7 +59,7 @@ def pretend(monkeypatch):
         monkeypatch.setattr("app.experiments.comparison.parse_all", remembered)
         monkeypatch.setattr("app.experiments.comparison._engine", lambda engines, jobs: (pretender, 1))
         shown = lambda path: SimpleNamespace(text=lambda: f"results of {path.name}")  # noqa: E731
-        monkeypatch.setattr("app.commands.compare.report", shown)
+        monkeypatch.setattr("app.experiments.comparison.report", shown)
         return pretender
 
     return install
@@ -108,9 +108,8 @@ def test_interrupted(typed, pretend, capsys):
     assert "results" not in out
 
 
-def test_from_python(pretend, tmp_path, monkeypatch):
+def test_from_python(pretend, tmp_path):
     """Interrupted and failed runs are no report; a call that finishes them gives it."""
-    monkeypatch.setattr("app.experiments.comparison.report", lambda path: path.name)
     content = {"name": "mine", **yaml.safe_load(SPEC)}
     pretend(Pretender(interrupting=True))
     with pytest.raises(KeyboardInterrupt):
@@ -119,9 +118,9 @@ def test_from_python(pretend, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="2 runs failed: digits-heterofl-none-s0, digits-heterofl-none-s1"):
         compare(content, root=tmp_path)
     engine = pretend(Pretender())
-    assert compare(content, root=tmp_path) == "mine"
+    assert compare(content, root=tmp_path).text() == "results of mine"
     assert [job.name for job in engine.seen] == ["digits-heterofl-none-s0", "digits-heterofl-none-s1"]
-    assert compare(content, "quick", root=tmp_path, name="other") == "other"
+    assert compare(content, "quick", root=tmp_path, name="other").text() == "results of other"
     assert [job.name for job in engine.seen[2:]] == ["digits-fedavg-none-s0", "digits-heterofl-none-s0"]
 
 
@@ -137,6 +136,34 @@ def test_scale_seeds_and_name(typed, pretend, tmp_path):
     assert [record["seed"] for record in comparison["cells"]] == [5, 5, 4, 4]
     assert comparison["name"] == "other"
     assert "other" in engine.seen[-1].command
+
+
+def test_shards_share_a_folder(typed, pretend, tmp_path, capsys):
+    """Each makes its part; the first names what is missing, the last one to end makes the report."""
+    engine = pretend(Pretender())
+    assert typed("--shard", "1/2") == 0
+    first = [job.name for job in engine.seen]
+    out = capsys.readouterr().out
+    assert "shard 1/2 with 2 of 4 runs, 0 of them finished" in out
+    assert "2 of 4 runs are not finished: " in out
+    assert f"rampart report {tmp_path / 'runs' / 'small'}" in out
+    assert "results of" not in out
+    assert typed("--shard", "2/2", "--dry") == 0
+    assert capsys.readouterr().out.count("to be run") == 2
+    assert typed("--shard", "2/2") == 0
+    assert "results of small" in capsys.readouterr().out
+    assert sorted({*first, *(job.name for job in engine.seen[2:])}) == sorted(job.name for job in engine.seen)
+    assert len(engine.seen) == len({job.name for job in engine.seen}) == 4
+    assert typed("--shard", "7/9") == 0, "there are fewer runs than shards"
+    assert "shard 7/9 with 0 of 4 runs" in capsys.readouterr().out
+
+
+def test_a_shard_whose_runs_fail(typed, pretend, capsys):
+    """Exit code 1; the other shard still makes its runs, and says that some are missing."""
+    pretend(Pretender("s0"))
+    assert typed("--shard", "1/2") == 1
+    assert typed("--shard", "2/2") == 0
+    assert "2 of 4 runs are not finished: digits-fedavg-none-s0, digits-heterofl-none-s0" in capsys.readouterr().out
 
 
 def test_finished_runs_with_other_settings_are_not_reused(typed, pretend, tmp_path, capsys):
@@ -173,6 +200,17 @@ def test_dry(typed, pretend, tmp_path, capsys):
         (["--seeds", "0,x"], "'0,x' is no list of whole numbers"),
         (["--seeds", "1,1"], "a number more than once"),
         (["--address", "auto"], "--address needs --engine ray"),
+        (
+            ["--gpus_per_run", "1.5"],
+            "--gpus_per_run is 1.5\n  consequence: a run trains on whole GPUs, or shares one GPU",
+        ),
+        (["--gpus_per_run", "0"], "--gpus_per_run is 0"),
+        (["--gpus_per_run", "-1"], "--gpus_per_run is -1"),
+        (["--gpus_per_run", "all"], "'all' is no number of GPUs such as 2 or 0.5"),
+        (["--shard", "0/4"], "--shard is '0/4'\n  consequence: it is unclear which part"),
+        (["--shard", "5/4"], "give its number, from 1, and how many there are, such as --shard 2/4"),
+        (["--shard", "a/b"], "--shard is 'a/b'"),
+        (["--shard", "2"], "--shard is '2'"),
         (["--engine", "cloud"], "invalid choice: 'cloud'"),
         (["--scale", "quik"], "did you mean quick?"),
         (["--name", "a/b"], "the name of the comparison is 'a/b'"),

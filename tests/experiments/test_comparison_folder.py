@@ -11,6 +11,7 @@ from comparison_kit import spec_of
 
 from app.errors import UserError
 from app.experiments.folder import ComparisonFolder, State
+from app.experiments.locks import at_work
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import ParsedRun
 from app.results.run.store import COMPARISON
@@ -115,12 +116,12 @@ def test_only_one_at_a_time(folder):
     )
     try:
         assert process.stdout.readline() == "locked\n"
-        with pytest.raises(UserError, match=f"process {process.pid}"), folder.locked():
+        with pytest.raises(UserError, match=f"process {process.pid}"), at_work(folder.path):
             pass
     finally:
         process.kill()
         process.wait()
-    with folder.locked():
+    with at_work(folder.path):
         assert (folder.path / ".lock").read_text() == f"{os.getpid()}\n"
 
 

@@ -10,8 +10,9 @@ from dataclasses import asdict
 import pytest
 from comparison_kit import alive, board_of, comes, fake_job
 
-from app.experiments.local_engine import LocalEngine, local_shares
-from app.experiments.processes import Resources, StopRequest, last_lines, start
+from app.errors import UserError
+from app.experiments.local_engine import LocalEngine, local_shares, workers_for
+from app.experiments.processes import Resources, StopRequest, _environment, last_lines, start
 from app.experiments.supervisor import BUSY
 
 PARENT = """
@@ -102,6 +103,58 @@ def test_cores_are_shared_out(workers, cores, expected):
 def test_one_device_each():
     """Dealt in turn."""
     assert [share.device for share in local_shares(3, (0,), ("4", "6"))] == ["4", "6", "4"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "per_run", "expected"),
+    [
+        (2, 2, [("4,6", 2), ("7,9", 2)]),
+        (1, 4, [("4,6,7,9", 4)]),
+        (4, 1, [("4", 1), ("6", 1), ("7", 1), ("9", 1)]),
+        (5, 0.5, [("4", 1), ("6", 1), ("7", 1), ("9", 1), ("4", 1)]),
+    ],
+)
+def test_several_devices_or_a_part_of_one(workers, per_run, expected):
+    """No two runs have a whole device in common; runs that share devices are spread over all of them."""
+    shares = local_shares(workers, (0,), ("4", "6", "7", "9"), per_run)
+    assert [(share.device, share.trained_on) for share in shares] == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "per_run", "expected"),
+    [
+        (None, 4, 2, 2),
+        (None, 5, 2, 2),
+        (None, 2, 0.5, 4),
+        (None, 2, 0.3, 6),
+        (3, 4, 2, 2),  # not more than the GPUs suffice for
+        (1, 4, 2, 1),
+        (None, 4, None, 4),
+        (8, 4, None, 8),  # as before, two runs then share a GPU
+    ],
+)
+def test_runs_at_a_time(wanted, gpus, per_run, expected):
+    """By the GPUs of each run, and never more than there are jobs."""
+    devices = tuple(map(str, range(gpus)))
+    assert workers_for(20, wanted, devices, per_run) == expected
+    assert workers_for(1, wanted, devices, per_run) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"), [(2, "more than 2 GPUs(.|\n)*give 2 or less"), (0, "a GPU(.|\n)*on the CPU")]
+)
+def test_more_devices_than_there_are(gpus, message):
+    """The message says how many there are."""
+    with pytest.raises(UserError, match=f"--gpus_per_run is 3, and no machine has {message}"):
+        workers_for(20, None, tuple(map(str, range(gpus))), 3)
+
+
+def test_devices_of_a_run(folder, monkeypatch):
+    """The GPUs that it may see, and how many its trainer uses."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    start(fake_job(folder, "a"), Resources(1, (0,), "2,3", 2)).wait()
+    assert "['--trainer.devices', '2']" in (folder.run("a") / "seen").read_text()
+    assert _environment(fake_job(folder, "a"), Resources(1, (0,), "2,3", 2))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_interrupt_lets_runs_end_by_themselves(folder):

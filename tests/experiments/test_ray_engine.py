@@ -127,6 +127,28 @@ def test_shares_of_a_cluster(nodes, requested, workers, threads, gpus, folder, c
     assert (engine.workers, fake.options["num_cpus"], fake.options["num_gpus"]) == (workers, threads, gpus)
 
 
+@pytest.mark.parametrize(
+    ("per_run", "requested", "workers", "devices"), [(2, None, 3, 2), (0.5, None, 14, 1), (4, 8, 1, 4), (1, 2, 2, 1)]
+)
+def test_gpus_of_each_task(per_run, requested, workers, devices, folder, cluster):
+    """Ray hands out several GPUs or a part of one; a run does not span two nodes, here with 4 and 3 GPUs."""
+    fake = cluster(nodes=[{"CPU": 16.0, "GPU": 4.0}, {"CPU": 16.0, "GPU": 3.0}])
+    engine, job = RayEngine(None, requested, per_run), fake_job(folder, "a")
+    board, _ = board_of(folder, [job])
+    with StopRequest() as stop:
+        engine.run([job], board, stop)
+    assert (engine.workers, fake.options["num_gpus"]) == (workers, per_run)
+    assert f"'--trainer.devices', '{devices}'" in (folder.run("a") / "seen").read_text()
+
+
+def test_more_gpus_than_a_node_has(cluster):
+    """The message says what the largest node has, and the cluster is let go."""
+    fake = cluster(nodes=[{"CPU": 16.0, "GPU": 4.0}, {"CPU": 16.0, "GPU": 3.0}])
+    with pytest.raises(UserError, match="--gpus_per_run is 6, and no machine has more than 4 GPUs"):
+        RayEngine(None, None, 6)
+    assert fake.closed == 1
+
+
 def test_own_cluster_listens_on_loopback_only(cluster):
     """Without an address, whatever the environment says about other clusters."""
     fake = cluster()

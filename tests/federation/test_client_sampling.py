@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from federation_kit import TINY_MLP, Blobs, Reports, run, sgd, small_federation
+from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, run, sgd, small_federation
 
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
+from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, ClientPool, Plan
 from app.federation.submodels import Prefix
 
@@ -49,11 +50,11 @@ def test_the_extremes():
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_processes_make_equally_many_steps_in_every_round(ranks):
     """Shares are padded to the most clients there can be, and hold every participant once."""
-    people = client_pool(clients=7)
+    people, space = client_pool(clients=7), ParameterSpace(TINY_MLP(PICTURES))
     for number in range(10):
-        plan = Plan(number, people, Prefix(), None)
+        plan = Plan(number, people, Prefix(), space)
         shares = [plan.share(rank, ranks) for rank in range(ranks)]
-        assert {len(share) for share in shares} == {-(-7 // ranks)}
+        assert {len(share) for share in shares} == {7 - ranks + 1}
         trained = sorted(client for share in shares for client in share if client != NO_CLIENT)
         assert trained == sorted(plan.participants)
 

@@ -14,6 +14,7 @@ from app.federation.client import Batch, ClientModule
 from app.federation.execution.client_trainer import ClientTrainer, LocalContext
 from app.federation.execution.distributed import keep_freed_memory, precise
 from app.federation.execution.executors import Executor
+from app.federation.execution.memory import USABLE, bytes_of_training, free_memory, release_cached
 from app.federation.execution.recorded_step import RecordedStep
 from app.federation.execution.tasks import ClientTask, TrainedClient
 
@@ -23,7 +24,8 @@ class Vectorised(Executor):
 
     The result is exact, since clients do not depend on each other: the gradient of the sum of their losses is each
     client's own. At every step, clients whose batches have the same length share a call; finished clients are not
-    moved.
+    moved. Where the device's free memory does not hold all of them, they are trained in several calls; where it is used
+    up all the same, in calls of half as many.
     """
 
     description = "vectorised calls over clients of one width"
@@ -34,6 +36,8 @@ class Vectorised(Executor):
             keep_freed_memory()
         self._client_trainer = ClientTrainer(context)
         self._steps: dict[float, RecordedStep] = {}
+        self._needs: dict[tuple[float, int], int] = {}  # bytes of one client, by width and batch length
+        self._most: dict[float, int] = {}  # clients of a width in one call, where more of them were too many
 
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         widths: dict[float, list[ClientTask]] = defaultdict(list)
@@ -44,13 +48,49 @@ class Vectorised(Executor):
         yield from (done[task.client] for task in block)
 
     def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
-        started = time.perf_counter()
-        with self.context.precision():
-            stack = ClientStack(self._client_trainer, tasks, self._step(tasks[0].capacity))
-            stack.fit()
-        seconds = (time.perf_counter() - started) / len(tasks)
-        for task, vector, loss in zip(tasks, stack.vectors(), stack.mean_losses(), strict=True):
-            yield self._evaluated(task, vector, loss, seconds)
+        """Train clients of one width, in as few calls as the memory allows."""
+        while tasks:
+            size = self._stack_size(tasks)
+            started = time.perf_counter()
+            stack = self._fitted(tasks[:size])
+            if stack is None:
+                self._most[tasks[0].capacity] = size // 2
+                release_cached(self.context.device)
+                continue
+            seconds = (time.perf_counter() - started) / size
+            for task, vector, loss in zip(tasks[:size], stack.vectors(), stack.mean_losses(), strict=True):
+                yield self._evaluated(task, vector, loss, seconds)
+            tasks = tasks[size:]
+
+    def _fitted(self, tasks: list[ClientTask]) -> ClientStack | None:
+        """The trained stack of some clients; None where the memory does not hold several at a time."""
+        try:
+            with self.context.precision():
+                stack = ClientStack(self._client_trainer, tasks, self._step(tasks[0].capacity))
+                stack.fit()
+        except torch.OutOfMemoryError:
+            if len(tasks) == 1:
+                raise
+            return None
+        return stack
+
+    def _stack_size(self, tasks: list[ClientTask]) -> int:
+        """Clients of the next call: all where the free memory holds them, else an equal part."""
+        most = self._most.get(tasks[0].capacity, len(tasks))
+        if (free := free_memory(self.context.device)) is not None:
+            most = min(most, int(USABLE * free) // self._need(tasks))
+        return -(-len(tasks) // -(-len(tasks) // max(1, most)))
+
+    def _need(self, tasks: list[ClientTask]) -> int:
+        """Bytes that one of the clients needs, measured in a forward pass of the one with the most samples."""
+        largest = max(tasks, key=lambda task: len(task.train))
+        key = largest.capacity, min(self.context.local.batch_size, len(largest.train))
+        if key not in self._needs:
+            with self.context.precision():
+                client = self._client_trainer.client_for(largest)
+                client.net.train()
+                self._needs[key] = bytes_of_training(client, next(self._client_trainer.batches(largest)))
+        return self._needs[key]
 
     def _step(self, capacity: float) -> RecordedStep:
         """Losses and gradients of clients of one width; not recorded where callbacks take part, which may change."""

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from app.federation.aggregation import QFFL, FedAdam, FedAvg, FedAvgM
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
-from app.federation.plan import NO_CLIENT, ClientPool, Plan
+from app.federation.plan import ClientPool
 from app.models import CNN, MLP
 from datamodules import RawData
 
@@ -156,14 +156,3 @@ def test_partial_participation_in_a_run(block_size):
     assert [report.round for report in reports.rounds] == [1, 2, 3, 4]
     assert all(len(clients) == 3 for clients in seen)
     assert len({frozenset(clients) for clients in seen}) > 1
-
-
-@pytest.mark.parametrize("clients", [1, 2, 3, 7])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_shares_of_processes_are_a_padded_partition(clients, ranks):
-    """Everybody is trained once, and all processes make equally many steps."""
-    plan = Plan(0, client_pool(1.0, (5,) * clients), None, None)
-    shares = [plan.share(rank, ranks) for rank in range(ranks)]
-    assert len({len(share) for share in shares}) == 1
-    assert sorted(c for share in shares for c in share if c != NO_CLIENT) == list(range(clients))
-    assert sum(share.count(NO_CLIENT) for share in shares) < ranks

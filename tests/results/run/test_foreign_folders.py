@@ -16,6 +16,7 @@ from store_kit import attack, labels, make_run, rebuilt
 from app import load_run, report
 from app.errors import UserError
 from app.experiments.folder import ComparisonFolder
+from app.experiments.locks import at_work
 from app.federation.transcript import Transcript
 from app.files import append_text, cell_text, csv_text, png_bytes, replace_all
 from app.reading import OversizedError, load_yaml, read_arrays, read_json, read_text, read_yaml
@@ -125,7 +126,7 @@ def test_a_comparison_follows_no_links(name, tmp_path, victim):
     with pytest.raises((UserError, OSError)):
         folder.claim()
     if name == ".lock":
-        with pytest.raises(OSError, match="symbolic"), folder.locked():
+        with pytest.raises(OSError, match="symbolic"), at_work(folder.path):
             pass
     assert victim.read_text() == SECRET
 
