@@ -5,6 +5,9 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.attacks.membership.base import Adversary, Threat
 from app.errors import UserError
 from app.metrics.leakage import Leakage
@@ -80,6 +83,8 @@ class Finding:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # duration, including the training of shadows
     failed: bool = False  # whether the attack broke down for a reason other than the user's settings
+    # (rows, features) last hidden layer of the attack network, by the rows of the scores; None without such a network
+    hidden: NDArray[np.float32] | None = None
 
     def with_notes(self, *texts: str) -> Finding:
         return replace(self, notes=(*self.notes, *(text for text in texts if text not in self.notes)))

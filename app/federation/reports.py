@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from app.federation.evaluation import Score
 from app.federation.execution.tasks import TrainedClient
@@ -32,9 +33,11 @@ class ClientReport:
     train_seconds: float
     evaluate_seconds: float
     refusal: str = ""  # why the client refused to train; empty where it did not
+    defend_seconds: float = 0.0  # of defenses that edited its update
 
     @classmethod
-    def of(cls, trained: TrainedClient, dropped: bool, bytes_up: int, bytes_down: int) -> ClientReport:
+    def of(cls, trained: TrainedClient, dropped: bool, **measured: Any) -> ClientReport:
+        """The report on a trained client; `measured` are bytes and seconds on the way to the server."""
         task, scores = trained.task, trained.scores
         return cls(
             client=task.client,
@@ -46,11 +49,10 @@ class ClientReport:
             received_own=scores.received_own.accuracy,
             trained_common=scores.trained_common.accuracy,
             trained_own=scores.trained_own.accuracy,
-            bytes_down=bytes_down,
-            bytes_up=bytes_up,
             train_seconds=trained.train_seconds,
             evaluate_seconds=trained.evaluate_seconds,
             refusal=trained.refusal,
+            **measured,
         )
 
 
@@ -150,6 +152,7 @@ def round_cost(report: RoundReport) -> dict[str, float]:
         "round": report.round,
         **{f"seconds/{phase}": seconds for phase, seconds in report.seconds.items()},
         "client_seconds/train": sum(client.train_seconds for client in report.clients),
+        "client_seconds/defend": sum(client.defend_seconds for client in report.clients),
         "client_seconds/evaluate": sum(client.evaluate_seconds for client in report.clients),
         "bytes/down": sum(client.bytes_down for client in report.clients),
         "bytes/up": sum(client.bytes_up for client in report.clients),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ class Round:
         The server sees who was dropped. Where differential privacy is promised towards it, nothing private decides
         that: not the loss, and not a vector to which `upload-dp` has yet to add its noise.
         """
-        size = None
+        size, defended = None, 0.0
         private_vector = "upload-dp" in self._traits
         private_loss = private_vector or "sample-dp" in self._traits
         if private_vector and not _is_finite(trained.vector):
@@ -77,9 +78,15 @@ class Round:
         elif not ((private_loss or math.isfinite(trained.loss)) and _is_finite(trained.vector)):
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
         else:
-            size = self._send(trained)
-        bytes_down = self._federation.channel.bytes_down(trained.task.client, trained.task.received)
-        self.reports.append(ClientReport.of(trained, dropped=size is None, bytes_up=size or 0, bytes_down=bytes_down))
+            update = self._update(trained)
+            defended = self._defend(update)
+            size = self._send(trained, update)
+        measured = {
+            "bytes_up": size or 0,
+            "bytes_down": self._federation.channel.bytes_down(trained.task.client, trained.task.received),
+            "defend_seconds": defended,
+        }
+        self.reports.append(ClientReport.of(trained, dropped=size is None, **measured))
 
     def close(self) -> Aggregate:
         """Aggregate the updates of all processes."""
@@ -115,11 +122,16 @@ class Round:
             stacklevel=2,
         )
 
-    def _send(self, trained: TrainedClient) -> int | None:
-        """Pass an update through the defenses and the channel; returns its bytes, None where it was dropped."""
-        federation, update = self._federation, self._update(trained)
-        with federation.clock.phase("defend"):
-            federation.hooks.call("on_client_update", update)
+    def _defend(self, update: Update) -> float:
+        """Pass an update through the defenses; returns the seconds that they took."""
+        started = time.perf_counter()
+        with self._federation.clock.phase("defend"):
+            self._federation.hooks.call("on_client_update", update)
+        return time.perf_counter() - started
+
+    def _send(self, trained: TrainedClient, update: Update) -> int | None:
+        """Pass an update through the channel; returns its bytes, None where it was dropped."""
+        federation = self._federation
         federation.server.weigh(update)
         if not (math.isfinite(update.weight + update.curvature) and _is_finite(update.vector)):
             self._warn_dropped(trained, "has an update that is not finite after the defenses", "Weaken the defenses")

@@ -130,6 +130,7 @@ class Paillier(FederatedCallback):
             f"{name}/decrypt_seconds": work.decrypt,
             f"{name}/ciphertexts": float(work.sent),
             f"{name}/ciphertexts_of_the_sum": float(work.summed),
+            "client_seconds/cryptography": work.encrypt + work.decrypt * aggregate.updates,  # each decrypts the sum
         }
         self._numbers = {
             "paillier/values_per_ciphertext": float(self._channel.packing.slots),

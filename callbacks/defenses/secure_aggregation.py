@@ -15,6 +15,7 @@ from app.federation.channels.base import Aggregate
 from app.federation.channels.integer_code import channel_problems, largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
 from app.federation.channels.release_guard import ReleaseGuard
+from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import ClientPool
@@ -85,6 +86,7 @@ class SecureAggregation(FederatedCallback):
         self._guard = ReleaseGuard(guard == "strict", refuse_repeated)
         self._findings: list[GuardFinding] = []
         self._numbers: dict[str, float] = {}
+        self._costs: dict[str, float] = {}
 
     def traits(self) -> frozenset[Trait]:
         return frozenset({"channel"})
@@ -162,6 +164,11 @@ class SecureAggregation(FederatedCallback):
             "secagg/clipped": self._channel.clipped_share,
             "secagg/refused": float(len(self._guard.refused)),
         }
+        self._costs = {
+            "secagg/protocol_bytes": float(self._channel.protocol_bytes),
+            # the server's part of the protocol is in it, too
+            "client_seconds/cryptography": sum(gather(federation.clock.seconds["channel"])),
+        }
         if self._guard.refused and trainer.is_global_zero:
             warnings.warn(
                 f"round {federation.plan.round + 1}: {listed(self._guard.refused)} refused to send an update: the "
@@ -179,7 +186,7 @@ class SecureAggregation(FederatedCallback):
         return self._numbers
 
     def costs(self) -> dict[str, float]:
-        return {"secagg/protocol_bytes": float(self._channel.protocol_bytes)} if self._channel is not None else {}
+        return self._costs
 
     def channel_statement(self, federation: FederatedModule) -> ChannelStatement:
         notes = [*self._repetition_notes(), "sums, and the models made of them, are as open to attack as without masks"]

@@ -195,6 +195,8 @@ def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
     if costs:
         total["seconds_per_round"] = total["seconds/total"] / len(costs)
         total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
+        own = [name for name in names if name.startswith("client_seconds/") and name != "client_seconds/evaluate"]
+        total["own_seconds_per_client_round"] = sum(total[name] for name in own) / max(1.0, total["clients"])
         total["defend_seconds_per_client_round"] = total["seconds/defend"] / max(1.0, total["clients"])
         total["defend_share"] = total["seconds/defend"] / total["seconds/total"]
         total["channel_share"] = total["seconds/channel"] / total["seconds/total"]

@@ -159,11 +159,16 @@ def _refuse_infinite(features: Sequence[Tensor]) -> None:
         )
 
 
-@torch.no_grad()
-def predict(net: nn.Module, features: Sequence[Tensor], batch_size: int = 256) -> Array:
+def predict(net: nn.Module, features: Sequence[Tensor]) -> Array:
     """(rows,) float64 logit of the member class; its probability would round to 1 for many samples and tie them."""
-    logits = [net(*rows).flatten() for rows in zip(*(feature.split(batch_size) for feature in features), strict=True)]
-    return torch.cat(logits).cpu().double().numpy()
+    return outputs(net, features).flatten().double().numpy()
+
+
+@torch.no_grad()
+def outputs(layers: Callable[..., Tensor], features: Sequence[Tensor], batch_size: int = 256) -> Tensor:
+    """What layers of a network give for every row, batch by batch, on the CPU."""
+    batches = zip(*(feature.split(batch_size) for feature in features), strict=True)
+    return torch.cat([layers(*rows) for rows in batches]).cpu()
 
 
 def log_losses(responses: Responses) -> Array:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam
 
@@ -116,9 +118,13 @@ class NasrNet(nn.Module):
         # hidden widths as in MemDefense
         self.head = attack_net.dense(sum(encoder.width for encoder in encoders), 256, 128, 64, 1)
 
-    def forward(self, *snapshots: Tensor) -> Tensor:
+    def hidden(self, *snapshots: Tensor) -> Tensor:
+        """(rows, 64) last hidden layer, from which the logit is computed."""
         codes = [encoder(rows) for encoder, rows in zip(self.encoders, snapshots, strict=True)]
-        return self.head(torch.cat(codes, dim=1))
+        return self.head[:-1](torch.cat(codes, dim=1))
+
+    def forward(self, *snapshots: Tensor) -> Tensor:
+        return self.head[-1](self.hidden(*snapshots))
 
 
 def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) -> list[Tensor]:
@@ -141,7 +147,7 @@ def observe(query: ModelQuery, model: AttackedModel, samples: Ids, align: bool) 
 class TrainedNasr:
     """A trained attack network for models whose snapshots have these width rates."""
 
-    net: nn.Module
+    net: NasrNet
     query: ModelQuery
     rates: tuple[float, ...]
     align: bool
@@ -150,6 +156,10 @@ class TrainedNasr:
         """(samples,) logit of the member class; refused where snapshots differ from the trained ones in width."""
         _refuse_unlike(model, self.rates)
         return attack_net.predict(self.net, observe(self.query, model, samples, self.align))
+
+    def hidden(self, model: AttackedModel, samples: Ids) -> NDArray[np.float32]:
+        """(samples, 64) last hidden layer of the attack network."""
+        return attack_net.outputs(self.net.hidden, observe(self.query, model, samples, self.align)).float().numpy()
 
 
 def train_nasr(query: ModelQuery, examples: Sequence[Shadow], settings: NasrSettings, seed: int) -> TrainedNasr:
@@ -175,7 +185,7 @@ def train_nasr(query: ModelQuery, examples: Sequence[Shadow], settings: NasrSett
         optimizer=partial(Adam, lr=settings.lr, weight_decay=settings.weight_decay, fused=True),
         loss=settings.loss,
     )
-    return TrainedNasr(net, query, rates, settings.align)
+    return TrainedNasr(cast(NasrNet, net), query, rates, settings.align)
 
 
 class Nasr(MembershipAttack):

@@ -12,7 +12,7 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
 from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
-from app.attacks.membership.nasr import NasrSettings, train_nasr
+from app.attacks.membership.nasr import NasrSettings, TrainedNasr, train_nasr
 from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
 from app.attacks.protocols import papers
@@ -20,7 +20,7 @@ from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
 from app.attacks.targets import uploaded_models
 from app.errors import UserError, raise_all
-from app.metrics.membership import NO_CLIENT, Array, NotAvailable
+from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
 from app.seeding import derive_key
 
@@ -113,7 +113,8 @@ class MemDefensePaper(Protocol):
         results = papers.PaperResults([*NOTES, *([note] if note else []), *adaptation_notes(models)])
         chosen = {client: own for client, own in models.items() if self._clients is None or client < self._clients}
         for client, model, sets in results.attackable(chosen, halves):
-            results.rows[client] = papers.evaluated_rows(self._scores(audit, model, sets), sets, client)
+            scores = self._trained(audit, model, sets).scores(model, sets.evaluated)
+            results.rows[client] = papers.evaluated_rows(scores, sets, client)
             results.decisions[client] = decide(results.rows[client], 0.0)
             if len(sets.members) < len(audit.truth.members[client]) // 2:
                 used = f"only {2 * len(sets.members)} of them are used"
@@ -130,18 +131,18 @@ class MemDefensePaper(Protocol):
             return unavailable(conditions, model.reason)
         members = np.sort(np.concatenate(audit.truth.members))
         sets = self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
-        rows = papers.federation_rows(audit, self._scores(audit, model, sets), sets)
+        trained = self._trained(audit, model, sets)
+        rows = papers.federation_rows(audit, trained.scores(model, sets.evaluated), sets)
         decision = decide(rows, 0.0)
         figures, notes = [ReportedNumber("A_att_g %", 100 * papers.accuracy(decision))], adaptation_notes(models)
         results = papers.PaperResults([*NOTES, *notes], {NO_CLIENT: rows}, {NO_CLIENT: decision})
-        return results.finding(audit, conditions, figures)
+        return replace(results.finding(audit, conditions, figures), hidden=trained.hidden(model, rows.samples))
 
-    def _scores(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> Array:
+    def _trained(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> TrainedNasr:
         known = Shadow(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)
-        trained = train_nasr(audit.query, [known], settings, seed)
-        return trained.scores(model, sets.evaluated)
+        return train_nasr(audit.query, [known], settings, seed)
 
 
 def paper_settings(query: ModelQuery, model: AttackedModel) -> NasrSettings:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber
 from app.metrics.intervals import Interval
@@ -47,6 +49,8 @@ class AttackRecord(Result):
     failed: bool  # whether the attack failed with an error
     # the scores of a result that was not loaded
     new_scores: MembershipScores | None = field(default=None, metadata=IN_MEMORY)
+    # last hidden layer of the attack network, by the rows of the scores; not kept in a file
+    hidden: NDArray[np.float32] | None = field(default=None, metadata=IN_MEMORY)
     # width of each client, for the figures; unknown for a result that was loaded
     rates: Sequence[float] = field(default=(), metadata=IN_MEMORY)
 

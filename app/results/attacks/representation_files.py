@@ -1,4 +1,4 @@
-"""File of a run's representations: penultimate-layer features of members and non-members in the released model."""
+"""Files of a run's representations: features of members and non-members in the released model and in its attack."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from app.reading import read_arrays
 from app.result import PlainTable, Result, unreadable
 
-NAME = "representations.npz"
-"""File within the run's folder."""
+ARRAYS = ("features", "labels", "members", "samples")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RepresentedSamples(Result):
-    """Penultimate-layer features of some samples."""
+    """Penultimate-layer features of some samples in the released model."""
 
     features: NDArray[np.float32]  # (samples, width) float32, inputs of the last linear layer
     labels: NDArray[np.int64]  # (samples,) int64, classes as the run has them
@@ -56,19 +55,26 @@ class RepresentedSamples(Result):
         return []  # the arrays are all there is: `read_representations`
 
 
-ARRAYS = ("features", "labels", "members", "samples")
+class AttackRepresentations(RepresentedSamples):
+    """The same of the network that attacks the released model: what its last layer reads of evaluated samples."""
+
+    kind = "representations in the attack network"
+    part = "attack_representations"
+    label = "attack-representations"
 
 
-def read_representations(folder: Path) -> RepresentedSamples | None:
-    """Representations in a run's folder; None where there are none.
+def read_representations(
+    folder: Path, kind: type[RepresentedSamples] = RepresentedSamples
+) -> RepresentedSamples | None:
+    """Representations of one kind in a run's folder; None where there are none.
 
     Raises:
         UserError: where the file cannot be read.
     """
-    path = folder / NAME
+    path = kind.path(folder, kind.label, "npz")
     if not path.is_file():
         return None
     try:
-        return RepresentedSamples(**read_arrays(path, ARRAYS))
+        return kind(**read_arrays(path, ARRAYS))
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise unreadable(path, error) from error

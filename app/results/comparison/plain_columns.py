@@ -77,16 +77,25 @@ def cost_columns(rows: Sequence[RowRuns]) -> tuple[Column, ...]:
     """
     plain = {(each.dataset, each.method): each for each in rows if each.defense == NO_DEFENSE}
     ratio = "seconds per round over those of the same method and seed without a defense"
+    own = (
+        "a client's own seconds per round (training, defense and cryptography, without evaluation) over those of the "
+        "same method and seed without a defense"
+    )
     return (
         _cost("seconds", "round", "seconds per round, without attacks", "s", _seconds_per_round),
         Column(
             Measure("seconds_ratio", "slowdown", ratio, "cost", "x", digits=2, lower_is_better=True),
-            lambda row_runs: _ratio(row_runs, plain.get((row_runs.dataset, row_runs.method))),
+            lambda row_runs: _ratio(row_runs, plain.get((row_runs.dataset, row_runs.method)), _seconds_per_round),
             POSITIVE,
         ),
         _cost(
             *("train_seconds", "client training", "seconds of training per client and round", "s"),
             lambda run: run.cost.get("train_seconds_per_client_round"),
+        ),
+        Column(
+            Measure("client_ratio", "client slowdown", own, "cost", "x", digits=2, lower_is_better=True),
+            lambda row_runs: _ratio(row_runs, plain.get((row_runs.dataset, row_runs.method)), _own_seconds),
+            POSITIVE,
         ),
         _cost("megabytes_up", "upload", "sent by a client in a round, in 10^6 bytes", "MB", partial(_bytes, way="up")),
         _cost("megabytes_down", "download", "received by a client in a round", "MB", partial(_bytes, way="down")),
@@ -157,19 +166,23 @@ def _seconds_per_round(run: RunRecord) -> float | None:
     return run.cost.get("seconds_per_round")
 
 
+def _own_seconds(run: RunRecord) -> float | None:
+    return run.cost.get("own_seconds_per_client_round")
+
+
 def _bytes(run: RunRecord, way: str) -> float | None:
     total, clients = run.cost.get(f"bytes/{way}"), run.cost.get("clients")
     return None if total is None or not clients else total / clients / MEGABYTE
 
 
-def _ratio(row_runs: RowRuns, plain: RowRuns | None) -> SeedValues | NotAvailable:
+def _ratio(row_runs: RowRuns, plain: RowRuns | None, read: Read) -> SeedValues | NotAvailable:
     """Seconds over those of the undefended run of the same seed."""
     if plain is None:
         return NotAvailable("there is no run of this method without a defense")
 
     def ratio(run: RunRecord) -> float | None:
         other = plain.run(run.labels.seed)
-        base, own = (None if each is None else _seconds_per_round(each) for each in (other, run))
+        base, own = (None if each is None else read(each) for each in (other, run))
         return None if own is None or not base else own / base
 
     ratios = by_seed(row_runs, ratio)

@@ -70,7 +70,7 @@ def _present(grouped: Sequence[RowRuns], columns: Sequence[Column], entries: Seq
     if "everyone_accuracy" in keys:
         keys -= {"clients_own"}
     if all(row_runs.defense == NO_DEFENSE for row_runs in grouped):
-        keys -= {"seconds_ratio"}
+        keys -= {"seconds_ratio", "client_ratio"}
     return tuple(column for column in columns if column.measure.key in keys)
 
 

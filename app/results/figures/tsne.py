@@ -1,7 +1,9 @@
-"""t-SNE of the penultimate-layer features of members and non-members (MemDefense, Figure 3)."""
+"""t-SNE of features of members and non-members in released models and their attacks (MemDefense, Figure 3)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from app.errors import UserError
 from app.metrics.leakage import Leakage
-from app.metrics.membership import Array
-from app.results.attacks.representation_files import RepresentedSamples, read_representations
+from app.metrics.membership import Array, NotAvailable
+from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations
 from app.results.comparison.table import Row
 from app.results.figures import layout
 from app.results.figures.data import FigureData
@@ -29,8 +31,19 @@ MEMBER: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
 OTHER: dict[str, Any] = {"color": COLOURS[1], "marker": "^"}
 """Styles of members and non-members."""
 
-Panel = tuple[str, str, RepresentedSamples]
-"""Label of a row, AUC on its released model as text, and its features."""
+ATTACK = "memdefense.nasr.global"
+"""Result whose attack network's features a run keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """What is drawn of one row."""
+
+    label: str
+    auc: str  # of the strongest attack on the released model, as text; empty where there is none
+    samples: RepresentedSamples
+    attack_auc: str  # of the attack network, as text
+    attack: RepresentedSamples | None  # in the attack network, None where the run has none
 
 
 def tsne(data: FigureData, dataset: str) -> ReportFigure | None:
@@ -40,7 +53,7 @@ def tsne(data: FigureData, dataset: str) -> ReportFigure | None:
     """
     first, *others = data.baseline_first(dataset)
     others.sort(key=lambda row: row.method != first.method)
-    panels = [panel for row in (first, *others) if (panel := _panel(data, row))][:MOST_ROWS]
+    panels = [own for row in (first, *others) if (own := _panels(data, row))][:MOST_ROWS]
     if not panels:
         return None
     return data.report_figure(
@@ -50,23 +63,31 @@ def tsne(data: FigureData, dataset: str) -> ReportFigure | None:
         _plot(panels),
         "Inputs of the last layer of the released model for audited members and non-members, embedded in two "
         "dimensions by t-SNE, on the left coloured by class, on the right by membership; one seed each of the "
-        "baseline and up to three other rows, those of its method first.",
+        "baseline and up to three other rows, those of its method first. A third column shows the last hidden layer "
+        "of the network that attacks the released model, for samples that it was not trained on, where a run has one.",
         "On the left, separate classes mean a useful model. On the right, members and non-members that are well "
         "mixed are good. t-SNE keeps neighbours, not distances, and may show clusters without a meaning: rely on the "
         "AUC beside it (0.5 is chance).",
     )
 
 
-def _panel(data: FigureData, row: Row) -> Panel | None:
+def _panels(data: FigureData, row: Row) -> Panels | None:
     """Features of the first seed that has kept enough of them."""
     for run in data.runs(row):
-        try:
-            samples = read_representations(run.path)
-        except UserError:
-            continue
-        if samples is not None and samples.members.size >= FEWEST_SAMPLES:
-            return data.style(row).label, _auc(data, row, run), samples
+        if (samples := _enough(run, RepresentedSamples)) is not None:
+            attacks = [record.leakage for record in run.attacks if record.label == ATTACK]
+            attack = _enough(run, AttackRepresentations)
+            return Panels(data.style(row).label, _auc(data, row, run), samples, _auc_text(attacks), attack)
     return None
+
+
+def _enough(run: RunRecord, kind: type[RepresentedSamples]) -> RepresentedSamples | None:
+    """Features of one kind; None where the run has too few of them, or their file cannot be read."""
+    try:
+        samples = read_representations(run.path, kind)
+    except UserError:
+        return None
+    return samples if samples is not None and samples.members.size >= FEWEST_SAMPLES else None
 
 
 def embedded(samples: RepresentedSamples) -> Array:
@@ -78,23 +99,43 @@ def embedded(samples: RepresentedSamples) -> Array:
     return places
 
 
-def _plot(panels: list[Panel]) -> Figure:
+def _plot(panels: list[Panels]) -> Figure:
+    columns = 3 if any(own.attack is not None for own in panels) else 2
     with report_style():
         margins = layout.Margins(left=0.2, right=1.3, top=0.35, bottom=0.15, across=0.25, down=0.45)
-        plot, grid = layout.panels(len(panels), [2.6, 2.6], 2.2, margins)
-        for (by_class, by_membership), (label, auc, samples) in zip(grid, panels, strict=True):
-            places = embedded(samples)
-            _draw_classes(by_class, places, samples)
-            _draw_members(by_membership, places, samples)
-            by_class.set_title(f"{label}: by class", fontsize=layout.SMALL + 0.5, loc="left")
-            by_membership.set_title(f"by membership{auc}", fontsize=layout.SMALL + 0.5, loc="left")
-        _legend(grid[0, 1])
+        plot, grid = layout.panels(len(panels), [2.6] * columns, 2.2, margins)
+        for (by_class, by_membership, *further), own in zip(grid, panels, strict=True):
+            places = embedded(own.samples)
+            _draw_classes(by_class, places, own.samples)
+            _draw_members(by_membership, places, own.samples)
+            _name(by_class, f"{own.label}: by class")
+            _name(by_membership, f"by membership{own.auc}")
+            for axes in further:
+                _draw_attack(axes, own)
+        _legend(grid[0, -1])
     return plot
+
+
+def _draw_attack(axes: Axes, own: Panels) -> None:
+    """Features of the attack network by membership; an empty place where the run has none."""
+    if own.attack is None:
+        axes.set_axis_off()
+        return
+    _draw_members(axes, embedded(own.attack), own.attack)
+    _name(axes, f"in the attack network{own.attack_auc}")
+
+
+def _name(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=layout.SMALL + 0.5, loc="left")
 
 
 def _auc(data: FigureData, row: Row, run: RunRecord) -> str:
     """AUC on the released model of the same run, where it was attacked."""
-    leakages = [record.leakage for one, record in strongest(data.row_runs(row), "global") if one is run]
+    return _auc_text([record.leakage for one, record in strongest(data.row_runs(row), "global") if one is run])
+
+
+def _auc_text(leakages: Sequence[Leakage | NotAvailable]) -> str:
+    """The AUC of the first result, for a title; empty where it has none."""
     return f", AUC {leakages[0].auc.value:.3f}" if leakages and isinstance(leakages[0], Leakage) else ""
 
 

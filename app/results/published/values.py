@@ -52,6 +52,7 @@ UNITS: dict[str, str] = {
     "everyone_gap": "%",
     "everyone_variance": "squared points",
     "seconds_ratio": "x",
+    "client_ratio": "x",
     "train_seconds": "s",
     "recovered_share": "%",
 }

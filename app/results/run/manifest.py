@@ -24,7 +24,8 @@ FOLDERS = {
 """Folders of a run, with the names of its files in them and in folders below."""
 
 FILES = (
-    *("metrics.jsonl", "cost.jsonl", "ledger.jsonl", "representations.npz", "wandb-run-id", "report.html"),
+    *("metrics.jsonl", "cost.jsonl", "ledger.jsonl", "wandb-run-id", "report.html"),
+    *("representations.npz", "attack-representations.npz"),
     *(f"{name}.json" for name in ("cost", "plan", "privacy", "fairness", "newcomers")),
     *(f"{name}.csv" for name in ("clients", "partition", "everyone", "newcomers")),
     *(f"{name}.png" for name in ("accuracy", "privacy", "partition", "fairness", "newcomers")),

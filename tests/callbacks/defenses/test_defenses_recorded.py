@@ -27,6 +27,42 @@ def test_measurements_join_the_metrics_and_the_time_is_told(tmp_path):
     assert not (folder / "privacy.json").exists()
 
 
+class Slow(FederatedCallback):
+    """A defense that takes five seconds per update by the clock, and evaluates for a hundred."""
+
+    def on_client_update(self, trainer, federation, update):
+        CLOCK[0] += 5.0
+
+    def on_validation_epoch_start(self, trainer, pl_module):
+        CLOCK[0] += 100.0
+
+
+CLOCK = [0.0]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_clients_own_seconds_leave_out_evaluation(tmp_path, monkeypatch):
+    """Of a clock that stands still but for the defense and the evaluation, they are those of the defense alone."""
+    monkeypatch.setattr("time.perf_counter", lambda: CLOCK[0])
+    monkeypatch.setattr("callbacks.Slow", Slow, raising=False)
+    cost = load(train(tmp_path, "a", "--defenses.slow", "callbacks.Slow", rounds=2), "cost.json")
+    assert cost["own_seconds_per_client_round"] == pytest.approx(5.0)
+    assert cost["seconds_per_round"] >= 100.0
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("defense", ["Paillier", "SecureAggregation"])
+def test_cryptography_is_a_clients_own_work(tmp_path, defense):
+    """Beside training and nothing else; under encryption every client decrypts the sum."""
+    cost = load(train(tmp_path, "a", "--defenses.hide", defense, rounds=1), "cost.json")
+    parts = [cost[f"client_seconds/{part}"] for part in ("train", "defend", "cryptography")]
+    assert cost["own_seconds_per_client_round"] == pytest.approx(sum(parts) / cost["clients"])
+    if defense == "Paillier":
+        work = {name.partition("/")[2]: value for name, value in cost.items() if name.startswith("paillier/")}
+        assert parts[2] == pytest.approx(work["encrypt_seconds"] + cost["clients"] * work["decrypt_seconds"])
+    assert parts[2] > 0
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_budget_is_recorded_with_everything_it_needs_to_mean_something(tmp_path, capsys):
     """Unit, delta, adjacency, sampling, accountant and version, in the run's folder and on the terminal."""

@@ -1,21 +1,26 @@
 """Representations are what the released model's last layer reads, of the audited samples and nobody else's."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from federation_kit import Blobs, make_trainer, sgd, small_federation
+from paper_kit import Noise
 from run_kit import train
 
+from app.attacks.membership.nasr import NasrSettings
+from app.attacks.protocols.memdefense import MemDefensePaper
 from app.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP, DataShape
-from app.results.attacks.representation_files import RepresentedSamples, read_representations
+from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations
 from app.results.run.folder import RunFolder
+from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.recorders.representations import Representations
 from callbacks.recorders.run_recorder import RunRecorder
 
@@ -87,11 +92,49 @@ def test_it_changes_nothing(tmp_path, kept):
     assert torch.equal(federation.theta, kept[0].theta)
 
 
-def test_without_non_members_it_refuses(tmp_path):
+def test_the_test_set_takes_the_place_of_held_out_samples(tmp_path):
+    """As in the papers' protocols, whose clients train on everything."""
+    _, data, result = represented(tmp_path, nonmembers=0.0)
+    test = data.membership.test
+    assert len(test) > 0
+    np.testing.assert_array_equal(result.samples[~result.members], test)
+    assert not np.isin(result.samples[result.members], test).any()
+
+
+def test_without_non_members_it_refuses():
     """Before any training, with a way out."""
-    with pytest.raises(UserError, match="no non-members") as caught:
-        represented(tmp_path, nonmembers=0.0)
-    assert "--data.holdout" in str(caught.value)
+    data = SimpleNamespace(membership=SimpleNamespace(nonmembers=(np.empty(0, int),), test=np.empty(0, int)))
+    federation = SimpleNamespace(net=MLP(DataShape(1, 4, 4, 5)), data=data)
+    [problem] = Representations().problems(federation)
+    assert "no non-members" in problem.cause
+    assert "--data.holdout" in problem.remedy
+
+
+def attacked(folder, samples):
+    """A federation under MemDefense's protocol that has kept both kinds of representations, and its attack's record."""
+    attack = MembershipInference(protocol=MemDefensePaper(clients=1, settings=NasrSettings(kernels=4, epochs=12)))
+    federation = small_federation(partial(MLP, hidden=[24]), local=LocalTraining(epochs=20, optimizer=sgd(0.2)))
+    recorder = TranscriptRecorder(folder / "transcript", TranscriptSettings(1), announce=False)
+    keepers = [attack, Representations(samples), recorder, RunRecorder(RunFolder(folder))]
+    make_trainer(2, "32-true", keepers).fit(federation, datamodule=Noise((60, 60), 120))
+    return federation, next(one for one in federation.results if one.label == "memdefense.nasr.global")
+
+
+def test_features_of_the_attack_network_explain_its_scores(tmp_path):
+    """The attack network's logit is a linear function of them; samples and membership are those of its evaluation."""
+    federation, record = attacked(tmp_path, samples=30)
+    found = read_representations(tmp_path, AttackRepresentations)
+    rows = record.scores
+    assert found.features.shape == (60, 64)
+    place = [int(np.flatnonzero(rows.samples == sample)[0]) for sample in found.samples]
+    np.testing.assert_array_equal(rows.members[place], found.members)
+    assert (found.members.sum(), (~found.members).sum()) == (30, 30)
+    everything = np.column_stack([record.hidden.astype(float), np.ones(len(rows.scores))])
+    weights = np.linalg.lstsq(everything, rows.scores, rcond=None)[0]
+    drawn = np.column_stack([found.features.astype(float), np.ones(60)])
+    np.testing.assert_allclose(drawn @ weights, rows.scores[place], atol=1e-3)
+    store = federation.data.store
+    np.testing.assert_array_equal(found.labels, store.labels[torch.from_numpy(found.samples)].numpy())
 
 
 def test_so_few_samples_are_refused():

@@ -305,6 +305,18 @@ def test_costs_are_per_round_and_client_and_ratios_pair_seeds():
     assert (entry(table, "megabytes_up").mean, entry(table, "megabytes_down").mean) == (2.0, 4.0)
 
 
+def test_a_clients_slowdown_is_that_of_its_own_seconds():
+    """Evaluation makes rounds equally long, and yet the client works twice as long; earlier runs did not measure it."""
+    own = {"none": 1.0, "memdefense": 2.0}
+    measured = {
+        defense: {"seconds_per_round": 60.0, "own_seconds_per_client_round": each} for defense, each in own.items()
+    }
+    table = tabulate(store(*(run(defense=defense, cost=cost) for defense, cost in measured.items()), run(defense="l2")))
+    assert [entry(table, "client_ratio", row).mean for row in (0, 1)] == [1.0, 2.0]
+    assert entry(table, "seconds_ratio", 1).mean == 1.0
+    assert isinstance(entry(table, "client_ratio", 2), NotAvailable)
+
+
 def test_a_seed_without_an_undefended_twin_has_no_ratio():
     """Other seeds are no twins."""
     table = tabulate(store(run(seed=0), run(seed=1, defense="l2")))

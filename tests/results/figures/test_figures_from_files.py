@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from figure_kit import clashes, data_of, figures, panels, table_of, texts, value
+from finding_kit import finding
 from run_kit import train
 from store_kit import labels, make_record, make_store, rebuilt
 
@@ -16,7 +17,7 @@ from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import score_reconstruction
 from app.results.attacks.reconstruction import ReconstructionRecord
-from app.results.attacks.representation_files import RepresentedSamples
+from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples
 from app.results.figures.cost import bytes_ratios, cost
 from app.results.figures.coverage import contributors, contributors_of
 from app.results.figures.data import FigureData
@@ -191,6 +192,23 @@ def test_representations_begin_with_the_baseline(tmp_path):
     for axes in shown:
         assert sum(len(points.get_offsets()) for points in axes.collections) == 40
         assert all(points.get_rasterized() for points in axes.collections)
+    assert clashes(figure) == []
+
+
+def test_attack_networks_have_a_column_of_their_own(tmp_path):
+    """Where any run has kept its features; the place of the others is empty, and the AUC is that of the network."""
+    found = finding("nasr", protocol="memdefense")
+    kept = make_record(labels(), folder_of(tmp_path, "none"), attacks=(found,))
+    bare = make_record(labels(defense="l2"), folder_of(tmp_path, "l2"))
+    for run in (kept, bare):
+        clusters().save(run.path)
+    AttackRepresentations(**clusters(60).arrays()).save(kept.path)
+    [figure] = figures(tsne, data_of(store_of(kept, bare)))
+    shown = figure.plot.axes
+    assert len(shown) == 6
+    assert sum(len(points.get_offsets()) for points in shown[2].collections) == 60
+    assert shown[2].get_title(loc="left") == f"in the attack network, AUC {found.leakage.auc.value:.3f}"
+    assert not shown[5].axison
     assert clashes(figure) == []
 
 
