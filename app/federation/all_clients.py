@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -66,7 +66,7 @@ class AllClients:
 
     @property
     def _clients(self) -> tuple[int, ...]:
-        return self._federation.client_pool.present
+        return self._federation.client_pool.present_in(self._plan.round)
 
     def _share(self) -> list[int]:
         """Clients with a test set that this process evaluates, dealt by their cost."""
@@ -178,17 +178,37 @@ class AllClients:
 
 @dataclass(frozen=True)
 class Newcomers:
-    """Clients that take part in no round and join when the training is over.
+    """Clients that join late, or when the training is over; a dictionary of weight factors may grow with them.
+
+    WAFFLe (section 2.2) wants to "expand to accommodate new clients to the system without re-initializing the whole
+    model", by "increasing server-side capacity if necessary and initializing new clients", and leaves open how. Here the
+    server adds factors after the existing ones, which keeps the prior of those. A client that has trained before does
+    not use them at first; newcomers start from the prior over all factors.
 
     Attributes:
         clients: how many, drawn at random; 0 for none.
-        visits: local trainings of their private values, each with the usual epochs, at least 1.
+        visits: local trainings of their private values, each with the usual epochs, at least 1; only for clients that
+            join when the training is over.
+        round: first round, at least 2, in which they may take part; without one, or where it is not reached, they join
+            when the training is over.
+        group: subpopulation that they are drawn from, such as `minority`; without one, all clients.
+        dictionary: share of the factors of every layer, in (0, 1], that there are before that round; 1 for a dictionary
+            that does not grow.
     """
 
     clients: int = 0
     visits: int = 10
+    round: int | None = None
+    group: str | None = None
+    dictionary: float = 1.0
 
-    def problems(self, clients: int) -> Iterator[Problem]:
+    @property
+    def joining(self) -> int | None:
+        """The round in which they join, counted from 0."""
+        return None if self.round is None else self.round - 1
+
+    def problems(self, groups: Sequence[str]) -> Iterator[Problem]:
+        clients = len(groups)
         if not 0 <= self.clients < clients:
             yield Problem(
                 f"{self.clients} of {clients} clients are newcomers",
@@ -202,12 +222,42 @@ class Newcomers:
                 "set --model.newcomers.visits to 1 or more",
             )
 
-    def chosen(self, clients: int, seed: int) -> frozenset[int]:
-        return frozenset(numpy_generator(seed, "newcomers").permutation(clients)[: self.clients].tolist())
+        if self.group is not None and self.clients > list(groups).count(self.group):
+            yield Problem(
+                f"{self.clients} newcomers from group {self.group!r}, which has {list(groups).count(self.group)} clients",
+                "fewer would join than asked for",
+                f"choose --model.newcomers.group from {', '.join(sorted(set(groups)))}, or fewer newcomers",
+            )
+        yield from self._growth_problems()
+
+    def _growth_problems(self) -> Iterator[Problem]:
+        if self.round is not None and self.round < 2:
+            yield Problem(
+                f"newcomers.round is {self.round}",
+                "nothing would have been trained before they join",
+                "set --model.newcomers.round to 2 or more",
+            )
+        if not 0 < self.dictionary <= 1:
+            yield Problem(
+                f"newcomers.dictionary is {self.dictionary}",
+                "it is the share of the factors that the federation starts with",
+                "set --model.newcomers.dictionary in (0, 1]",
+            )
+        elif self.dictionary < 1 and self.round is None:
+            yield Problem(
+                f"newcomers.dictionary is {self.dictionary}, but newcomers.round is not set",
+                "the other factors would never be used",
+                "set --model.newcomers.round to the round in which the dictionary grows",
+            )
+
+    def chosen(self, groups: Sequence[str], seed: int) -> frozenset[int]:
+        order = numpy_generator(seed, "newcomers").permutation(len(groups)).tolist()
+        eligible = [client for client in order if self.group in (None, groups[client])]
+        return frozenset(eligible[: self.clients])
 
 
 class Joining(AllClients):
-    """Newcomers with the server's final model. Nothing is uploaded, and the federation does not change."""
+    """Newcomers with the server's model. Nothing is uploaded, and the federation does not change."""
 
     @property
     def _clients(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from app.errors import Problem, UserError
 from app.federation.hooks import federated_callbacks
 from app.federation.parameters import ParameterSpace
-from app.federation.submodels import SubmodelMethod
+from app.federation.submodels import Prefix, SubmodelMethod
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
@@ -33,7 +33,7 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
         )
     yield from federation.local.problems()
     yield from federation.evaluation.problems()
-    yield from federation.newcomers.problems(data.clients)
+    yield from federation.newcomers.problems(data.groups)
     yield from federation.capacities.problems(data.clients)
     if not 0 < federation.participation <= 1:
         yield Problem(
@@ -83,6 +83,8 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
             "set --model.capacities '[1.0]', or use the network without factors",
         )
         return
+    if federation.newcomers.dictionary < 1:
+        yield from _growth_problems(federation)
     yield from submodel_problems(
         federation.method, federation.space, federation.client_pool.capacities, type(federation.net).__name__
     )
@@ -106,6 +108,29 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
             f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
             "batch norm cannot take statistics over one sample",
             "set --model.net.norm group, or give clients more data: --data.partition",
+        )
+
+
+def _growth_problems(federation: FederatedModule) -> Iterator[Problem]:
+    """Problems of a dictionary of weight factors that grows during the training."""
+    keep = "or set --model.newcomers.dictionary 1"
+    if not federation.net.private_names():
+        yield Problem(
+            f"a dictionary that grows, but {type(federation.net).__name__} has no weight factors",
+            "nothing would grow",
+            f"set --model.net app.models.Factorised, {keep}",
+        )
+    if type(federation.method) is not Prefix:
+        yield Problem(
+            f"a dictionary that grows under {federation.method.title}",
+            "clients would train other factors than the first ones before it grows",
+            f"leave --model.method out, {keep}",
+        )
+    if federation.uncovered_cells == "zero":
+        yield Problem(
+            "a dictionary that grows, where weights that no client uploads become zero",
+            "the factors that are added would be zero, and could not be trained",
+            f"set --model.uncovered_cells keep, {keep}",
         )
 
 

@@ -113,7 +113,7 @@ class FederatedModule(Described, LightningModule):
             personal: shell-style patterns of parameters that stay on the client and are never uploaded: `*` is the
                 baseline without federation, `*classifier*` a local head.
             evaluation: what is measured, and how often.
-            newcomers: clients that join when the training is over.
+            newcomers: clients that join late, or when the training is over.
             executor: how a block of clients is trained: in worker threads, vectorised, in sequence, or as is fastest.
             workers: worker threads of the `threads` executor; by default one per core.
             block_size: clients per block at most; limits memory, does not change results. On a GPU a vectorised call
@@ -166,8 +166,10 @@ class FederatedModule(Described, LightningModule):
         self.net = net.to(memory_format=torch.channels_last) if self.local.channels_last else net
         self.space = ParameterSpace(self.net)
         private = [*self.personal_patterns, *self.net.private_names()]
-        self.personal = PersonalCoordinates(self.space.matching(private), self.space.read(self.net))
-        self.net.mask_private()
+        initial = self.space.read(self.net)
+        self.net.mask_private(used=0)
+        self.personal = PersonalCoordinates(self.space.matching(private), initial, self.space.read(self.net))
+        self.net.mask_private(self.newcomers.dictionary)
         if self._loaded is not None:
             self.net.load_state_dict(self._loaded["net"])
             self.on_load_checkpoint(self._loaded)
@@ -232,6 +234,8 @@ class FederatedModule(Described, LightningModule):
     def on_train_epoch_start(self) -> None:
         self.clock.start()
         number = self.current_epoch
+        if self.newcomers.dictionary < 1 and self.client_pool.joined(number):
+            self.net.mask_private()
         plan, theta = self.plan_of(number), self.space.read(self.net)
         self._server.score = Score()
         self.local_context.shared_scores.clear()
@@ -427,8 +431,18 @@ class FederatedModule(Described, LightningModule):
     def _client_pool(self) -> ClientPool:
         sizes = tuple(self.data.sizes)
         rates = self.capacities.assign(sizes, self.seed)
-        absent = self.newcomers.chosen(len(sizes), self.seed)
-        return ClientPool(sizes, rates, self.participation, self.seed, self.capacities.redraw, self.sampling, absent)
+        absent = self.newcomers.chosen(self.data.groups, self.seed)
+        return ClientPool(
+            sizes,
+            rates,
+            self.participation,
+            self.seed,
+            self.capacities.redraw,
+            self.sampling,
+            absent,
+            self.newcomers.joining,
+            self.newcomers.dictionary,
+        )
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         return cast(Tensor, self.trainer.strategy.reduce(tensor, reduce_op="sum"))

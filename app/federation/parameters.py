@@ -191,6 +191,8 @@ def _blocks(net: ScalableNet) -> Iterator[Block]:
 def _block_axes(layer: LayerAxes, kind: str, dimensions: int) -> tuple[str | None, ...]:
     if dimensions == 0:
         return ()
+    if layer.factors is not None:
+        return (None, layer.factors) if kind == "left" else (None if kind == "bias" else layer.factors,)
     return (layer.output, layer.input) if kind == "weight" and dimensions > 1 else (layer.output,)
 
 

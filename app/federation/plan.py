@@ -33,32 +33,45 @@ class ClientPool:
     seed: int
     redraw: bool = False  # whether the capacities are assigned to the clients anew in every round
     sampling: ClientSampling = "fixed"  # equally many participants in every round, or each client sampled independently
-    # clients that take part in no round, because they join when the training is over
+    # newcomers: clients that take part in no round before `joining`, or in none at all
     absent: frozenset[int] = frozenset()
+    joining: int | None = None  # 0-based round from which on the absent clients may take part; None: never
+    dictionary: float = 1.0  # share of the weight factors, in (0, 1], that clients train before that round
 
     def participants(self, round_: int) -> tuple[int, ...]:
         """Clients of a round, those with the most samples first."""
+        present = set(self.present_in(round_))
         if self.sampling == "poisson":
             stream = NoiseStream(derive_bytes(self.seed, "participation", round_))
             drawn = stream.coins(len(self.sizes), self.participation).nonzero().flatten().tolist()
-            chosen = [client for client in drawn if client not in self.absent]
+            chosen = [client for client in drawn if client in present]
         else:
             generator = torch_generator(self.seed, "participation", round_)
             order = torch.randperm(len(self.sizes), generator=generator).tolist()
-            chosen = [client for client in order if client not in self.absent][: self.most]
+            chosen = [client for client in order if client in present][: self._taking_part(len(present))]
         return tuple(sorted(chosen, key=lambda client: (-self.sizes[client], client)))
 
-    @property
-    def present(self) -> tuple[int, ...]:
+    def joined(self, round_: int) -> bool:
+        """Whether newcomers may take part in a round, and the dictionary of weight factors has grown."""
+        return self.joining is not None and round_ >= self.joining
+
+    def present_in(self, round_: int) -> tuple[int, ...]:
         """Clients that may take part in a round, ascending."""
-        return tuple(client for client in range(len(self.sizes)) if client not in self.absent)
+        absent = frozenset() if self.joined(round_) else self.absent
+        return tuple(client for client in range(len(self.sizes)) if client not in absent)
 
     @property
     def most(self) -> int:
-        clients = len(self.present)
-        return clients if self.sampling == "poisson" else max(1, round(self.participation * clients))
+        """Largest number of clients in a round."""
+        clients = len(self.present_in(self.joining or 0))
+        return clients if self.sampling == "poisson" else self._taking_part(clients)
+
+    def _taking_part(self, clients: int) -> int:
+        return max(1, round(self.participation * clients))
 
     def capacities_in(self, round_: int) -> tuple[float, ...]:
+        if self.dictionary < 1 and not self.joined(round_):
+            return (self.dictionary,) * len(self.sizes)
         if not self.redraw:
             return self.capacities
         order = torch.randperm(len(self.sizes), generator=torch_generator(self.seed, "capacities", round_))

@@ -46,13 +46,16 @@ class PersonalCoordinates:
     Attributes:
         mask: (coordinates of the server's vector) bool, True where a coordinate is private.
         initial: values that clients start from, in the order of `coordinates`.
+        unused: values that a client's first training leaves outside its submodel; by default the initial ones.
     """
 
-    def __init__(self, mask: Tensor, initial: Tensor) -> None:
+    def __init__(self, mask: Tensor, initial: Tensor, unused: Tensor | None = None) -> None:
         self.mask = mask.cpu()
         self._any = bool(mask.any())
         self._place = self.mask.cumsum(0) - 1
-        self.initial = initial.detach().cpu()[self.mask]
+        self.initial, self.unused = (
+            values.detach().cpu()[self.mask] for values in (initial, initial if unused is None else unused)
+        )
         self._values: dict[int, Tensor] = {}
         self._fresh: dict[int, Tensor] = {}
 
@@ -97,8 +100,12 @@ class PersonalCoordinates:
             vector[own] = values[self._place[index[own].cpu()]].to(vector)
 
     def keep(self, client: int, index: Tensor, vector: Tensor) -> None:
-        """Store a client's private values after local training; those outside its submodel keep their values."""
-        values, own = self.of(client).clone(), ~self.shared(index)
+        """Store a client's private values after local training; those outside its submodel keep their values.
+
+        Where they have none yet they become unused: a client that has chosen from a dictionary before it grew does not
+        use the factors that are added.
+        """
+        values, own = self._values.get(client, self.unused).clone(), ~self.shared(index)
         values[self._place[index[own].cpu()]] = vector[own].to(values)
         self._fresh[client] = values
 

@@ -37,6 +37,8 @@ class LayerAxes:
     # consecutive inputs per input channel: height x width of the map that is flattened before a linear layer, 1
     # elsewhere
     spread: int = 1
+    # axis of the rank-1 factors of a factorised layer (columns of `left`, first dimension of all else but the bias)
+    factors: str | None = None
 
 
 class ScalableNet(nn.Module, HyperparametersMixin, ABC):
@@ -67,8 +69,11 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
         """Names of the parameters that stay on the client by design and are never uploaded."""
         return ()
 
-    def mask_private(self) -> None:
-        """Replace the private parameters by values that are public, as in the server's copy of the network."""
+    def mask_private(self, used: float = 1.0) -> None:
+        """Replace the private parameters by values that are public, as in the server's copy of the network.
+
+        Of the channels that they switch on, only the first `used`, in [0, 1], are; 0 switches everything off.
+        """
         return
 
     def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:

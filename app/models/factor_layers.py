@@ -120,13 +120,18 @@ class FactorLayer(nn.Module, ABC):
         return {name: (-limit / self._scale, limit / self._scale) for name, limit in limits.items()}
 
     @torch.no_grad()
-    def choose(self, everything: bool = False) -> None:
-        """Set the private parameters to the mean of the prior; `everything` uses every factor with certainty."""
+    def choose(self, everything: bool = False, used: int | None = None) -> None:
+        """Set the private parameters to the mean of the prior; `everything` uses every factor with certainty.
+
+        Factors after the first `used` are switched off.
+        """
         self.pi.copy_(torch.logit(ibp.prior_means(self.alpha, self.factors)) / self._scale)
         self.c.fill_(min(max(math.log(self.alpha), -ibp.LOG_LIMIT), ibp.LOG_LIMIT) / self._scale)
         self.d.zero_()
         if everything:
             self.pi.fill_(ibp.LIMIT / self._scale)
+        if used is not None:
+            self.pi[used:] = -ibp.LIMIT / self._scale
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

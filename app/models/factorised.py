@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import Problem, UserError, raise_all
-from app.models.base import DataShape, LayerAxes, ScalableNet
-from app.models.checks import above_problems, choice_problems
+from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
+from app.models.checks import above_problems, choice_problems, rate_problems
 from app.models.factor_layers import (
     NOISE,
     PRIVATE,
@@ -66,15 +66,6 @@ def _setting_problems(settings: FactorSettings, kl_weight: float, unqueried: str
     if not 0 <= settings.threshold <= 1:
         cause, consequence = f"threshold is {settings.threshold}, outside [0, 1]", "it is compared with probabilities"
         yield Problem(cause, consequence, f"give a probability, for example {option}threshold 0.5")
-
-
-def _rate_problems(rate: float) -> Iterator[Problem]:
-    if rate != 1:
-        yield Problem(
-            f"rate is {rate}, but a factorised network has the full width only",
-            "factors are not channels: a narrower network would have other factors",
-            "leave --model.net.rate at 1, give all clients the full width, and use fewer --model.net.factors instead",
-        )
 
 
 def _factor_problems(inner: nn.Module, factors: Mapping[str, int]) -> Iterator[Problem]:
@@ -133,7 +124,7 @@ class Factorised(ScalableNet):
             `*hidden*` name several layers, and a full name counts more than a pattern. Linear layers and convolutions
             of one group can be factorised.
         alpha: concentration of the prior, above 0: the more, the more factors a client uses; by default the number of
-            factors of the layer, by which a client uses about 63 % of them at first.
+            factors of the layer at rate 1, by which a client uses about 63 % of them at first.
         temperature: of the relaxed choice in training, above 0.
         speed: how many times as fast as a weight the logits of the choice move, above 0.
         kl_weight: weight of the divergence from the prior, at least 0.
@@ -143,7 +134,8 @@ class Factorised(ScalableNet):
             least `threshold` and else 0, or a sample.
         threshold: in [0, 1]; only for `evaluation` threshold.
         unqueried: what a client without a choice of its own uses, and so the server: all factors fully, or the prior.
-        rate: only 1: factors are no channels, and cannot be cut.
+        rate: fraction of the factors of every layer, in (0, 1]: the first ones, from which a dictionary grows; the
+            server's network has 1.
     """
 
     def __init__(
@@ -166,15 +158,17 @@ class Factorised(ScalableNet):
         self.save_hyperparameters(ignore=["net"])  # they are copied, and what a command line made cannot be
         self._make_inner = net
         settings = FactorSettings(alpha, temperature, speed, kl, init, evaluation, threshold)
-        problems = [*_setting_problems(settings, kl_weight, unqueried), *_rate_problems(rate)]
+        problems = [*_setting_problems(settings, kl_weight, unqueried), *rate_problems(rate)]
         inner, wrong = _built(net, shape)
         raise_all(problems, wrong, _factor_problems(inner, factors) if inner is not None else [])
         assert inner is not None
         self.inner = inner
         self.kl_weight, self.unqueried = kl_weight, unqueried
-        self._sizes = {f"inner.{name}": count for name, count in chosen_layers(inner, factors).items()}
+        whole = {f"inner.{name}": count for name, count in chosen_layers(inner, factors).items()}
+        self._sizes = {name: scaled_width(count, rate) for name, count in whole.items()}
         for name, count in self._sizes.items():
-            self.set_submodule(name, _replacement(self.get_submodule(name), count, settings))
+            own = replace(settings, alpha=float(whole[name]) if alpha is None else alpha)
+            self.set_submodule(name, _replacement(self.get_submodule(name), count, own))
 
     def scaled(self, rate: float) -> Self:
         return type(self)(**{**self.hparams, "net": self._make_inner, "rate": rate})
@@ -183,8 +177,9 @@ class Factorised(ScalableNet):
         return {name: cast(FactorLayer, self.get_submodule(name)) for name in self._sizes}
 
     def layer_axes(self) -> dict[str, LayerAxes]:
-        """No axis: factors are not channels, so nothing is ever cut."""
-        return {name: LayerAxes() for name, layer in self.named_modules() if _has_coordinates(layer)}
+        """No axis but the factors of every layer, which are not channels: only a growing dictionary cuts them."""
+        layers = [name for name, layer in self.named_modules() if _has_coordinates(layer)]
+        return {name: LayerAxes(factors=f"{name}.factors" if name in self._sizes else None) for name in layers}
 
     def forward(self, images: Tensor) -> Tensor:
         return self.inner(images)
@@ -192,9 +187,10 @@ class Factorised(ScalableNet):
     def private_names(self) -> tuple[str, ...]:
         return tuple(f"{layer}.{name}" for layer in self._sizes for name in PRIVATE)
 
-    def mask_private(self) -> None:
+    def mask_private(self, used: float = 1.0) -> None:
         for layer in self.factor_layers().values():
-            layer.choose(everything=self.unqueried == "everything")
+            first = scaled_width(layer.factors, used) if used else 0
+            layer.choose(everything=self.unqueried == "everything", used=first)
 
     def sample_noise(self, generator: torch.Generator) -> Mapping[str, Tensor]:
         like = next(iter(self.factor_layers().values())).strength

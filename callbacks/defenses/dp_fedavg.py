@@ -165,7 +165,7 @@ class DPFedAvg(AccountedDefense):
         """Sum of the weights at every coordinate, averaged over the draw of participants: public."""
         plan, client_pool = federation.plan, federation.client_pool
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for client in client_pool.present:
+        for client in client_pool.present_in(plan.round):
             groups[plan.key(client)].append(client)
         expected = torch.zeros(federation.space.size, dtype=torch.float64, device=federation.theta.device)
         for clients in groups.values():

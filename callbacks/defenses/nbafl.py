@@ -94,7 +94,7 @@ class NbAFL(AccountedDefense):
 
     def setting(self, federation: FederatedModule) -> NbAFLSetting:
         client_pool, rounds = federation.client_pool, federation.rounds
-        clients = len(client_pool.present)
+        clients = len(client_pool.present_in(0))
         participants = max(1, round(client_pool.participation * clients))
         moved = 2 * self.clip / (min(client_pool.sizes) if self.sensitivity == "published" else 1)
         exposures = self.exposures or max(1, -(-rounds * participants // clients))

@@ -1,4 +1,4 @@
-"""Lets new clients join a trained federation, and records their accuracies."""
+"""Lets new clients join a trained federation, and records the accuracies of newcomers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from app.results.run.fairness import JoinedClients, NewcomersResult
 class NewcomerRecorder(FederatedCallback):
     """When training is over, newcomers fit their private part with everything shared frozen (WAFFLe, section 2.2).
 
+    Newcomers that have joined during the training have fitted theirs already, and are measured with it.
+
     Example::
 
         rampart fit --config waffle --model.newcomers.clients 2
+        rampart fit --config waffle --model.newcomers.clients 2 --model.newcomers.round 5
     """
 
     kind = "recorder"
@@ -30,10 +33,11 @@ class NewcomerRecorder(FederatedCallback):
 
 
 def _joined(federation: FederatedModule, round_: int) -> JoinedClients:
-    joining = Joining(federation, round_)
+    joining, joined = Joining(federation, round_), federation.client_pool.joined(round_)
     scores: dict[str, tuple[LocalScore, ...]] = {"server": joining.scores("none")}
     if federation.personal:
-        scores |= {"mean": joining.scores("mean"), "fitted": joining.fitted()}
+        scores["mean"] = joining.scores("mean")
+        scores |= {"own": joining.scores("own")} if joined else {"fitted": joining.fitted()}
     scores["fine_tuned"] = joining.fine_tuned()
     clients = tuple(local.client for local in scores["server"])
     return JoinedClients(
@@ -41,4 +45,5 @@ def _joined(federation: FederatedModule, round_: int) -> JoinedClients:
         tuple(federation.data.groups[client] for client in clients),
         federation.newcomers.visits,
         {stage: tuple(local.score.accuracy for local in own) for stage, own in scores.items()},
+        federation.newcomers.round if joined else None,
     )

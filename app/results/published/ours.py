@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from app.metrics.intervals import Interval, student_quantile
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Value
-from app.results.published.values import PAPER, RECONSTRUCTION, UNITS, PublishedFigure, scale_to
+from app.results.published.values import LEAD, PAPER, RECONSTRUCTION, UNITS, PublishedFigure, scale_to
 from app.results.run.store import RunRecord, Store
 
 CONFIDENCE = 0.95
@@ -36,23 +36,41 @@ def own_result(store: Store, table: ComparisonTable, figure: PublishedFigure) ->
         table: their table.
         figure: the published number.
     """
+    found = _lead(store, table, figure) if figure.measure.startswith(LEAD) else _measured(store, table, figure)
+    if isinstance(found, NotAvailable):
+        return found
+    value, unit = found
+    scale = scale_to(figure.unit, unit)
+    if scale is None:
+        return NotAvailable(f"ours is in {unit or 'no unit'}, theirs in {figure.unit or 'no unit'}")
+    return _chosen(value, scale, figure, min(len(run.rounds) for run in store.runs if _place(run) == figure.place))
+
+
+def _measured(store: Store, table: ComparisonTable, figure: PublishedFigure) -> tuple[Value, str] | NotAvailable:
+    """Our value with its unit: the entry of the table, or what the runs hold."""
     runs = [run for run in store.runs if _place(run) == figure.place]
     if not runs:
         return NotAvailable(f"no finished run of {' / '.join(figure.place)}")
     tabled = None if figure.client is not None else _tabled(table, figure)
-    if isinstance(tabled, NotAvailable):
-        return tabled
     if tabled is not None:
-        value, unit = tabled
-    else:
-        numbers = _from_runs(runs, figure)
-        if isinstance(numbers, NotAvailable):
-            return numbers
-        value, unit = _over_seeds(numbers), _own_unit(figure)
-    scale = scale_to(figure.unit, unit)
-    if scale is None:
-        return NotAvailable(f"ours is in {unit or 'no unit'}, theirs in {figure.unit or 'no unit'}")
-    return _chosen(value, scale, figure, min(len(run.rounds) for run in runs))
+        return tabled
+    numbers = _from_runs(runs, figure)
+    return numbers if isinstance(numbers, NotAvailable) else (_over_seeds(numbers), _own_unit(figure))
+
+
+def _lead(store: Store, table: ComparisonTable, figure: PublishedFigure) -> tuple[Value, str] | NotAvailable:
+    """Our value less that of another method with the same seeds."""
+    method, _, measure = figure.measure.removeprefix(LEAD).partition("/")
+    own, other = (
+        _measured(store, table, replace(figure, measure=measure, method=one)) for one in (figure.method, method)
+    )
+    if isinstance(own, NotAvailable):
+        return own
+    if isinstance(other, NotAvailable):
+        return other
+    ours, theirs = own[0].by_seed, other[0].by_seed
+    leads = {seed: number - theirs[seed] for seed, number in ours.items() if seed in theirs}
+    return (_over_seeds(leads), own[1]) if leads else NotAvailable(f"no seed has runs of {figure.method} and {method}")
 
 
 def _place(run: RunRecord) -> tuple[str, str, str]:

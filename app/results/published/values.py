@@ -61,10 +61,11 @@ UNITS: dict[str, str] = {
 ALL_UNITS = ("%", "x", "s", "dB", "images", "squared points", "")
 """Units that a published number may have; the last one is that of pure numbers."""
 
-AUC, PAPER, RECONSTRUCTION = "auc:", "paper:", "reconstruction:"
+AUC, PAPER, RECONSTRUCTION, LEAD = "auc:", "paper:", "reconstruction:", "lead:"
 """Beginnings of measures with a name of their own: `auc:<attack>.<target>`; `paper:<result>/<figure>` for a number as
 the followed paper reports it, as in `paper:mapp-fl.yeom.uploads/Adv %`; `reconstruction:<number>`, as in
-`reconstruction:psnr_best`."""
+`reconstruction:psnr_best`; `lead:<method>/<measure>` for a measure less that of another method on the same dataset with
+the same defense and seed, as in `lead:fedavg/everyone_accuracy`."""
 
 
 def is_measure(key: str) -> bool:
@@ -72,12 +73,15 @@ def is_measure(key: str) -> bool:
     if key.startswith(PAPER):
         result, _, figure = key.removeprefix(PAPER).partition("/")
         return bool(result and figure)
+    if key.startswith(LEAD):
+        method, _, measure = key.removeprefix(LEAD).partition("/")
+        return bool(method) and not measure.startswith(LEAD) and is_measure(measure)
     return key in UNITS or any(key.startswith(front) and key != front for front in (AUC, RECONSTRUCTION))
 
 
 def nearest_measures(key: str) -> list[str]:
     """Measures that may have been meant, the nearest first; at most two."""
-    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION], n=2)
+    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION, LEAD], n=2)
 
 
 def scale_to(unit: str, own_unit: str) -> float | None:

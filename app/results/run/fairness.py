@@ -175,6 +175,7 @@ NEWCOMER_WORDS = {
     "server": "the released model as it is, which knows nothing of any client",
     "mean": "the released model with the mean of the private parts of the clients that were trained",
     "fitted": "after the newcomer has fitted its private part alone; all that is shared is frozen",
+    "own": "with the private part of the newcomer's own, from the rounds it took part in since it joined",
     "fine_tuned": "after one local training of all parameters, private and shared; sent to nobody",
 }
 """What newcomers were evaluated with."""
@@ -189,6 +190,7 @@ class JoinedClients:
     visits: int  # local trainings of the private part
     # fractions in [0, 1] on their own test sets, by what they were evaluated with (see `NEWCOMER_WORDS`)
     accuracies: dict[str, tuple[float, ...]]
+    round: int | None = None  # first round that they could take part in; None where they joined after the last one
 
     def record(self) -> dict[str, Any]:
         means = {
@@ -196,7 +198,8 @@ class JoinedClients:
             for stage, own in self.accuracies.items()
             for estimate in [mean_estimate(own, self.groups)]
         }
-        return {"clients": len(self.clients), "visits": self.visits, "accuracy": means}
+        joined = {"visits": self.visits} if self.round is None else {"round": self.round}
+        return {"clients": len(self.clients), **joined, "accuracy": means}
 
 
 def newcomer_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -206,7 +209,8 @@ def newcomer_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     stages = {
         "server": "with the released model",
         "mean": "with the mean private part",
-        "fitted": f"private part fitted in {record['visits']} visits, all else frozen",
+        "fitted": f"private part fitted in {record.get('visits')} visits, all else frozen",
+        "own": f"with the private part of their own, trained since round {record.get('round')}",
         "fine_tuned": "everything fine-tuned once",
     }
     means = [

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.federation.module import FederatedModule
+from app.federation.plan import ClientPool
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
 from app.federation.plan_audit.release_ledger import ReleaseLedger
 from app.files import csv_text
@@ -65,8 +66,16 @@ def header(federation: FederatedModule, audit: PlanAudit) -> str:
     taking_part = len(client_pool.participants(audit.rounds[0]))
     return (
         f"{federation.method.title}: {counted(len(client_pool.sizes), 'client')} ({widths}), "
-        f"{counted(rounds, 'round')} with {counted(taking_part, 'client')} each"
+        f"{counted(rounds, 'round')} with {counted(taking_part, 'client')} each{_growth(client_pool)}"
     )
+
+
+def _growth(client_pool: ClientPool) -> str:
+    """Who joins late, and what is added then; empty where nothing changes."""
+    if client_pool.joining is None:
+        return ""
+    grows = f", until then {client_pool.dictionary:.0%} of the factors" if client_pool.dictionary < 1 else ""
+    return f"; {counted(len(client_pool.absent), 'client')} may take part from round {client_pool.joining + 1} on{grows}"
 
 
 def table(audit: PlanAudit) -> str:
