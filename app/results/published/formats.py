@@ -9,7 +9,7 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.results.comparison.formats import markdown_rows
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
-from app.results.published.values import PAPER, RECONSTRUCTION, PublishedFigure
+from app.results.published.values import CORRELATION, PAPER, RECONSTRUCTION, PublishedFigure, correlated
 from app.results.text_table import table_lines
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
@@ -85,6 +85,9 @@ def _titled(measure: str) -> str:
     if measure.startswith(PAPER):
         result, _, name = measure.removeprefix(PAPER).partition("/")
         return f"{name} ({result})"
+    if measure.startswith(CORRELATION):
+        first, second, name = correlated(measure)
+        return f"pooled correlation of {first} and {second}, {name}"
     return measure.removeprefix(RECONSTRUCTION).removeprefix("details/")
 
 

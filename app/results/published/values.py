@@ -60,10 +60,18 @@ UNITS: dict[str, str] = {
 ALL_UNITS = ("%", "x", "s", "dB", "images", "squared points", "")
 """Units that a published number may have; the last one is that of pure numbers."""
 
-AUC, PAPER, RECONSTRUCTION = "auc:", "paper:", "reconstruction:"
+AUC, PAPER, RECONSTRUCTION, CORRELATION = "auc:", "paper:", "reconstruction:", "correlation:"
 """Beginnings of measures with a name of their own: `auc:<attack>.<target>`; `paper:<result>/<figure>` for a number as
 the followed paper reports it, as in `paper:mapp-fl.yeom.uploads/Adv %`; `reconstruction:<number>`, as in
-`reconstruction:psnr_best`."""
+`reconstruction:psnr_best`; `correlation:<result>~<result>/<figure>` for Pearson's coefficient of a figure under two
+attacks over the clients of all runs, as in `correlation:taxonomy.yeom.uploads~taxonomy.lira.uploads/AUC %`, with `size`
+in place of the first result for the logarithm of the client's number of samples."""
+
+SIZE = "size"
+"""Takes the place of a result in a correlation with the client's number of samples, 400 and more."""
+
+ALL_METHODS = "all methods"
+"""Method of a correlation over the clients of every method's runs."""
 
 
 def is_measure(key: str) -> bool:
@@ -71,12 +79,21 @@ def is_measure(key: str) -> bool:
     if key.startswith(PAPER):
         result, _, figure = key.removeprefix(PAPER).partition("/")
         return bool(result and figure)
+    if key.startswith(CORRELATION):
+        return all(correlated(key))
     return key in UNITS or any(key.startswith(front) and key != front for front in (AUC, RECONSTRUCTION))
 
 
 def nearest_measures(key: str) -> list[str]:
     """Measures that may have been meant, the nearest first; at most two."""
-    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION], n=2)
+    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION, CORRELATION], n=2)
+
+
+def correlated(key: str) -> tuple[str, str, str]:
+    """The two results and the figure of a correlation, empty where one is missing."""
+    results, _, figure = key.removeprefix(CORRELATION).partition("/")
+    first, _, second = results.partition("~")
+    return first, second, figure
 
 
 def scale_to(unit: str, own_unit: str) -> float | None:
