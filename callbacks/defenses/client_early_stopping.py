@@ -79,8 +79,8 @@ class ClientEarlyStopping(FederatedCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.validation == "test" and trainer.is_global_zero:
             warnings.warn(
-                "ClientEarlyStopping decides on the common test set, as MaPP-FL's code does: accuracies on that set are "
-                "optimistic. Remedy: validation reference, with --data.holdout.reference.",
+                "ClientEarlyStopping decides on the common test set, as MaPP-FL's code does: accuracies on that set "
+                "are optimistic. Remedy: validation reference, with --data.holdout.reference.",
                 stacklevel=2,
             )
 
