@@ -6,6 +6,7 @@ from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
+from callbacks.defenses.client_early_stopping import ClientEarlyStopping
 from callbacks.defenses.dp_fedavg import DPFedAvg
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
@@ -26,6 +27,7 @@ from callbacks.recorders.run_recorder import RunRecorder
 
 __all__ = [
     "AdversarialRegularisation",
+    "ClientEarlyStopping",
     "DPFedAvg",
     "DPSGD",
     "Dropout",

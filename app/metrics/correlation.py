@@ -1,4 +1,4 @@
-"""Correlation of a client's data size with its leakage (Pearson, Spearman), with bootstrap intervals."""
+"""Correlations over clients, with bootstrap intervals: of data size and leakage, and of two attacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from app.errors import Problem, raise_all
@@ -47,16 +48,31 @@ def size_correlation(
     samples, values = np.asarray(sizes, dtype=np.float64), np.asarray(leakage, dtype=np.float64)
     used = (samples >= smallest_size) & ~np.isnan(values)
     size, value = np.log10(samples[used]), values[used]
-    if size.size < FEWEST_CLIENTS:
-        return NotAvailable(f"a correlation needs at least {FEWEST_CLIENTS} clients, there are {size.size}")
-    if np.ptp(size) == 0 or np.ptp(value) == 0:
+    if size.size >= FEWEST_CLIENTS and (np.ptp(size) == 0 or np.ptp(value) == 0):
         return NotAvailable("all clients have the same " + ("size" if np.ptp(size) == 0 else "leakage"))
-    rows = numpy_generator(bootstrap.seed, "bootstrap").integers(0, size.size, (bootstrap.resamples, size.size))
-    pearson = _estimate(pearson_rows(size, value), pearson_rows(size[rows], value[rows]), size.size, bootstrap)
+    pearson = value_correlation(size, value, bootstrap)
+    if isinstance(pearson, NotAvailable):
+        return pearson
+    rows = _resamples(size.size, bootstrap)
     ranked = pearson_rows(stats.rankdata(size), stats.rankdata(value))
     resampled = pearson_rows(stats.rankdata(size[rows], axis=1), stats.rankdata(value[rows], axis=1))
     spearman = _estimate(ranked, resampled, size.size, bootstrap)
     return SizeCorrelation(pearson, spearman, size.size, len(sizes) - size.size)
+
+
+def value_correlation(first: Array, second: Array, bootstrap: Bootstrap = BOOTSTRAP) -> Estimate | NotAvailable:
+    """Pearson correlation of two finite values of each client, with an interval from a bootstrap of the clients."""
+    if first.size < FEWEST_CLIENTS:
+        return NotAvailable(f"a correlation needs at least {FEWEST_CLIENTS} clients, there are {first.size}")
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return NotAvailable("one of the two values is the same for all clients")
+    rows = _resamples(first.size, bootstrap)
+    return _estimate(pearson_rows(first, second), pearson_rows(first[rows], second[rows]), first.size, bootstrap)
+
+
+def _resamples(clients: int, bootstrap: Bootstrap) -> NDArray[np.int64]:
+    """(resamples, clients) positions, the same for every correlation of as many clients."""
+    return numpy_generator(bootstrap.seed, "bootstrap").integers(0, clients, (bootstrap.resamples, clients))
 
 
 def pearson_rows(first: Array, second: Array) -> Array:

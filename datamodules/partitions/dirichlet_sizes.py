@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -20,28 +21,38 @@ class DirichletSizes(Partition):
     Args:
         clients: number of clients, at least 1.
         alpha: concentration, above 0; the smaller, the more unequal the sizes.
-        shuffle_seed: which samples go where; None takes the seed of the sizes. The published repeats keep `seed` and
-            change this one.
+        shuffle_seed: which samples go where; `run` takes the seed of the run, None that of the sizes. The published
+            repeats keep `seed` and change this one.
         seed: seed of the sizes; None takes the seed of the run.
     """
 
     clients: int
 
     def __init__(
-        self, clients: int = 10, alpha: float = 0.85, shuffle_seed: int | None = None, seed: int | None = None
+        self,
+        clients: int = 10,
+        alpha: float = 0.85,
+        shuffle_seed: int | Literal["run"] | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(clients, seed)
         self.alpha = alpha
         self.shuffle_seed = shuffle_seed
+        self._run_seed = 0
 
     def problems(self) -> list[Problem]:
-        shuffle = seed_problems("partition.shuffle_seed", self.shuffle_seed)
+        shuffle = seed_problems("partition.shuffle_seed", None if self.shuffle_seed == "run" else self.shuffle_seed)
         return super().problems() + alpha_problems(self.alpha) + shuffle
+
+    def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
+        self._run_seed = seed
+        return super().assign(labels, owners, seed)
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         # The published sizes hang on NumPy's generator being seeded with the bare number, not with a derived key.
         shares = np.sort(np.random.default_rng(seed).dirichlet(np.full(self.clients, self.alpha)))[::-1]
-        shuffle_seed = seed if self.shuffle_seed is None else self.shuffle_seed
+        chosen = self._run_seed if self.shuffle_seed == "run" else self.shuffle_seed
+        shuffle_seed = seed if chosen is None else chosen
 
         def divide(positions: np.ndarray) -> list[np.ndarray]:
             shuffled = np.random.default_rng(shuffle_seed).permutation(positions)

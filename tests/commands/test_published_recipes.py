@@ -15,8 +15,9 @@ from app.recipes import find_recipe, shipped_comparisons
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.published.parse import parse_published
+from app.results.published.values import ALL_METHODS
 
-FAMILIES = {"mapp-fl": 5, "taxonomy": 7, "waffle": 7, "memdefense": 5, "breaking": 3}
+FAMILIES = {"mapp-fl": 5, "taxonomy": 8, "waffle": 7, "memdefense": 5, "breaking": 3}
 """Files of every paper."""
 
 NAMES = [one.name for one in shipped_comparisons() if one.name.startswith(tuple(FAMILIES))]
@@ -65,7 +66,8 @@ def test_published_numbers_belong_to_runs(name):
     """Every number stands beside a run that the comparison makes, and is told once."""
     figures, runs = figures_of(name), {planned.combination for planned in planned_runs(spec_of(name))}
     assert figures
-    assert {figure.place for figure in figures} <= runs
+    pooled = {(dataset, ALL_METHODS, defense) for dataset, _, defense in runs}
+    assert {figure.place for figure in figures} <= runs | pooled
     keys = [(*each.place, each.measure, each.client, each.relation, each.statistic) for each in figures]
     assert len(keys) == len(set(keys))
     assert all(figure.where.startswith(("Table ", "Figure ")) for figure in figures)
@@ -141,6 +143,18 @@ def test_both_papers_print_the_same():
     """MaPP-FL's Tables 3 and 6 are the taxonomy's Tables 5 and 4."""
     for one, other in (("mapp-fl-table-3", "taxonomy-table-5"), ("mapp-fl-table-6", "taxonomy-table-4")):
         assert numbers(one) == numbers(other)
+
+
+def test_correlations_of_the_taxonomy():
+    """Three pairs of attacks under three metrics, read off Table 2 a second time; AUC correlates most, as it says."""
+    printed = {"tmia~lira": (0.83, 0.70, 0.00), "tmia~yeom": (0.98, 0.78, 0.46), "lira~yeom": (0.85, 0.68, 0.02)}
+    found = numbers("taxonomy-table-2")
+    assert len(found) == 9
+    for pair, values in printed.items():
+        first, second = pair.split("~")
+        for metric, value in zip(("AUC %", "Adv %", "TPR % at 0.1 % FPR"), values, strict=True):
+            measure = f"correlation:taxonomy.{first}.uploads~taxonomy.{second}.uploads/{metric}"
+            assert found["cifar10", ALL_METHODS, "none", measure, None] == value
 
 
 def test_gaps_of_waffle():

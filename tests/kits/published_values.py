@@ -3,6 +3,7 @@
 ADV_UPLOADS, ADV_SERVER = "paper:mapp-fl.yeom.uploads/Adv %", "paper:mapp-fl.yeom.global/Adv %"
 GLOBAL, LOCAL = "paper:memdefense.nasr.global/A_att_g %", "paper:memdefense.nasr.uploads/A_att_l %"
 MEAN = "paper:taxonomy.tmia.uploads/mean {} of yeom, lira, tmia"
+POOLED = "correlation:size~mapp-fl.yeom.uploads/Adv %"
 PEARSON = "paper:mapp-fl.yeom.uploads/Pearson of log10 size and Adv"
 
 
@@ -17,6 +18,7 @@ VALUES = [
     ("mapp-fl-table-2", "cifar10", "fedavg-30k", "none", ADV_UPLOADS, 6, 6.69, None),
     ("mapp-fl-table-3", "cifar100", "fedavg-1.6m", "none", PEARSON, None, -0.90, None),
     ("mapp-fl-table-3", "femnist", "fedavg-30k", "none", PEARSON, None, -0.71, None),
+    ("mapp-fl-table-3", "cifar10", "fedavg-1.6m", "none", POOLED, None, -0.87, None),
     ("mapp-fl-table-4", "cifar10", "heterofl-0-large", "none", "server_accuracy", None, 70.43, 0.91),
     ("mapp-fl-table-4", "cifar100", "mapp-fl-0-large", "none", ADV_SERVER, None, -0.45, 0.85),
     ("mapp-fl-table-4", "femnist", "fdropout-5-large", "none", "clients_accuracy", None, 54.12, 1.02),

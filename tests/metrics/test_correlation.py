@@ -8,7 +8,7 @@ from scipy import stats
 
 from app.errors import UserError
 from app.metrics.bootstrap import Bootstrap, Replicates
-from app.metrics.correlation import pearson_rows, size_correlation
+from app.metrics.correlation import pearson_rows, size_correlation, value_correlation
 from app.metrics.intervals import bounded_interval
 from app.metrics.membership import NotAvailable
 from app.seeding import numpy_generator
@@ -90,3 +90,13 @@ def test_impossible_input():
     with pytest.raises(UserError) as error:
         size_correlation([0, 10], [math.inf])
     assert len(error.value.problems) == 3
+
+
+def test_two_values_of_every_client():
+    """SciPy's coefficient, with the interval of the same resamples as for sizes."""
+    first, second = np.log10(SIZES), np.array(LEAKAGE)
+    found = value_correlation(first, second, FAST)
+    assert found.value == pytest.approx(stats.pearsonr(first, second).statistic)
+    assert found.interval == size_correlation(SIZES, LEAKAGE, bootstrap=FAST).pearson.interval
+    assert "at least 5 clients" in value_correlation(first[:4], second[:4]).reason
+    assert "the same for all clients" in value_correlation(first, np.zeros(8)).reason

@@ -9,7 +9,7 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.results.comparison.formats import markdown_rows
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
-from app.results.published.values import LEAD, PAPER, RECONSTRUCTION, PublishedFigure
+from app.results.published.values import CORRELATION, LEAD, PAPER, RECONSTRUCTION, PublishedFigure, correlated
 from app.results.text_table import table_lines
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
@@ -88,6 +88,9 @@ def _titled(measure: str) -> str:
     if measure.startswith(LEAD):
         method, _, name = measure.removeprefix(LEAD).partition("/")
         return f"{_titled(name)} less that of {method}"
+    if measure.startswith(CORRELATION):
+        first, second, name = correlated(measure)
+        return f"pooled correlation of {first} and {second}, {name}"
     return measure.removeprefix(RECONSTRUCTION).removeprefix("details/")
 
 

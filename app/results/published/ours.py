@@ -8,10 +8,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.attacks.protocols.mapp_fl import SMALLEST_CLIENT
+from app.metrics.correlation import value_correlation
 from app.metrics.intervals import Interval, student_quantile
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Value
-from app.results.published.values import LEAD, PAPER, RECONSTRUCTION, UNITS, PublishedFigure, scale_to
+from app.results.published.values import (
+    ALL_METHODS,
+    CORRELATION,
+    LEAD,
+    PAPER,
+    RECONSTRUCTION,
+    SIZE,
+    UNITS,
+    PublishedFigure,
+    correlated,
+    scale_to,
+)
 from app.results.run.store import RunRecord, Store
 
 CONFIDENCE = 0.95
@@ -23,7 +36,7 @@ class OwnResult:
 
     value: float  # mean, highest or lowest over the seeds, as the paper has it
     interval: Interval | NotAvailable  # 95 % interval of the mean, or why there is none
-    about: str  # interval over other `seeds`, other `samples` of the same runs, or `none`
+    about: str  # interval over other `seeds`, other `samples` of the same runs, other `clients`, or `none`
     seeds: tuple[int, ...]  # seeds of the runs, ascending
     rounds: int  # rounds of the shortest run
 
@@ -36,6 +49,11 @@ def own_result(store: Store, table: ComparisonTable, figure: PublishedFigure) ->
         table: their table.
         figure: the published number.
     """
+    runs = [run for run in store.runs if _belongs(run, figure)]
+    if not runs:
+        return NotAvailable(f"no finished run of {' / '.join(figure.place)}")
+    if figure.measure.startswith(CORRELATION):
+        return _correlation(runs, figure)
     found = _lead(store, table, figure) if figure.measure.startswith(LEAD) else _measured(store, table, figure)
     if isinstance(found, NotAvailable):
         return found
@@ -43,12 +61,12 @@ def own_result(store: Store, table: ComparisonTable, figure: PublishedFigure) ->
     scale = scale_to(figure.unit, unit)
     if scale is None:
         return NotAvailable(f"ours is in {unit or 'no unit'}, theirs in {figure.unit or 'no unit'}")
-    return _chosen(value, scale, figure, min(len(run.rounds) for run in store.runs if _place(run) == figure.place))
+    return _chosen(value, scale, figure, min(len(run.rounds) for run in runs))
 
 
 def _measured(store: Store, table: ComparisonTable, figure: PublishedFigure) -> tuple[Value, str] | NotAvailable:
     """Our value with its unit: the entry of the table, or what the runs hold."""
-    runs = [run for run in store.runs if _place(run) == figure.place]
+    runs = [run for run in store.runs if _belongs(run, figure)]
     if not runs:
         return NotAvailable(f"no finished run of {' / '.join(figure.place)}")
     tabled = None if figure.client is not None else _tabled(table, figure)
@@ -73,8 +91,36 @@ def _lead(store: Store, table: ComparisonTable, figure: PublishedFigure) -> tupl
     return (_over_seeds(leads), own[1]) if leads else NotAvailable(f"no seed has runs of {figure.method} and {method}")
 
 
-def _place(run: RunRecord) -> tuple[str, str, str]:
-    return (run.labels.dataset, run.labels.method, run.labels.defense)
+def _belongs(run: RunRecord, figure: PublishedFigure) -> bool:
+    method = run.labels.method if figure.method == ALL_METHODS else figure.method
+    return (run.labels.dataset, run.labels.method, run.labels.defense) == (figure.dataset, method, figure.defense)
+
+
+def _correlation(runs: list[RunRecord], figure: PublishedFigure) -> OwnResult | NotAvailable:
+    """Pearson's coefficient over the clients of all runs together, each client of each run counting once."""
+    first, second, name = correlated(figure.measure)
+    pairs = np.array([pair for run in runs for pair in _pairs(run, first, second, name)]).reshape(-1, 2)
+    found = value_correlation(pairs[:, 0], pairs[:, 1])
+    if isinstance(found, NotAvailable):
+        return found
+    seeds = tuple(sorted({run.labels.seed for run in runs}))
+    about = "none" if isinstance(found.interval, NotAvailable) else "clients"
+    return OwnResult(found.value, found.interval, about, seeds, min(len(run.rounds) for run in runs))
+
+
+def _pairs(run: RunRecord, first: str, second: str, name: str) -> list[tuple[float, float]]:
+    """The two values of every client of a run that has both; small clients have no size, as in the paper."""
+    sizes = {end.client: math.log10(end.samples) for end in run.clients if end.samples >= SMALLEST_CLIENT}
+    one = sizes if first == SIZE else _per_client(run, first, name)
+    other = _per_client(run, second, name)
+    return [(one[client], other[client]) for client in sorted(set(one) & set(other))]
+
+
+def _per_client(run: RunRecord, result: str, name: str) -> dict[int, float]:
+    """A figure of one result by client, where it is finite."""
+    figures = [figure for record in run.attacks if record.label == result for figure in record.figures]
+    found = next((dict(figure.per_client) for figure in figures if figure.name == name), {})
+    return {client: value for client, value in found.items() if math.isfinite(value)}
 
 
 def _tabled(table: ComparisonTable, figure: PublishedFigure) -> tuple[Value, str] | NotAvailable | None:

@@ -20,7 +20,16 @@ from difflib import get_close_matches
 from typing import Any
 
 from app.errors import Problem, raise_all
-from app.results.published.values import ALL_UNITS, RELATIONS, STATISTICS, PublishedFigure, is_measure, nearest_measures
+from app.results.published.values import (
+    ALL_METHODS,
+    ALL_UNITS,
+    CORRELATION,
+    RELATIONS,
+    STATISTICS,
+    PublishedFigure,
+    is_measure,
+    nearest_measures,
+)
 
 NAMES = tuple(field.name for field in fields(PublishedFigure))
 REQUIRED = tuple(field.name for field in fields(PublishedFigure) if field.default is MISSING)
@@ -116,6 +125,8 @@ def _meaning_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
         near = nearest_measures(measure)
         hint = f"did you mean {' or '.join(near)}?" if near else "`rampart report` shows the measures of a comparison"
         yield Problem(f"{name} names an unknown measure {measure!r}", LOST, hint)
+    if data.get("method") == ALL_METHODS and not str(measure).startswith(CORRELATION):
+        yield Problem(f"{name} is of {ALL_METHODS}", LOST, f"name one method; only `{CORRELATION}` pools the methods")
     if isinstance(unit, str) and unit not in ALL_UNITS:
         yield Problem(f"{name} has an unknown unit {unit!r}", LOST, f"one of {', '.join(map(repr, ALL_UNITS))}")
     for key, known in (("relation", RELATIONS), ("statistic", STATISTICS)):

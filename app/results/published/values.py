@@ -61,11 +61,24 @@ UNITS: dict[str, str] = {
 ALL_UNITS = ("%", "x", "s", "dB", "images", "squared points", "")
 """Units that a published number may have; the last one is that of pure numbers."""
 
-AUC, PAPER, RECONSTRUCTION, LEAD = "auc:", "paper:", "reconstruction:", "lead:"
-"""Beginnings of measures with a name of their own: `auc:<attack>.<target>`; `paper:<result>/<figure>` for a number as
-the followed paper reports it, as in `paper:mapp-fl.yeom.uploads/Adv %`; `reconstruction:<number>`, as in
-`reconstruction:psnr_best`; `lead:<method>/<measure>` for a measure less that of another method on the same dataset with
-the same defense and seed, as in `lead:fedavg/everyone_accuracy`."""
+AUC, PAPER, RECONSTRUCTION, LEAD, CORRELATION = "auc:", "paper:", "reconstruction:", "lead:", "correlation:"
+"""Beginnings of measures with a name of their own:
+
+`auc:<attack>.<target>`;
+`paper:<result>/<figure>` for a number as the followed paper reports it: `paper:mapp-fl.yeom.uploads/Adv %`;
+`reconstruction:<number>`: `reconstruction:psnr_best`;
+`lead:<method>/<measure>` for a measure less that of another method on the same dataset with the same defense and seed:
+`lead:fedavg/everyone_accuracy`;
+`correlation:<result>~<result>/<figure>` for Pearson's coefficient of a figure under two attacks over the clients of all
+runs, with `size` in place of the first result for the logarithm of the client's number of samples:
+`correlation:taxonomy.yeom.uploads~taxonomy.lira.uploads/AUC %`.
+"""
+
+SIZE = "size"
+"""Takes the place of a result in a correlation with the client's number of samples, 400 and more."""
+
+ALL_METHODS = "all methods"
+"""Method of a correlation over the clients of every method's runs."""
 
 
 def is_measure(key: str) -> bool:
@@ -76,12 +89,21 @@ def is_measure(key: str) -> bool:
     if key.startswith(LEAD):
         method, _, measure = key.removeprefix(LEAD).partition("/")
         return bool(method) and not measure.startswith(LEAD) and is_measure(measure)
+    if key.startswith(CORRELATION):
+        return all(correlated(key))
     return key in UNITS or any(key.startswith(front) and key != front for front in (AUC, RECONSTRUCTION))
 
 
 def nearest_measures(key: str) -> list[str]:
     """Measures that may have been meant, the nearest first; at most two."""
-    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION, LEAD], n=2)
+    return difflib.get_close_matches(key, [*UNITS, AUC, PAPER, RECONSTRUCTION, LEAD, CORRELATION], n=2)
+
+
+def correlated(key: str) -> tuple[str, str, str]:
+    """The two results and the figure of a correlation, empty where one is missing."""
+    results, _, figure = key.removeprefix(CORRELATION).partition("/")
+    first, _, second = results.partition("~")
+    return first, second, figure
 
 
 def scale_to(unit: str, own_unit: str) -> float | None:

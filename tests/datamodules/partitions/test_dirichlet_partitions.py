@@ -23,6 +23,16 @@ def test_another_shuffle_seed_keeps_the_sizes_and_changes_the_samples():
     assert not np.array_equal(one[0], two[0])
 
 
+def test_the_seed_of_the_run_deals_anew_and_keeps_the_sizes():
+    labels = np.tile(np.arange(10), 500)
+    split = DirichletSizes(seed=41, shuffle_seed="run")
+    shares = {seed: split.assign(labels, None, seed) for seed in (0, 7)}
+    assert [len(share) for share in shares[0]] == [len(share) for share in shares[7]]
+    assert not np.array_equal(shares[0][0], shares[7][0])
+    for dealt, expected in zip(shares[7], DirichletSizes(seed=41, shuffle_seed=7).assign(labels, None, 0), strict=True):
+        assert np.array_equal(dealt, expected)
+
+
 def test_the_same_places_of_every_class_go_to_a_client():
     labels = np.repeat(np.arange(3), 100)
     share = DirichletSizes(4, seed=2).assign(labels, None, 0)[1]
