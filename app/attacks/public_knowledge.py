@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.attacks.models import Ids
+from app.attacks.models import Ids, Snapshot
 from app.federation.evaluation import Evaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.local_training import LocalTraining
@@ -45,6 +45,8 @@ class PublicKnowledge:
     seed: int = 0  # key of the attacker's random choices
     batch_size: int = 128  # samples per query for networks that normalise by the statistics of the batch
     precision: Callable[[], AbstractContextManager[None]] = nullcontext  # makes the context in which networks run
+    # trains shadow models on several processes, as `train_centrally` does on this one; None for this one alone
+    shared_training: Callable[..., list[tuple[Snapshot, ...]]] | None = None
     # defenses of the run that declare their traits, in the order in which they act
     defenses: tuple[Component, ...] = ()
 

@@ -179,7 +179,8 @@ class FederatedCallback(Described, Callback):
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterable[Result] | None:
         """After the last round, on the first process only: attack the transcript, in an adversary's view of it.
 
-        May yield results, each as soon as there is one.
+        May yield results, each as soon as there is one. Work that takes long can be shared with the other processes by
+        `federation.helpers.share`.
         """
 
     def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
@@ -243,16 +244,22 @@ class RoundHooks:
             self.call("on_results", own, when)
 
     def conclude(self) -> None:
-        """Collect the results of the run: recorders first, with all processes, then attacks on the first one."""
+        """Collect the results of the run: recorders first, with all processes, then attacks on the first one.
+
+        The others help it with work that attacks share (`FederatedModule.helpers`).
+        """
         federation = self._federation
         for callback in self.callbacks:
             self.deliver(callback.results(federation))
-        transcript = federation.transcript
-        if self._trainer.is_global_zero and transcript is not None:
-            transcript.record_released(federation.space.read(federation.net))
-            for callback in self.callbacks:
-                self.deliver(callback.on_transcript(federation, transcript))
+        if federation.transcript is not None:
+            federation.helpers.run(partial(self._attack, federation.transcript))
         self.call("on_run_end")
+
+    def _attack(self, transcript: Transcript) -> None:
+        federation = self._federation
+        transcript.record_released(federation.space.read(federation.net))
+        for callback in self.callbacks:
+            self.deliver(callback.on_transcript(federation, transcript))
 
     def vectorisation_obstacles(self) -> list[str]:
         """Callbacks because of which clients cannot be trained in one vectorised call."""

@@ -30,6 +30,7 @@ from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.execution.helpers import Helpers
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
@@ -67,6 +68,7 @@ class FederatedModule(Described, LightningModule):
         results: what attacks and recorders have found, in order.
         transcript: what adversaries have seen; None where nothing was recorded.
         cache: folder for what attacks can use again in other runs; None to keep nothing.
+        helpers: the other processes of the run, for work that attacks share with them.
     """
 
     net: ScalableNet
@@ -137,6 +139,7 @@ class FederatedModule(Described, LightningModule):
         self.cache: Path | None = None
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
+        self.helpers = Helpers(self)
         self._loaded: dict[str, Any] | None = None
         self._concluded = False
         self._prepared = False

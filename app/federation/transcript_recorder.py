@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
@@ -93,12 +94,11 @@ class TranscriptRecorder(FederatedCallback):
         round_ = pl_module.plan.round + 1
         if self._recording(round_, pl_module):
             trainer.strategy.barrier("messages")  # other processes' messages are on disk
-            self._conclude(pl_module, round_)
+            pl_module.helpers.run(partial(self._conclude, pl_module, round_))
         oldest = round_ - self._settings.last
         if self._open_end and oldest > 0 and not self._asked_for(oldest, pl_module):
             rank_zero_only(self._transcript.forget)(oldest)
 
-    @rank_zero_only
     def _conclude(self, federation: FederatedModule, round_: int) -> None:
         self._transcript.record_aggregate(round_, federation.space.read(federation.net))
         for callback in federation.hooks.callbacks:

@@ -25,6 +25,7 @@ from app.federation.transcript import Transcript
 from app.privacy.traits import Component
 from app.results.attacks.membership import AttackRecord
 from callbacks.attacks.shadow_federations import ShadowFederations
+from callbacks.attacks.shared_shadows import shared_training
 
 USUAL = ("yeom", "modified-entropy", "lira-offline", "lira-online", "rmia-offline")
 """Attacks where none are named: cheap ones that differ, sharing their shadows."""
@@ -130,6 +131,7 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledg
         seed=federation.seed,
         batch_size=federation.evaluation.batch_size,
         precision=autocast_of(federation.trainer),
+        shared_training=shared_training(federation, public_knowledge) if federation.helpers.available else None,
         defenses=tuple(_defenses(federation)),
     )
 

@@ -8,14 +8,15 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
+from app.attacks.context import progress
 from app.attacks.models import Ids
+from app.attacks.shadows.federated import Repetition
 from app.described import described
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
@@ -48,23 +49,32 @@ class ShadowFederations:
         text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
-        """Train one shadow federation; its transcript of the given rounds is kept in the folder."""
+    def run(self, repetitions: Sequence[Repetition]) -> None:
+        """Train shadow federations, on all processes of the attacked run; each is marked as soon as it is finished."""
+        helpers = self._attacked.helpers
+        if helpers.available and len(repetitions) > 1:
+            helpers.share(train_repetitions, repetitions, [1.0] * len(repetitions))
+        else:
+            train_repetitions(self._attacked, repetitions)
+
+    def train(self, repetition: Repetition) -> None:
+        """Train one shadow federation on this process; its transcript is kept in its folder."""
         from app.run import Run  # which adds attacks to runs
 
-        attacked = self._attacked
+        attacked, rounds = self._attacked, repetition.rounds
         federation, data = attacked.fresh(), attacked.data.fresh()
-        federation.seed = derive_key(attacked.seed, "shadow-federation", number)
-        data.redealt(attacked.data, _membership(attacked.data.membership, members, federation.seed))
+        federation.seed = derive_key(attacked.seed, "shadow-federation", repetition.number)
+        data.redealt(attacked.data, _membership(attacked.data.membership, repetition.members, federation.seed))
         federation.evaluation = Evaluation(clients=False)
-        keeper = TranscriptRecorder(folder, TranscriptSettings(last=0, rounds=list(rounds)), announce=False)
+        if attacked.trainer.world_size > 1:
+            federation.workers = attacked.worker_count  # other processes use the other cores
+        keeper = TranscriptRecorder(repetition.folder, TranscriptSettings(last=0, rounds=list(rounds)), announce=False)
         defenses = [defense.fresh() for defense in self._defenses()]
-        shadow = Run(
-            federation, data, defenses, recorders=[_SamePlan(attacked), keeper], trainer=self._options(rounds[-1])
-        )
+        recorders = [_SamePlan(attacked), keeper]
         with alone(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shadow.fit()
+            Run(federation, data, defenses, recorders=recorders, trainer=self._options(rounds[-1])).fit()
+        repetition.finish()
 
     def _defenses(self) -> list[FederatedCallback]:
         """Defenses of the attacked run but for channels.
@@ -86,6 +96,14 @@ class ShadowFederations:
             "enable_progress_bar": False,
             "limit_val_batches": 0,
         }
+
+
+def train_repetitions(attacked: FederatedModule, repetitions: Sequence[Repetition]) -> list[None]:
+    """Train shadow federations of an attacked one, one after the other on this process."""
+    shadows = ShadowFederations(attacked)
+    for repetition in progress(repetitions, "shadow federations"):
+        shadows.train(repetition)
+    return [None for _ in repetitions]
 
 
 class _SamePlan(Callback):

@@ -90,8 +90,14 @@ class Again:
     def __init__(self, attacked, defend=tuple):
         self.attacked, self.defend, self.runs = attacked, defend, []
 
-    def run(self, number, members, rounds, folder):
-        """Train it and keep its transcript."""
+    def run(self, repetitions):
+        """Train them and keep their transcripts."""
+        for one in repetitions:
+            self.train(one.number, one.members, one.rounds, one.folder)
+            one.finish()
+
+    def train(self, number, members, rounds, folder):
+        """Train one."""
         self.runs.append((number, [set(own.tolist()) for own in members]))
         data = RandomLabels()
         empty = np.empty(0, dtype=np.int64)

@@ -6,12 +6,13 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from app.attacks.context import ShadowKind, ShadowSet, progress
+from app.attacks.context import ShadowKind, ShadowSet
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge, no_samples
 from app.attacks.shadows.cache import VERSION
@@ -24,6 +25,24 @@ from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.seeding import derive_key, numpy_generator
 
 
+@dataclass(frozen=True, eq=False)
+class Repetition:
+    """A shadow federation to train: its number, each client's members, and where the transcript of rounds is kept."""
+
+    number: int
+    members: Sequence[Ids]
+    rounds: tuple[int, ...]
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / "done").is_file()
+
+    def finish(self) -> None:
+        """Mark the transcript as complete."""
+        (self.folder / "done").touch()
+
+
 class Federations(Protocol):
     """Repeats the attacked federation on other training sets."""
 
@@ -31,8 +50,8 @@ class Federations(Protocol):
     def fingerprint(self) -> str:
         """Equal for federations with equal settings."""
 
-    def run(self, number: int, members: Sequence[Ids], rounds: tuple[int, ...], folder: Path) -> None:
-        """Train shadow federation `number` on each client's members; write the transcript of rounds to a folder."""
+    def run(self, repetitions: Sequence[Repetition]) -> None:
+        """Train shadow federations; each is marked as finished as soon as it is."""
 
 
 class FederatedShadows:
@@ -62,9 +81,7 @@ class FederatedShadows:
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         numbers = range(min(first or self._count, self._count))
-        missing = [number for number in numbers if (kind, number) not in self._made]
-        for number in progress(missing, "shadow federations"):
-            self._made[kind, number] = self._run(kind, number)
+        self._make(kind, [number for number in numbers if (kind, number) not in self._made])
         shadows = tuple(self._shadow(target, kind, number) for number in numbers)
         return ShadowSet(shadows, tuple(size_notes(shadows[0], target)))
 
@@ -91,18 +108,24 @@ class FederatedShadows:
         used = np.concatenate([split.members for split in splits])
         return Shadow(model, members, np.setdiff1d(self._knowledge.auxiliary, used))
 
-    def _run(self, kind: ShadowKind, number: int) -> tuple[list[ShadowSplit], Path]:
-        """Training sets of a repeated federation, and the folder of its transcript."""
+    def _make(self, kind: ShadowKind, numbers: Sequence[int]) -> None:
+        """Look repeated federations up, or train them, all that are missing together."""
+        made = {number: self._repetition(kind, number) for number in numbers}
+        missing = [repetition for _, repetition in made.values() if not repetition.done]
+        if missing:
+            self._federations.run(missing)
+        for number, (splits, repetition) in made.items():
+            self._made[kind, number] = splits, repetition.folder
+
+    def _repetition(self, kind: ShadowKind, number: int) -> tuple[list[ShadowSplit], Repetition]:
+        """Training sets of a repeated federation, and the federation with the folder of its transcript."""
         splits = self._splits_in_out(number) if kind == "in-out" else self._splits_out(number)
         settings = [VERSION, self._federations.fingerprint, number, self._rounds, self._knowledge.seed]
         digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
         for split in splits:
             digest.update(np.int64(len(split.members)).tobytes() + np.ascontiguousarray(split.members).tobytes())
-        folder = self._cache / digest.hexdigest()
-        if not (folder / "done").is_file():
-            self._federations.run(number, [split.members for split in splits], self._rounds, folder)
-            (folder / "done").touch()
-        return splits, folder
+        members = [split.members for split in splits]
+        return splits, Repetition(number, members, self._rounds, self._cache / digest.hexdigest())
 
     def _splits_out(self, number: int) -> list[ShadowSplit]:
         """The attacker's own data in the proportions of the clients' sizes; every client gets at least 2 samples."""

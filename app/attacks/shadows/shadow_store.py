@@ -104,7 +104,8 @@ def train_or_find(
     known = {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
     if missing:
-        trained = train_centrally(knowledge, list(missing.values()), kept, seed)
+        train = knowledge.shared_training or train_centrally
+        trained = train(knowledge, list(missing.values()), kept, seed)
         for key, snapshots in zip(missing, trained, strict=True):
             cache.write(key, snapshots)
             known[key] = snapshots

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.utilities import rank_zero_only
 
 T = TypeVar("T")
 
@@ -22,11 +23,14 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it, this process works by itself while the others wait, as in a shadow run."""
-    token = _ALONE.set(True)
+    """Within it, this process works by itself, as in a shadow run: nothing is gathered, and it is its own first one."""
+    lightning: Any = rank_zero_only  # which keeps the number of this process
+    token, rank = _ALONE.set(True), lightning.rank
+    lightning.rank = 0
     try:
         yield
     finally:
+        lightning.rank = rank
         _ALONE.reset(token)
 
 

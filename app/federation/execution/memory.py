@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -21,7 +23,7 @@ def free_memory(device: torch.device) -> int | None:
 
     The memory of a CPU is not asked for: the system can take it from elsewhere.
     """
-    module = getattr(torch, device.type, None)
+    module: Any = getattr(torch, device.type, None)
     if not hasattr(module, "mem_get_info"):
         return None
     free, _ = module.mem_get_info(device)

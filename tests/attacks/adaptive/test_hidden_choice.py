@@ -207,7 +207,7 @@ def test_federated_shadows_are_recovered_too(tmp_path):
     """Through the repeated federation, whose clients hide their choice like the target."""
 
     class Hidden(Again):
-        def run(self, number, members, rounds, folder):
+        def train(self, number, members, rounds, folder):
             data, empty = RandomLabels(), np.empty(0, dtype=np.int64)
             sets = replace(self.attacked.data.membership, members=tuple(members), nonmembers=(empty,) * 3)
             data.redealt(self.attacked.data, replace(sets, shadow=empty, population=empty))
