@@ -181,9 +181,9 @@ class Newcomers:
     """Clients that join late, or when the training is over; a dictionary of weight factors may grow with them.
 
     WAFFLe (section 2.2) wants to "expand to accommodate new clients to the system without re-initializing the whole
-    model", by "increasing server-side capacity if necessary and initializing new clients", and leaves open how. Here the
-    server adds factors after the existing ones, which keeps the prior of those. A client that has trained before does
-    not use them at first; newcomers start from the prior over all factors.
+    model", by "increasing server-side capacity if necessary and initializing new clients", and leaves open how. Here
+    the server adds factors after the existing ones, which keeps the prior of those. A client that has trained before
+    does not use them at first; newcomers start from the prior over all factors.
 
     Attributes:
         clients: how many, drawn at random; 0 for none.
@@ -222,9 +222,10 @@ class Newcomers:
                 "set --model.newcomers.visits to 1 or more",
             )
 
-        if self.group is not None and self.clients > list(groups).count(self.group):
+        eligible = sum(group == self.group for group in groups)
+        if self.group is not None and self.clients > eligible:
             yield Problem(
-                f"{self.clients} newcomers from group {self.group!r}, which has {list(groups).count(self.group)} clients",
+                f"{self.clients} newcomers from group {self.group!r}, which has {eligible} clients",
                 "fewer would join than asked for",
                 f"choose --model.newcomers.group from {', '.join(sorted(set(groups)))}, or fewer newcomers",
             )

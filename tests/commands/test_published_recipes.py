@@ -17,7 +17,7 @@ from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.published.parse import parse_published
 from app.results.published.values import ALL_METHODS
 
-FAMILIES = {"mapp-fl": 5, "taxonomy": 8, "waffle": 7, "memdefense": 5, "breaking": 3}
+FAMILIES = {"mapp-fl": 5, "taxonomy": 8, "waffle": 9, "memdefense": 5, "breaking": 3}
 """Files of every paper."""
 
 NAMES = [one.name for one in shipped_comparisons() if one.name.startswith(tuple(FAMILIES))]
@@ -187,6 +187,16 @@ def test_means_of_waffle():
     assert {place[0] for place in remarks} == {"fashionmnist-multimodal"}
 
 
+def test_leads_of_waffle_shrink_with_more_classes():
+    """Figure 7 beside Table 1: 18.76 points with two classes per client, then 7.20 and 2.74."""
+    two = numbers("waffle-table-1")
+    lead = two["cifar10", "waffle-lenet", "none", "everyone_accuracy", None]
+    lead -= two["cifar10", "fedavg", "none", "everyone_accuracy", None]
+    more = [figure.value for figure in figures_of("waffle-figure-7")]
+    assert [pytest.approx(lead), *more] == [18.76, 7.20, 2.74]
+    assert {figure.measure for figure in figures_of("waffle-figure-7")} == {"lead:fedavg/everyone_accuracy"}
+
+
 def test_tables_of_memdefense():
     """Tables IV and VI agree at 20 clients, but for one number that both have a remark on."""
     four, six = numbers("memdefense-table-iv"), numbers("memdefense-table-vi")
@@ -260,6 +270,14 @@ PROTOCOLS = {
 def asked_for(front):
     """Every measure with this beginning that any file compares with."""
     return {each.measure for name in NAMES for each in figures_of(name) if each.measure.startswith(front)}
+
+
+def test_figure_three_of_waffle_compares_what_inversions_measure():
+    """The paper has images only: the signs of two numbers that the attack records."""
+    assert asked_for("lead:waffle-convnet") == {
+        f"lead:waffle-convnet/reconstruction:details/{name}" for name in ("to_class_mean", "recognised")
+    }
+    assert {(figure.value, figure.relation) for figure in figures_of("waffle-figure-3")} == {(0, "above")}
 
 
 @pytest.mark.slow

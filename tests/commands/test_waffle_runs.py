@@ -7,6 +7,7 @@ import pytest
 from run_kit import assert_same_end, last_checkpoint, parsed, records, train
 
 from app.errors import UserError
+from app.results.attacks.factor_recovery import FactorRecord
 from app.results.run.fairness import newcomer_rows
 
 WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}', "--model.executor", "vectorised")
@@ -76,6 +77,56 @@ def test_newcomers_of_a_federation_without_private_parts_are_fine_tuned_only(tmp
     """There is nothing that belongs to them alone."""
     path = train(tmp_path, "plain", *JOINING)
     assert list(json.loads((path / "newcomers.json").read_text())["accuracy"]) == ["server", "fine_tuned"]
+
+
+GROWING = (*JOINING, "--model.newcomers.round", "2", "--model.newcomers.dictionary", "0.5")
+
+
+def test_a_run_whose_dictionary_grows_can_be_resumed(tmp_path):
+    """Interrupted before the growth: the same end. Newcomers are recorded with the choice that they have trained."""
+    path = train(tmp_path, "whole", *WAFFLE, *GROWING)
+    train(tmp_path, "parts", *WAFFLE, *GROWING, rounds=1)
+    train(tmp_path, "parts", *WAFFLE, *GROWING)
+    assert_same_end(path, tmp_path / "parts")
+    record = json.loads((path / "newcomers.json").read_text())
+    assert record["round"] == 2
+    assert list(record["accuracy"]) == ["server", "mean", "own", "fine_tuned"]
+    first, second, third = (
+        {
+            line["client"]: int(line["bytes_up"])
+            for line in csv.DictReader((path / "clients.csv").open())
+            if line["round"] == number
+        }
+        for number in ("1", "2", "3")
+    )
+    assert (len(first), len(second)) == (3, 4)
+    assert max(first.values()) < min(second.values())
+    assert second == third
+
+
+def test_factors_are_recovered_from_rounds_before_and_after_the_growth(tmp_path):
+    """The transcript holds submodels first and whole models then; the attack reads both."""
+    path = train(tmp_path, "audited", *WAFFLE, *GROWING, "--config", "factor-recovery", rounds=2)
+    (found,) = FactorRecord.load_all(path)
+    assert {"support", "recovered"} <= set(found.numbers)
+
+
+def test_the_appendix_recipes_have_the_network_of_appendix_c():
+    """The plain network under FedAvg, and the same one within the factors."""
+    plain = parsed("--config", "waffle-cifar10", "--config", "waffle-cifar10-appendix-c")["model"]["net"]["init_args"]
+    own = parsed("--config", "waffle-cifar10", "--config", "waffle-appendix-c")["model"]["net"]["init_args"]
+    assert own["net"]["init_args"] == plain
+    assert (plain["channels"], plain["kernel"], plain["hidden"], plain["bias"]) == ([16, 16], 3, [80, 60], False)
+    assert own["factors"] == {"*conv": 10, "*hidden1": 80, "*hidden2": 40}
+
+
+def test_the_newcomers_of_the_recipe_are_the_minority():
+    """Three quarters of 160 factors are the paper's 120."""
+    recipes = ("waffle-mnist", "waffle-mnist-multimodal", "waffle", "waffle-newcomers")
+    model = parsed(*(part for recipe in recipes for part in ("--config", recipe)))["model"]
+    newcomers, net = model["newcomers"], model["net"]["init_args"]
+    assert (newcomers["clients"], newcomers["group"], newcomers["round"]) == (20, "minority", 51)
+    assert newcomers["dictionary"] * net["factors"]["*hidden1"] == net["alpha"] == 120
 
 
 def test_submodels_of_factors_are_refused(tmp_path):

@@ -62,7 +62,9 @@ def test_added_factors_do_not_change_what_clients_have():
     """Clients that have trained have the same losses before and after the growth, and use none of the new factors."""
     recorder = Rounds()
     federation, _ = trained(3, callbacks=[recorder])
-    old = {local.client: local.score for local in recorder.scores[2] if local.client not in federation.client_pool.absent}
+    old = {
+        local.client: local.score for local in recorder.scores[2] if local.client not in federation.client_pool.absent
+    }
     after_round_two = AfterRound(1)
     trained(3, callbacks=[after_round_two])
     assert len(old) == 3
@@ -193,7 +195,11 @@ class Modes(Shares):
 def accuracies(factors, dictionary):
     """Mean accuracy of old clients and of newcomers, who join in round 4 of 8, on their own test sets."""
     net = partial(
-        Factorised, net=partial(MLP, hidden=(8,), bias=False), factors={"layers.hidden1": factors}, alpha=4.0, speed=100.0
+        Factorised,
+        net=partial(MLP, hidden=(8,), bias=False),
+        factors={"layers.hidden1": factors},
+        alpha=4.0,
+        speed=100.0,
     )
     last = AfterRound(7)
     newcomers = Newcomers(2, round=4, group="minority", dictionary=dictionary)

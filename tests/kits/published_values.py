@@ -53,6 +53,8 @@ VALUES = [
     ),
     ("waffle-table-6", "mnist", "waffle-f150-0.4", "none", "everyone_accuracy", None, 94.42, None),
     ("waffle-table-7", "mnist-multimodal", "waffle-f80-1.0", "none", "everyone_accuracy", None, 94.70, None),
+    ("waffle-figure-7", "cifar10-3-classes", "waffle-lenet", "none", "lead:fedavg/everyone_accuracy", None, 7.2, None),
+    ("waffle-figure-7", "cifar10-4-classes", "waffle-lenet", "none", "lead:fedavg/everyone_accuracy", None, 2.74, None),
     ("memdefense-table-iv", "cifar100", "fedavg", "nbafl-8000", "server_accuracy", None, 64.41, None),
     ("memdefense-table-iv", "mnist", "fedavg", "nbafl-25", LOCAL, None, 64.57, None),
     ("memdefense-table-iv", "fashionmnist", "fedavg", "paillier", GLOBAL, None, 53.82, None),

@@ -12,6 +12,8 @@ from jsonargparse import ArgumentParser
 from torch import nn
 
 from app.errors import UserError
+from app.federation.parameters import ParameterSpace
+from app.federation.submodels import ClientRound, Prefix
 from app.models import CNN, MLP, ConvNet, DataShape, Factorised, LayerAxes, LeNet5, ibp
 from app.models.base import ScalableNet
 from app.models.factor_layers import FactorConv2d, FactorLinear
@@ -67,6 +69,45 @@ def test_published_counts_of_convolutions_follow_from_one_vector_of_strengths():
     assert 25 * (16 + 25) + 25 * (32 + 25) + 25 + 32 * 7 * 7 * 10 == 18_155  # conv2's input taken as 25
 
 
+@pytest.mark.parametrize(("padding", "plain", "shared"), [(False, 54_216, 60_850), (True, 90_056, 96_690)])
+def test_factors_of_appendix_c_are_more_parameters_than_they_replace(padding, plain, shared):
+    """80 factors of a layer with 80 outputs: 80 (inputs + 80 + 1) parameters stand for 80 inputs."""
+    net = partial(ConvNet, channels=(16, 16), kernel=3, padding=padding, hidden=(80, 60), bias=False)
+    with torch.device("meta"):
+        whole, factorised = net(CIFAR10), Factorised(CIFAR10, net, {"*conv": 10, "*hidden1": 80, "*hidden2": 40})
+    assert sum(parameter.numel() for parameter in whole.parameters()) == plain
+    assert shared_parameters(factorised) == shared
+
+
+def test_a_smaller_dictionary_has_the_first_factors():
+    """Coordinates of the whole network's vector, written into the smaller one, are its first factors; alpha stays."""
+    torch.manual_seed(0)
+    net = small(factors={"*hidden1": 5, "*hidden2": 4})
+    few, space = net.scaled(0.5), ParameterSpace(net)
+    index = Prefix().index(space, ClientRound(0, 0, 0.5, 1, 0))
+    ParameterSpace(few).write(few, space.read(net)[index])
+    for whole, part, kept in zip(net.factor_layers().values(), few.factor_layers().values(), (3, 2), strict=True):
+        assert part.factors == kept
+        assert part.alpha == whole.alpha
+        assert torch.equal(part.left, whole.left[:, :kept])
+        for name in ("right", "strength", "pi", "c", "d"):
+            assert torch.equal(getattr(part, name), getattr(whole, name)[:kept])
+        assert torch.equal(part.bias, whole.bias)
+
+
+@pytest.mark.parametrize("unqueried", ["everything", "prior"])
+def test_unused_factors_of_the_servers_copy_are_switched_off(unqueried):
+    """A network with its later factors off is the smaller network, exactly."""
+    torch.manual_seed(0)
+    net = small(factors={"*hidden1": 4, "*hidden2": 4}, unqueried=unqueried).double().eval()
+    net.mask_private(used=0.5)
+    for layer in net.factor_layers().values():
+        assert layer.gates()[2:].tolist() == [0.0, 0.0]
+        assert bool((layer.gates()[:2] > 0).all())
+    net.mask_private(used=0)
+    assert all(not layer.gates().any() for layer in net.factor_layers().values())
+
+
 def test_the_default_is_waffles_mlp():
     """784-200-10 with 120 factors in the hidden layer and alpha = 120."""
     net = Factorised(MNIST)
@@ -106,11 +147,12 @@ def test_a_full_name_counts_more_than_a_pattern():
     assert [layer.factors for layer in small(factors={"*1": 2, "*hidden*": 4}).factor_layers().values()] == [4, 4]
 
 
-def test_every_layer_with_cells_is_declared_and_never_cut():
+def test_every_layer_with_cells_is_declared_and_only_factors_are_cut():
     """Running statistics of a norm too."""
     net = Factorised(SMALL, partial(CNN, u=2, statistics="running"), {"blocks.1.conv": 3})
     axes = net.layer_axes()
-    assert set(axes.values()) == {LayerAxes()}
+    own = {name: axis for name, axis in axes.items() if axis != LayerAxes()}
+    assert own == {"inner.blocks.1.conv": LayerAxes(factors="inner.blocks.1.conv.factors")}
     cells = [*net.named_parameters(), *((name, b) for name, b in net.named_buffers() if b.is_floating_point())]
     assert set(axes) == {name.rpartition(".")[0] for name, _ in cells}
 
@@ -220,7 +262,6 @@ def test_a_factorised_network_can_be_copied_and_pickled():
         ({"speed": float("nan")}, ["speed is nan, not above 0"]),
         ({"kl_weight": -0.1}, ["kl_weight is -0.1, below 0", "--model.net.kl_weight 0"]),
         ({"threshold": 1.5}, ["threshold is 1.5, outside [0, 1]", "--model.net.threshold"]),
-        ({"rate": 0.5}, ["rate is 0.5", "full width", "--model.net.rate"]),
         ({"kl": "exact"}, ["kl is 'exact'", "closed, sampled"]),
         ({"init": "zeros"}, ["init is 'zeros'", "balanced, ibp-wf"]),
         ({"evaluation": "mean"}, ["evaluation is 'mean'", "expectation, threshold, sample"]),

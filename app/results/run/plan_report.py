@@ -75,7 +75,9 @@ def _growth(client_pool: ClientPool) -> str:
     if client_pool.joining is None:
         return ""
     grows = f", until then {client_pool.dictionary:.0%} of the factors" if client_pool.dictionary < 1 else ""
-    return f"; {counted(len(client_pool.absent), 'client')} may take part from round {client_pool.joining + 1} on{grows}"
+    return (
+        f"; {counted(len(client_pool.absent), 'client')} may take part from round {client_pool.joining + 1} on{grows}"
+    )
 
 
 def table(audit: PlanAudit) -> str:

@@ -204,3 +204,18 @@ def test_summary_counts():
     assert len(compared.measured) == 2
     assert compared.summary.startswith("2 of 3 published numbers")
     assert "1 of the 2 that can be tested" in compared.summary
+
+
+def test_a_lead_is_a_difference_of_the_same_seeds():
+    """85 less 80, 75 and 82 of the same seeds, with Student's interval; seeds of one method alone do not count."""
+    other = Value(0.79, 0.7, 0.88, {0: 0.80, 1: 0.75, 2: 0.82, 3: 0.1}, "seeds")
+    own = Value(0.85, 0.85, 0.85, {0: 0.85, 1: 0.85, 2: 0.85, 4: 0.99}, "seeds")
+    both = ComparisonTable((PERCENT,), table(own).rows + table(other, method="local").rows)
+    store = Store("compared", "", (*runs().runs, make_record(labels(method="local"), rounds=3)), ())
+    row = only(store, both, published(7.2, "lead:local/server_accuracy"))
+    assert row.ours.value == pytest.approx((5 + 10 + 3) / 3)
+    assert row.ours.seeds == (0, 1, 2)
+    assert row.ours.interval.contains(7.2)
+    assert row.difference == pytest.approx(6 - 7.2)
+    missing = only(runs(), table(own), published(7.2, "lead:local/server_accuracy"))
+    assert missing.ours == NotAvailable("no finished run of digits / local / none")
