@@ -41,7 +41,7 @@ _TEXTS: dict[Kind, tuple[str, str, str]] = {
     ),
     "weights": (
         "sums of weights that differ by few clients",
-        "the difference of two sums is the weight, and so the loss, of {whom}",
+        "the difference of two sums is the size of the update, the weight, and so the loss, of {whom}",
         "give every width several clients (--model.capacities), or use a server that does not weigh by losses "
         "(--model.server FedAvg); or {accept}",
     ),

@@ -44,6 +44,7 @@ CASES = {
     ),
     "threads": (SEVEN, {"net": partial(CNN, u=4, statistics="running"), "executor": "threads", "workers": 2}),
     "posthoc": ((5, 8, 11), {"net": partial(CNN, u=4, statistics="posthoc")}),
+    "q-ffl": (SEVEN, {"capacities": HALVES, "server": partial(QFFL, q=1.0), "participation": 0.7}),
     "memdefense": (SEVEN, {"capacities": HALVES}),
     "nbafl": (SEVEN, {"capacities": HALVES}),
     "dp-fedavg": (SEVEN, {"capacities": HALVES, "participation": 0.6, "sampling": "poisson", "block_size": 2}),
