@@ -35,7 +35,7 @@ WORDS = {
     "gap": "mean of the majority less that of the minority, or of the best group less that of the worst",
     "interval": "from drawing the clients anew within their groups: it tells about other clients of the same kind, not "
     "about training again",
-    "settled": "means over the last rounds in which every client was evaluated, at most ten",
+    "settled": "means over the last rounds in which every client was evaluated, at most ten, since all groups take part",
     "controls": "the same clients with the private part of another client of their group, with the mean of all, and "
     "with none (the server's released model)",
     "swap": "accuracy with the own private part less that with another client's, over the clients that hold one; where "
@@ -100,10 +100,11 @@ def fairness_record(measured: ClientAccuracies, records: Sequence[Mapping[str, A
 
 
 def settled(measured: ClientAccuracies, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Means over the last measured rounds, the one at hand included."""
+    """Means over the last measured rounds, the one at hand included; not over those before a group joined."""
     last = measured.metrics()
     names = [f"{PREFIX}{'accuracy' if name == 'mean' else name}" for name in _numbers(measured.fairness())]
-    before = [record for record in records if names[0] in record and record["round"] < measured.round]
+    whole = [record for record in records if all(name in record for name in names)]
+    before = [record for record in whole if record["round"] < measured.round]
     rounds = [*before[1 - SETTLED :], last]
     means = {name.removeprefix(PREFIX): math.fsum(record[name] for record in rounds) / len(rounds) for name in names}
     return {"rounds": len(rounds), **means}

@@ -177,7 +177,7 @@ def _curves(axes: Axes, measured: ClientAccuracies, records: Sequence[Mapping[st
     marker = "." if len(rounds) < 30 else ""
 
     def line(name: str, label: str, **look: Any) -> None:
-        values = [POINTS * record[f"{PREFIX}{name}"] for record in records]
+        values = [POINTS * record.get(f"{PREFIX}{name}", np.nan) for record in records]  # a group may join late
         axes.plot(rounds, values, label=label, marker=marker, **look)
 
     line("worst", "worst client", color="0.55", linestyle=":")

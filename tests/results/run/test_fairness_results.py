@@ -137,6 +137,17 @@ def test_settled_is_the_mean_of_the_last_ten_measured_rounds():
     assert fairness_record(alike, [])["settled"]["accuracy"] == 0.625
 
 
+def test_rounds_before_a_group_joined_are_not_settled():
+    """One group in the first two rounds, two in the next: means and curves of the groups start with the third."""
+    alone = [record(number, 0.5, **{"everyone/variance": 1.0}) for number in (1, 2)]
+    lines = [*alone, {**PLAIN.metrics(), "round": 3.0}, {**PLAIN.metrics(), "round": 7.0}]
+    settled = fairness_record(PLAIN, lines)["settled"]
+    assert (settled["rounds"], settled["accuracy"], settled["minority"]) == (2, 0.625, 0.375)
+    curves = {line.get_label(): line.get_ydata() for line in draw_fairness(PLAIN, lines, "a").axes[1].get_lines()}
+    assert np.isnan(curves["mean of the minority"]).tolist() == [True, True, False, False]
+    assert curves["mean of all clients"].tolist() == [50.0, 50.0, 62.5, 62.5]
+
+
 def test_files(tmp_path):
     """One row per client; the JSON explains itself; the summary leaves the explanations out."""
     summary = write(tmp_path, PRIVATE)
