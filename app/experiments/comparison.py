@@ -13,7 +13,7 @@ from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
 from app.experiments.gpus import check_per_run, gpus
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
-from app.experiments.locks import at_work, shards_at_work, turn
+from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import Combination, planned_runs
 from app.experiments.parsing import ParsedRun, parse_all
 from app.experiments.processes import Job, StopRequest, cores
@@ -101,10 +101,10 @@ class Comparison:
         if self.shard is not None and self.folder.holds(self.spec, self.runs):
             raise_all(self.folder.problems(self.part, self.parsed))
             return
-        others = [str(shard) for shard in shards_at_work(self.folder.path) if shard != self.shard]
+        others = others_at_work(self.folder.path, self.shard)
         if others:
             raise UserError.of(
-                f"shards {', '.join(others)} are at work on {self.folder.path} with other runs or settings",
+                f"shards {', '.join(map(str, others))} are at work on {self.folder.path} with other runs or settings",
                 "the table would mix two experiments",
                 "start all shards with the same file and options, or choose another --name",
             )

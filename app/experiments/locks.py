@@ -39,9 +39,9 @@ def turn(folder: Path) -> Iterator[None]:
         yield
 
 
-def shards_at_work(folder: Path) -> list[Shard]:
-    """Shards that processes work on, this one included; to be called within a `turn`."""
-    return [shard for shard in _known(folder) if _is_held(_place(folder, shard))]
+def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
+    """Other shards that processes work on; to be called within a `turn`."""
+    return [other for other in _known(folder) if other != shard and _is_held(_place(folder, other))]
 
 
 def _lock(path: Path, folder: Path, who: str, shared: bool = False) -> IO[str]:
@@ -57,7 +57,7 @@ def _lock(path: Path, folder: Path, who: str, shared: bool = False) -> IO[str]:
 
 
 def _refuse_other_counts(folder: Path, shard: Shard) -> None:
-    others = [other for other in shards_at_work(folder) if other.count != shard.count]
+    others = [other for other in others_at_work(folder, shard) if other.count != shard.count]
     if others:
         raise UserError.of(
             f"shard {others[0]} is at work on {folder}, and this is shard {shard}",

@@ -70,6 +70,7 @@ class ParameterSpace:
         self.trainable = sum(block.size for block in self.blocks if block.name in parameters)
         self.size = sum(block.size for block in self.blocks)
         self.axes = _axes(self.blocks)
+        self._sizes: dict[float, int] = {}
 
     def read(self, net: nn.Module) -> Tensor:
         return FlatNet(self, net).read()
@@ -87,7 +88,9 @@ class ParameterSpace:
 
     def size_at(self, rate: float) -> int:
         """Coordinates of a submodel of one width rate, in (0, 1]; methods differ in which ones they are."""
-        return sum(math.prod(self._lengths(block, rate)) for block in self.blocks)
+        if rate not in self._sizes:
+            self._sizes[rate] = sum(math.prod(self._lengths(block, rate)) for block in self.blocks)
+        return self._sizes[rate]
 
     def _lengths(self, block: Block, rate: float) -> Iterator[int]:
         """Length of every dimension of a block in a submodel of one width rate."""

@@ -11,7 +11,7 @@ from comparison_kit import comes, spec_of
 
 from app.errors import UserError
 from app.experiments.comparison import Comparison
-from app.experiments.locks import at_work, shards_at_work, turn
+from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import ParsedRun
 from app.experiments.shards import Shard
@@ -84,7 +84,8 @@ def test_shards_work_side_by_side(folder, working):
     """Each of them once, with one number of shards, and nobody beside them who runs everything."""
     first = working(Shard(1, 2))
     with at_work(folder.path, Shard(2, 2)), turn(folder.path):
-        assert shards_at_work(folder.path) == [Shard(1, 2), Shard(2, 2)]
+        assert others_at_work(folder.path, Shard(2, 2)) == [Shard(1, 2)]
+        assert others_at_work(folder.path) == [Shard(1, 2), Shard(2, 2)]
     with pytest.raises(UserError, match=rf"--shard 1/2` \(process {first.pid}\)"), at_work(folder.path, Shard(1, 2)):
         pass
     with (
