@@ -404,7 +404,7 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def learning_rate(self) -> float:
-        """The clients' learning rate before `lr_factors`, in the current round or in the last one after the training."""
+        """Learning rate of the current round, or of the last one after the training, before `local.lr_factors`."""
         return self._learning_rates[min(self.current_epoch, len(self._learning_rates) - 1)]
 
     @property
