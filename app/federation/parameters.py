@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -172,6 +173,11 @@ def lasting_buffers(net: nn.Module) -> list[str]:
     """Names of the floating-point buffers that are part of a model: those that a state dict holds."""
     kept = net.state_dict().keys()
     return [name for name, buffer in net.named_buffers() if buffer.is_floating_point() and name in kept]
+
+
+def plain_array(values: Tensor) -> np.ndarray:
+    """Values on the CPU in a type that NumPy has: half precision becomes single, which loses nothing."""
+    return (values.float() if values.element_size() < 4 else values).detach().cpu().numpy()
 
 
 def _blocks(net: ScalableNet) -> Iterator[Block]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from app.errors import UserError
 from app.federation.channels.base import Form, Message
+from app.federation.parameters import plain_array
 from app.files import PART, cannot_write, npz_bytes, private_folder, replace_all
 from app.reading import read_arrays
 
@@ -125,7 +126,7 @@ class Transcript:
         return self._folder / f"round-{round_:05d}"
 
     def _save(self, path: Path, **tensors: Tensor) -> None:
-        content = npz_bytes({name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+        content = npz_bytes({name: plain_array(tensor) for name, tensor in tensors.items()})
         try:
             private_folder(self._folder)
             private_folder(path.parent)

@@ -19,7 +19,7 @@ from app.federation.client import ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.parameters import WidthNets
+from app.federation.parameters import WidthNets, plain_array
 from app.federation.plan import Plan
 from app.federation.reports import listed
 from app.privacy.model_checks import (
@@ -137,7 +137,7 @@ class Tripwire(FederatedCallback):
         self._received, self._arrived, self._alarms, self._expected = {}, {}, {}, {}
         if self.commitment:
             self._holders = Contributors.of(federation.space.size, self._received_indices(federation, plan))
-            self._published = Commitment.to(plan.round, self._holders, _plain(federation.hooks.announced(plan)))
+            self._published = Commitment.to(plan.round, self._holders, plain_array(federation.hooks.announced(plan)))
             self._digest_bytes = float(self._published.size * len(plan.participants))
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
@@ -250,7 +250,7 @@ class Tripwire(FederatedCallback):
     def _is_committed(self, federation: FederatedModule, client: ClientModule) -> bool:
         assert client.received is not None
         assert client.index is not None
-        values = _plain(client.received[federation.personal.shared(client.index)])
+        values = plain_array(client.received[federation.personal.shared(client.index)])
         shown = self._published.shown(self._published.root, client.round)
         return shown and self._published.holds(self._holders, client.client, values)
 
@@ -273,11 +273,6 @@ def _sent_parameters(federation: FederatedModule, index: Tensor, values: Tensor)
     """Parameters that the server sends, without buffers, which move by themselves, and personal coordinates."""
     kept = (index < federation.space.trainable) & federation.personal.shared(index)
     return (index, values) if bool(kept.all()) else (index[kept], values[kept])
-
-
-def _plain(values: Tensor) -> np.ndarray:
-    """Values as they are hashed, in a type that numpy has."""
-    return (values.float() if values.element_size() < 4 else values).detach().cpu().numpy()
 
 
 def _warn(round_: int, alarms: Mapping[int, tuple[Check, ...]]) -> None:

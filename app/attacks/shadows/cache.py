@@ -15,6 +15,7 @@ from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob
 from app.errors import UserError
+from app.federation.parameters import plain_array
 from app.files import npz_bytes, private_folder, replace_all
 from app.models.base import ScalableNet
 from app.reading import read_arrays
@@ -56,7 +57,7 @@ class ShadowCache:
         """Keep a shadow; its file appears complete or not at all."""
         if self._folder is None:
             return
-        vectors = torch.stack([snapshot.vector for snapshot in snapshots]).cpu().numpy()
+        vectors = plain_array(torch.stack([snapshot.vector for snapshot in snapshots]))
         rounds = np.array([snapshot.round for snapshot in snapshots])
         content = npz_bytes({"rate": np.array(snapshots[-1].rate), "rounds": rounds, "vectors": vectors})
         try:

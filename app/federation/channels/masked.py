@@ -41,6 +41,7 @@ from app.federation.channels.base import Aggregate, Channel, Message, Reduce, Un
 from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
 from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.execution.distributed import from_first, gather
+from app.federation.parameters import plain_array
 from app.federation.plan import NO_CLIENT, Plan
 from app.federation.private_coordinates import uploaded_indices
 
@@ -211,7 +212,7 @@ class MaskedChannel(Channel):
         if not self._settings.model_bound:
             return None
         index = self._contributors.index(update.client)
-        digests = BlockDigests(self._contributors, index, _plain(update.received))
+        digests = BlockDigests(self._contributors, index, plain_array(update.received))
         return lambda other: digests.binding(update.client, other)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
@@ -258,7 +259,7 @@ class MaskedChannel(Channel):
         if not self._settings.model_bound:
             return None
         everything = np.arange(self._contributors.coordinates)
-        return BlockDigests(self._contributors, everything, _plain(self._theta)).binding
+        return BlockDigests(self._contributors, everything, plain_array(self._theta)).binding
 
     def _give_up(self, reason: str) -> None:
         self.given_up = True
@@ -268,8 +269,3 @@ class MaskedChannel(Channel):
                 "update is used.",
                 stacklevel=2,
             )
-
-
-def _plain(values: Tensor) -> np.ndarray:
-    """The values in a type that NumPy has."""
-    return (values.float() if values.element_size() < 4 else values).detach().cpu().numpy()

@@ -13,7 +13,7 @@ from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError
 from app.crypto.trained_models import TrainedModels, model_digests
 from app.federation.channels.base import Update
 from app.federation.execution.distributed import gather
-from app.federation.parameters import ParameterSpace
+from app.federation.parameters import ParameterSpace, plain_array
 from app.federation.plan import Plan
 from app.federation.plan_audit.release_ledger import ReleaseLedger
 from app.federation.reports import listed
@@ -53,7 +53,7 @@ class ReleaseGuard:
         if not self.refuse_repeated:
             return False
         tensors = list(_tensors(update, space))
-        received = _plain(update)
+        received = plain_array(update.received)
         digests = model_digests([(name, received[place]) for name, place in tensors])
         if self._models.refuses(update.client, digests.values(), peers):
             self._refusing.append(update.client)
@@ -117,9 +117,3 @@ def _tensors(update: Update, space: ParameterSpace) -> Iterator[tuple[str, slice
     for block, start, end in zip(blocks, places, places[1:], strict=False):
         if end > start:
             yield block.name, slice(start, end)
-
-
-def _plain(update: Update) -> np.ndarray:
-    """The values that a client received, in a type that NumPy has."""
-    received = update.received
-    return (received.float() if received.element_size() < 4 else received).detach().cpu().numpy()

@@ -1,0 +1,69 @@
+"""Every method, server optimiser, executor and precision on a device: it ends where the same run on the CPU does."""
+
+import pytest
+from device_kit import CNN, MLP, assert_as_on_cpu, recipes
+
+NETS = {
+    "waffle": {"model.net.net.hidden": [8], "model.net.factors": {"*hidden1": 6}},
+    "waffle-literal": {"model.net.net": "MLP", "model.net.net.hidden": [8], "model.net.factors": {"*hidden1": 6}},
+    "waffle-lenet": {"model.net.net.padding": 4},
+    "waffle-convnet": {"model.net.factors": {"*conv": 3}},
+}
+"""Networks of methods that have their own, as small as digits allow."""
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.mark.parametrize("method", recipes("methods"))
+def test_method(device, tmp_path, method):
+    """Rounds, evaluation and summary of every method."""
+    assert_as_on_cpu(device, tmp_path, method, **NETS.get(method, MLP))
+
+
+@pytest.mark.parametrize("executor", ["sequence", "threads", "vectorised"])
+@pytest.mark.parametrize("net", [MLP, CNN], ids=["mlp", "cnn"])
+def test_executor(device, tmp_path, executor, net):
+    """Unequal widths; batch norm in the convolutional network."""
+    options = {"model.executor": executor, "model.workers": 2}
+    assert_as_on_cpu(device, tmp_path, "heterofl", **net, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data.augment": "CropFlip", "data.augment.padding": 1},
+        {"model.net.statistics": "running"},
+        {"model.net.statistics": "posthoc"},
+        {"model.net.norm": "group", "model.net.channels_per_group": 1},
+        {"model.local.channels_last": True},
+        {"model.local.mask_labels": True, "model.uncovered_cells": "zero"},
+        {"model.newcomers.count": 1, "model.participation": 0.7, "model.weighting": "samples"},
+    ],
+    ids=lambda options: ",".join(options),
+)
+def test_option(device, tmp_path, options):
+    """Augmentation, kinds of normalisation, memory layout, masked labels, newcomers."""
+    assert_as_on_cpu(device, tmp_path, "heterofl", **CNN, **options)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "64-true"])
+def test_precision(device, tmp_path, precision):
+    """Parameters or products in another precision than single, with an attack on the released model and uploads.
+
+    Autocast chooses the operations by device, so numbers of mixed precision are near those of the CPU, not the same.
+    """
+    there = assert_as_on_cpu(
+        device,
+        tmp_path,
+        "heterofl",
+        "membership",
+        exact=not precision.endswith("mixed"),
+        **MLP,
+        **{
+            "trainer.precision": precision,
+            "attacks.membership.attacks": ["yeom", "lira-offline"],
+            "attacks.membership.shadows.count": 2,
+            "attacks.membership.controls": "skip",
+        },
+    )
+    assert all("auc" in result.numbers for result in there.run.results if "." in result.label)
