@@ -35,7 +35,7 @@ WORDS = {
     "gap": "mean of the majority less that of the minority, or of the best group less that of the worst",
     "interval": "from drawing the clients anew within their groups: it tells about other clients of the same kind, not "
     "about training again",
-    "settled": "means over the last rounds in which every client was evaluated, at most ten, since all groups take part",
+    "settled": "means over the last rounds in which every client was evaluated, at most ten, since all groups joined",
     "controls": "the same clients with the private part of another client of their group, with the mean of all, and "
     "with none (the server's released model)",
     "swap": "accuracy with the own private part less that with another client's, over the clients that hold one; where "
