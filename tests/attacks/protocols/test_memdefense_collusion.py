@@ -1,5 +1,6 @@
 """MemDefense's colluding adversary: a server and participants whose data and uploads it knows."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -112,8 +113,9 @@ def test_everybody_or_nobody_colludes(memorised):
 
 def test_recipe_leaves_its_results(tmp_path):
     """`--config attack-memdefense-collusion` in a run, with a small attack network."""
-    network = "--attacks.membership.protocol.settings"
-    settings = (f"{network}.kernels", "2", f"{network}.epochs", "1")
-    run = train(tmp_path, "x", "--config", "attack-memdefense-collusion", *settings)
+    small = {"kernels": 2, "epochs": 1}
+    protocol = {"class_path": "MemDefenseCollusion", "init_args": {"colluders": [0], "settings": small}}
+    options = ("--config", "attack-memdefense-collusion", "--attacks.membership.protocol", json.dumps(protocol))
+    run = train(tmp_path, "x", *options)
     labels = {record.label for record in AttackRecord.load_all(run)}
     assert {"memdefense-collusion.nasr.uploads", "memdefense-collusion.nasr.global"} <= labels
