@@ -2,6 +2,7 @@
 
 from app.federation.transcript_recorder import TranscriptRecorder
 from callbacks.attacks.factor_recovery import FactorRecovery
+from callbacks.attacks.gradient_ascent import GradientAscent
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.attacks.membership_inference import MembershipInference
@@ -41,6 +42,7 @@ __all__ = [
     "LocalEarlyStopping",
     "Tripwire",
     "FactorRecovery",
+    "GradientAscent",
     "ImageReconstruction",
     "MaliciousServer",
     "MembershipInference",

@@ -70,6 +70,10 @@ class Membership:
             self, members=kept(self.members), nonmembers=kept(self.nonmembers), reference=kept(self.reference)
         )
 
+    def outsiders(self, client: int) -> np.ndarray:
+        """Non-members of a client: what it holds out, or the common test set where no client holds out anything."""
+        return self.nonmembers[client] if any(map(len, self.nonmembers)) else self.test
+
     def reference_problems(self, least: int = 1) -> list[Problem]:
         """Why a defense that needs at least `least` reference samples of every client cannot work."""
         if not self.reference:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
@@ -51,6 +52,22 @@ class ModelQuery:
             handle.remove()
         inputs = torch.cat([batch.flatten(1) for batch in recorded]).double().cpu().numpy()
         return Activations(responses, inputs[np.argsort(self._order(net, samples))])
+
+    def loss_gradient(self, snapshot: Snapshot, samples: Ids) -> Tensor:
+        """Gradient of the mean loss over the samples by the parameters, the first coordinates of a flat vector."""
+        net, knowledge = self.network(snapshot), self.knowledge
+        parameters, total = list(net.parameters()), torch.zeros(0)
+        with torch.enable_grad(), self._statistics(net, samples), knowledge.precision():
+            batches = evaluation_batches(
+                net, torch.from_numpy(samples[self._order(net, samples)]), knowledge.batch_size
+            )
+            for batch in batches:
+                images, labels = knowledge.store.batch(batch, knowledge.dtype)
+                loss = cross_entropy(net(images), labels, reduction="sum") / len(samples)
+                parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+                flat = torch.cat([part.reshape(-1) for part in parts])
+                total = flat if total.numel() == 0 else total + flat
+        return total
 
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""

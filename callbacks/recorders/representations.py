@@ -108,9 +108,8 @@ def _in_attack(attacked: AttackRecord, audit: AuditContext, samples: int) -> Att
 
 
 def _nonmembers(sets: Membership) -> Ids:
-    """What clients hold out, or the common test set where they hold out nothing."""
-    held_out: Ids = np.concatenate(sets.nonmembers)
-    return held_out if len(held_out) else sets.test
+    """Non-members of all clients together."""
+    return np.unique(np.concatenate([sets.outsiders(client) for client in range(len(sets.members))]))
 
 
 def _drawn(ids: Ids, most: int, seed: int, number: int) -> Ids:

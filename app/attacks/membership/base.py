@@ -11,8 +11,10 @@ from app.attacks.models import AttackedModel, Ids
 from app.described import Described
 from app.metrics.membership import Array
 
-Adversary = Literal["external", "client", "server", "collusion"]
-"""An outsider, a participant, an honest-but-curious server, or one that a client helps with its private key."""
+Adversary = Literal["external", "client", "server", "collusion", "colluding-clients", "malicious-client", "malicious"]
+"""An outsider, a participant, an honest-but-curious server, one that a client helps with its private key, one that some
+participants help with their data and uploads, a participant that sends manipulated updates, or a server that sends
+manipulated models."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
 from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
-from app.attacks.targets import uploaded_models
+from app.attacks.targets import Models, uploaded_models
 from app.errors import UserError, raise_all
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
@@ -34,7 +34,7 @@ SETTINGS = NasrSettings(label_branch=False, loss="bce", lr=1e-4, epochs=100, bat
 """Three branches per snapshot and Adam at 1e-4 (sec. V-B); unstated settings are those of Nasr et al.'s code, with the
 cross-entropy of Eq. 3 as the loss."""
 
-NOTES = ("the attack is trained on labelled members of the target itself", papers.OFFICIAL_TEST)
+NOTES: tuple[str, ...] = ("the attack is trained on labelled members of the target itself", papers.OFFICIAL_TEST)
 
 
 class MemDefensePaper(Protocol):
@@ -54,6 +54,7 @@ class MemDefensePaper(Protocol):
     name = "memdefense"
     possible = ("nasr",)
     rounds_to_keep = frozenset({40, 60, 80, 90, 100})
+    notes = NOTES
     threat = Threat(
         sees="weights: gradient of the last layer, outputs of the last two",
         data="half of the target's members, labelled, and as many non-members",
@@ -110,16 +111,16 @@ class MemDefensePaper(Protocol):
         rounds, note = self.rounds(audit)
         view, reading = audit.transcript.server_view(), selection.reading(audit, rounds)
         models = resolved(uploaded_models(view, audit.knowledge, rounds, "memdefense", last=False, reading=reading))
-        results = papers.PaperResults([*NOTES, *([note] if note else []), *adaptation_notes(models)])
-        chosen = {client: own for client, own in models.items() if self._clients is None or client < self._clients}
+        results = papers.PaperResults([*self.notes, *([note] if note else []), *adaptation_notes(models)])
+        chosen = self._attacked(models)
         for client, model, sets in results.attackable(chosen, halves):
-            scores = self._trained(audit, model, sets).scores(model, sets.evaluated)
+            scores = self._trained(audit, models, model, sets).scores(model, sets.evaluated)
             results.rows[client] = papers.evaluated_rows(scores, sets, client)
             results.decisions[client] = decide(results.rows[client], 0.0)
             if len(sets.members) < len(audit.truth.members[client]) // 2:
                 used = f"only {2 * len(sets.members)} of them are used"
                 results.notes.append(f"client {client} has more members than half the test set: {used}")
-        if len(chosen) < len(models):
+        if self._clients is not None and len(chosen) < len(models):
             results.notes.append(f"only the first {self._clients} clients were attacked")
         figures = papers.client_figures({"A_att_l %": results.percent(papers.accuracy)})
         return results.finding(audit, conditions, figures)
@@ -129,16 +130,27 @@ class MemDefensePaper(Protocol):
         model = models[NO_CLIENT]
         if isinstance(model, NotAvailable):
             return unavailable(conditions, model.reason)
-        members = np.sort(np.concatenate(audit.truth.members))
-        sets = self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
-        trained = self._trained(audit, model, sets)
+        sets = self._global_sets(audit)
+        trained = self._trained(audit, models, model, sets)
         rows = papers.federation_rows(audit, trained.scores(model, sets.evaluated), sets)
         decision = decide(rows, 0.0)
         figures, notes = [ReportedNumber("A_att_g %", 100 * papers.accuracy(decision))], adaptation_notes(models)
-        results = papers.PaperResults([*NOTES, *notes], {NO_CLIENT: rows}, {NO_CLIENT: decision})
+        results = papers.PaperResults([*self.notes, *notes], {NO_CLIENT: rows}, {NO_CLIENT: decision})
         return replace(results.finding(audit, conditions, figures), hidden=trained.hidden(model, rows.samples))
 
-    def _trained(self, audit: AuditContext, model: AttackedModel, sets: papers.LabelledSets) -> TrainedNasr:
+    def _attacked(self, models: Models) -> Models:
+        """The uploads to attack."""
+        return {client: own for client, own in models.items() if self._clients is None or client < self._clients}
+
+    def _global_sets(self, audit: AuditContext) -> papers.LabelledSets:
+        """Samples of the attack on the global model."""
+        members = np.sort(np.concatenate(audit.truth.members))
+        return self.halves(members, audit.truth.test, audit.knowledge.seed, MOST_GLOBAL)
+
+    def _trained(
+        self, audit: AuditContext, models: Models, model: AttackedModel, sets: papers.LabelledSets
+    ) -> TrainedNasr:
+        """The attack network for one of the models."""
         known = Shadow(model, sets.known_members, sets.known_nonmembers)
         seed = derive_key(audit.knowledge.seed, "memdefense", model.client)
         settings = self._settings or paper_settings(audit.query, model)

@@ -39,6 +39,16 @@ ROLES = {
         "every single upload under Paillier, opened with the private key that all clients share",
         "follows the protocol; one client gives it the private key",
     ),
+    "colluding-clients": AdversaryRole(
+        "Server colluding with participants",
+        "the same as an honest-but-curious server, and the data and uploads of those participants",
+        "follows the protocol; so do the participants, who tell it what they know",
+    ),
+    "malicious-client": AdversaryRole(
+        "Malicious client",
+        "the same as a curious client",
+        "sends manipulated updates to learn more",
+    ),
     "malicious": AdversaryRole(
         "Malicious server",
         "the same as an honest-but-curious server",

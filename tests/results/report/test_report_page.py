@@ -220,7 +220,7 @@ def test_threat_models(markup):
     assert attacks["Malicious server"] == "rolling"
     assert "yeom" in attacks["External adversary"]
     assert attacks["Server helped by a key holder"] == attacks["Substituting server"] == "none in this report"
-    assert len(attacks) == 6
+    assert len(attacks) == 8
     assert "loss on the sample" in needs.text
     assert Requirement("yeom", "", "", "").purpose in needs.text
 
