@@ -321,6 +321,7 @@ class FederatedModule(Described, LightningModule):
         self.log_dict(monitored, logger=False, batch_size=1)
 
     def on_train_end(self) -> None:
+        """Conclude the run while net and data are on the device: before `on_fit_end` the net is moved to the CPU."""
         self._conclude()
 
     def on_fit_end(self) -> None:

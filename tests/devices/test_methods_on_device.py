@@ -34,16 +34,16 @@ def test_executor(device, tmp_path, executor, net):
         {"data.augment": "CropFlip", "data.augment.padding": 1},
         {"model.net.statistics": "running"},
         {"model.net.statistics": "posthoc"},
-        {"model.net.norm": "group", "model.net.channels_per_group": 1},
+        {"model.net.norm": "group", "model.net.channels_per_group": 2, "model.net.u": 4},
         {"model.local.channels_last": True},
         {"model.local.mask_labels": True, "model.uncovered_cells": "zero"},
-        {"model.newcomers.count": 1, "model.participation": 0.7, "model.weighting": "samples"},
+        {"model.newcomers.clients": 1, "model.newcomers.visits": 1, "model.personal": ["*classifier*"]},
     ],
     ids=lambda options: ",".join(options),
 )
 def test_option(device, tmp_path, options):
     """Augmentation, kinds of normalisation, memory layout, masked labels, newcomers."""
-    assert_as_on_cpu(device, tmp_path, "heterofl", **CNN, **options)
+    assert_as_on_cpu(device, tmp_path, "heterofl", **(CNN | options))
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "64-true"])

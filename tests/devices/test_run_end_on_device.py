@@ -1,7 +1,7 @@
 """What follows the last round on a device: closing work, attacks afterwards, the model in use, and interrupted runs.
 
-Lightning moves the module to the CPU before `on_fit_end`, while the data stay on the device: all that needs both must be
-done before.
+Lightning moves the module to the CPU before `on_fit_end`, while the data stay on the device: what needs both must be
+done before that.
 """
 
 from functools import partial

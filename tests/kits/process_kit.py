@@ -14,12 +14,12 @@ def python_path(*folders: Path) -> str:
     return os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "kits", *folders)))
 
 
-def on_two_processes(script: Path, place: Path) -> None:
-    """Run `script 2 place`; a deadlock ends in a timeout."""
+def on_two_processes(script: Path, place: Path, *options: str) -> None:
+    """Run `script 2 place options`; a deadlock ends in a timeout."""
     ours = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     inherited = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "WORLD_SIZE")}
     done = subprocess.run(
-        [sys.executable, str(script), "2", str(place)],
+        [sys.executable, str(script), "2", str(place), *options],
         env={**inherited, **ours},
         capture_output=True,
         text=True,

@@ -35,6 +35,13 @@ def test_views_offer_exactly_what_the_adversary_sees(transcript):
     assert isinstance(transcript.server_view(), ExternalView)
 
 
+def test_half_precision_is_kept(tmp_path):
+    """NumPy has no bfloat16; single precision holds all its values."""
+    transcript, theta = Transcript(tmp_path), torch.tensor([1.0, 1 / 3, -3e38], dtype=torch.bfloat16)
+    transcript.record_released(theta)
+    assert torch.equal(transcript.external_view().released(), theta.float())
+
+
 def test_values_come_back_exactly(transcript):
     """Arrays, coordinates and sender."""
     server = transcript.server_view()

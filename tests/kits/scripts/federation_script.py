@@ -1,4 +1,4 @@
-"""Runs the same federations on one process or two, and writes what came out: `federation_script.py devices folder`.
+"""Runs the same federations on one process or two: `federation_script.py devices folder [accelerator]`.
 
 A script of its own, because Lightning starts the second process by running the script again.
 """
@@ -65,7 +65,7 @@ DEFENSES = {
 FIGURES = ("client", "loss", "dropped", "received_common", "trained_common", "received_own", "trained_own", "bytes_up")
 
 
-def outcome(name: str, devices: int) -> dict:
+def outcome(name: str, devices: int, accelerator: str = "cpu") -> dict:
     """Final vector, personal coordinates and the reports of every round."""
     sizes, settings = CASES[name]
     reports = Reports()
@@ -75,11 +75,12 @@ def outcome(name: str, devices: int) -> dict:
         evaluation=Evaluation(batch_size=8),
     )
     strategy = {"strategy": "ddp", "devices": devices} if devices > 1 else {}
+    strategy["accelerator"] = accelerator
     trainer = make_trainer(3, callbacks=[*defenses, reports], **strategy)
     trainer.fit(federation, datamodule=Blobs(sizes, PICTURES, tests=29, nonmembers=0.3))
     return {
         "world": trainer.world_size,
-        "vector": federation.space.read(federation.net),
+        "vector": federation.space.read(federation.net).cpu(),
         "personal": federation.personal.state_dict(),
         "told": [_repeatable(defense.measurements()) for defense in defenses],
         "reports": [
@@ -97,11 +98,11 @@ def _repeatable(measured: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in measured.items() if not name.endswith("seconds")}
 
 
-def main(devices: int, folder: Path) -> None:
+def main(devices: int, folder: Path, accelerator: str = "cpu") -> None:
     """All cases, one after the other; the first process writes."""
     torch.set_num_threads(1)
     for name in CASES:
-        result = outcome(name, devices)
+        result = outcome(name, devices, accelerator)
         if os.environ.get("LOCAL_RANK", "0") == "0":
             report = {key: result.pop(key) for key in ("world", "reports", "told")}
             (folder / f"{name}.json").write_text(json.dumps(report))
@@ -109,4 +110,4 @@ def main(devices: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
