@@ -23,6 +23,7 @@ from app.results.run.folder import RunFolder
 from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.recorders.representations import Representations
 from callbacks.recorders.run_recorder import RunRecorder
+from datamodules.split import Membership
 
 SIZES = (30, 24, 20, 36)
 
@@ -103,7 +104,8 @@ def test_the_test_set_takes_the_place_of_held_out_samples(tmp_path):
 
 def test_without_non_members_it_refuses():
     """Before any training, with a way out."""
-    data = SimpleNamespace(membership=SimpleNamespace(nonmembers=(np.empty(0, int),), test=np.empty(0, int)))
+    none = np.empty(0, int)
+    data = SimpleNamespace(membership=Membership((np.arange(4),), (none,), none, none, none))
     federation = SimpleNamespace(net=MLP(DataShape(1, 4, 4, 5)), data=data)
     [problem] = Representations().problems(federation)
     assert "no non-members" in problem.cause
