@@ -5,6 +5,10 @@ import os
 # Some virtual machines announce AMX units that they do not have: bf16 products would end the process there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+from simulated_device import register
+
+register()
+
 
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that no worker is left alone with them in the end."""

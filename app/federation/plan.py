@@ -126,13 +126,13 @@ class Plan:
         return max(1, self._samples_trained(self.client_pool.sizes[client]) * self._space.size_at(self.rate(client)))
 
     def share(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """Clients that one of several processes trains, costly ones first, so that all take about equally long.
+        """Clients that one of several processes trains, dealt by their costs, so that all take about equally long.
 
         Shares are padded with NO_CLIENT to the length of the longest one that is possible in any round.
         """
         longest = max(1, self.client_pool.most - ranks + 1)  # every process has a client before one gets its second
         costs = [self.cost(client) for client in self.participants]
-        mine = tuple(self.participants[place] for place in deal(costs, ranks)[rank])
+        mine = tuple(self.participants[place] for place in sorted(deal(costs, ranks)[rank]))
         return mine + (NO_CLIENT,) * (longest - len(mine))
 
 

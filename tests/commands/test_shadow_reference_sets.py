@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from run_kit import command
 
+from app.attacks.shadows.federated import Repetition
 from app.configuration import expand, run_parser
 from app.errors import UserError
 from app.federation.transcript import Transcript
@@ -75,7 +76,7 @@ def test_a_shadow_repeats_the_defenses_and_runs_to_the_end(tmp_path, monkeypatch
 
     monkeypatch.setattr(AdversarialRegularisation, "_evidence", spied)
     members = np.array_split(attacked.shadow[:40], 4)
-    ShadowFederations(federation).run(0, members, (4,), tmp_path / "shadow")
+    ShadowFederations(federation).run([Repetition(0, members, (4,), tmp_path / "shadow")])
     assert Transcript(tmp_path / "shadow").rounds == [4]
     assert 0 < len(read) <= sum(map(len, attacked.reference))
     assert read <= set(attacked.population.tolist())

@@ -210,7 +210,7 @@ class SimulatedAccelerator(Accelerator):
 @contextmanager
 def simulated_device() -> Iterator[str]:
     """Within it, `sim` is an accelerator like `gpu`; gives its name."""
-    _register()
+    register()
     choose, precision = _AcceleratorConnector._choose_strategy, _AcceleratorConnector._check_and_init_precision
 
     def chosen_strategy(connector: Any) -> Any:
@@ -254,14 +254,30 @@ class _Backend(backend_registration._DummyBackendModule if AVAILABLE else object
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        """That of the CPU, on which the device draws."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Nothing: torch seeds the CPU itself."""
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
 
 _LIBRARIES: list[Any] = []
 """Registered operations, which last as long as these objects."""
 
 
-def _register() -> None:
-    """Make the device known to torch and to Lightning, once per process."""
-    if _LIBRARIES:
+def register() -> None:
+    """Make the device known to torch and to Lightning, once per process, before its first backward pass.
+
+    Autograd counts the devices then, and knows no later ones.
+    """
+    if _LIBRARIES or not AVAILABLE:
         return
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     library = torch.library.Library("aten", "IMPL")
