@@ -70,7 +70,7 @@ class NoiseStream:
         """(count) int64, all 64 bits random."""
         buffer = bytearray(8 * count + 16)  # room for a block more, which the cipher asks for
         self._stream.update_into(bytes(8 * count), buffer)
-        return torch.frombuffer(buffer, dtype=torch.int64, count=count)
+        return torch.frombuffer(buffer, dtype=torch.int64)[:count]
 
 
 def _uniform(words: Tensor) -> Tensor:

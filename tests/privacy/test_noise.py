@@ -113,3 +113,10 @@ def test_description_names_key_and_rounding() -> None:
         assert "Mironov" in source.description
     assert "operating system" in NoiseSource(secret=True).description
     assert "seed" in NoiseSource().description
+
+
+def test_nothing_gets_no_noise() -> None:
+    """Clients that upload nothing, as in local training, are no error; the stream goes on as if not asked."""
+    stream, fresh = NoiseStream(KEY), NoiseStream(KEY)
+    assert stream.normal_like(MANY[:0], 1.0).shape == (0,)
+    assert torch.equal(stream.normal_like(MANY[:8], 1.0), fresh.normal_like(MANY[:8], 1.0))
