@@ -180,10 +180,9 @@ class AllClients:
 class Newcomers:
     """Clients that join late, or when the training is over; a dictionary of weight factors may grow with them.
 
-    WAFFLe (section 2.2) wants to "expand to accommodate new clients to the system without re-initializing the whole
-    model", by "increasing server-side capacity if necessary and initializing new clients", and leaves open how. Here
-    the server adds factors after the existing ones, which keeps the prior of those. A client that has trained before
-    does not use them at first; newcomers start from the prior over all factors.
+    WAFFLe (section 2.2) lets the server's capacity grow when clients join, without training anew, and leaves open how.
+    Here the server adds factors after the existing ones, which keeps the prior of those. A client that has trained
+    before does not use them at first; newcomers start from the prior over all factors.
 
     Attributes:
         clients: how many, drawn at random; 0 for none.
