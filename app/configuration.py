@@ -17,10 +17,11 @@ from lightning.pytorch.cli import LightningArgumentParser
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.catalogue import names
-from app.errors import UserError
+from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
+from app.ranges import Seed
 from app.recipes import CODES, Layer, layered, put, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
@@ -44,6 +45,8 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a part of another parser
             super().error(message, ex)
+        if problem := _range_problem(message):
+            raise UserError(problem) from ex
         wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
         known = [option for action in self._actions for option in action.option_strings]
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
@@ -58,13 +61,27 @@ class Parser(LightningArgumentParser):
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
 
 
+def _range_problem(message: str) -> Problem | None:
+    """The problem of a number outside its range, from the parser's message; None where that is about something else."""
+    before, found, after = message.partition("Not of type ")
+    if not found:
+        return None
+    option = ""
+    for key in re.findall(r'Parser key "([\w.-]+)"', before):
+        option = key if key.startswith(option) else f"{option}.{key}"
+    given = re.search(r": (\S+) is out of range", after) or re.search(r"Given value: (.*)", after)
+    value = f"is {given[1]}" if given else "cannot be read"
+    ranges = " or ".join(dict.fromkeys(re.findall(r"Not of type ([^:]+):", message)))
+    return Problem(f"--{option} {value}", f"it must be {ranges}", f"set --{option} in that range")
+
+
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     """The parser of a run's options; a command may add options of its own."""
     usage = f"{program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
     parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
     seeds = "Seed of every random choice; `true` for PL_GLOBAL_SEED, or 0 without it."
-    parser.add_argument("--seed_everything", type=bool | int, default=True, help=seeds)
+    parser.add_argument("--seed_everything", type=bool | Seed, default=True, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
     parser.add_lightning_class_args(FederatedModule, "model")

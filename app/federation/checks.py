@@ -16,6 +16,7 @@ from app.federation.submodels import Prefix, SubmodelMethod
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
+from app.ranges import range_problems
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -31,23 +32,20 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
             "there are no clients to train",
             "pass a FederatedDataModule: trainer.fit(federation, datamodule=Digits())",
         )
-    yield from federation.local.problems()
-    yield from federation.evaluation.problems()
+    if problems := list(setting_problems(federation)):  # the other checks presume that numbers are in their ranges
+        yield from problems
+        return
     yield from federation.newcomers.problems(data.groups)
     yield from federation.capacities.problems(data.clients)
-    if not 0 < federation.participation <= 1:
-        yield Problem(
-            f"participation is {federation.participation}",
-            "it is the fraction of clients in a round",
-            "set --model.participation in (0, 1]",
-        )
-    if federation.block_size < 1:
-        yield Problem(
-            f"block_size is {federation.block_size}",
-            "no client would ever be trained",
-            "set --model.block_size to 1 or more",
-        )
     yield from trainer_problems(federation)
+
+
+def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
+    """Numbers outside their ranges, in the settings of the federation, its data and all callbacks."""
+    yield from range_problems(federation, "model")
+    yield from range_problems(getattr(federation.trainer, "datamodule", None), "data")
+    for callback in federated_callbacks(federation.trainer):
+        yield from range_problems(callback, f"{callback.kind}s.{callback.given_name}")
 
 
 def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:

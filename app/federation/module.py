@@ -23,6 +23,7 @@ from app.federation.checks import (
     defense_problems,
     federation_problems,
     network_problems,
+    setting_problems,
     trainer_problems,
     warn_of_defenses,
 )
@@ -43,6 +44,7 @@ from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
+from app.ranges import Count, Seed, Share
 from app.renamed import current
 from app.result import Result
 from app.seeding import derive_key
@@ -82,10 +84,10 @@ class FederatedModule(Described, LightningModule):
         self,
         net: Callable[[DataShape], ScalableNet] = CNN,
         method: SubmodelMethod | None = None,
-        capacities: Capacities | list[float] | None = None,
+        capacities: Capacities | list[Share] | None = None,
         local: LocalTraining = DEFAULT_TRAINING,
         server: ServerOptimizerFactory = FedAvg,
-        participation: float = 1.0,
+        participation: Share = 1.0,
         sampling: ClientSampling = "fixed",
         weighting: Literal["uniform", "samples"] = "uniform",
         uncovered_cells: UncoveredCells = "keep",
@@ -93,9 +95,9 @@ class FederatedModule(Described, LightningModule):
         evaluation: Evaluation = DEFAULT_EVALUATION,
         newcomers: Newcomers = NO_NEWCOMERS,
         executor: ExecutorKind = "auto",
-        workers: int | None = None,
-        block_size: int = 32,
-        seed: int = 0,
+        workers: Count | None = None,
+        block_size: Count = 32,
+        seed: Seed = 0,
     ) -> None:
         """Set up a federation; networks are built when the data are known.
 
@@ -193,7 +195,7 @@ class FederatedModule(Described, LightningModule):
         """
         from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
 
-        raise_all(trainer_problems(self))
+        raise_all(trainer_problems(self), setting_problems(self))
         self.trainer.callbacks.sort(key=turn)  # type: ignore[attr-defined]
         callbacks = federated_callbacks(self.trainer)
         wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
