@@ -17,12 +17,12 @@ from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
-from app.errors import Problem, raise_all
 from app.federation.execution.distributed import autocast_of
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.privacy.traits import Component
+from app.ranges import Count, Whole
 from app.results.attacks.membership import AttackRecord
 from callbacks.attacks.shadow_federations import ShadowFederations
 from callbacks.attacks.shared_shadows import shared_training
@@ -65,8 +65,8 @@ class MembershipInference(FederatedCallback):
         self,
         attacks: list[str | MembershipAttack] | None = None,
         targets: list[TargetKind] | None = None,
-        rounds: list[int] | None = None,
-        every: int = 0,
+        rounds: list[Count] | None = None,
+        every: Whole = 0,
         shadows: ShadowSettings = DEFAULT_SHADOWS,
         protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
@@ -74,7 +74,6 @@ class MembershipInference(FederatedCallback):
         adaptive: bool = True,
     ) -> None:
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
-        raise_all(_problems(self.every, self.rounds, shadows))
         settings = AuditSettings(
             targets=tuple(targets or ("global", "uploads")),
             rounds=self.rounds,
@@ -160,13 +159,3 @@ def _protocol(
         paper = MemDefensePaper if name == "memdefense" else WafflePaper
         return paper(names, adaptive=settings.adaptive)
     return PAPERS[name](names)
-
-
-def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:
-    if every < 0:
-        yield Problem(f"attacks are to run every {every} rounds", "no round fits", "give 0 (at the end) or more")
-    if rounds and rounds[0] < 1:
-        yield Problem(f"round {rounds[0]} is to be attacked", "rounds are counted from 1", "give rounds from 1 on")
-    if shadows.count < 2:
-        consequence = "attacks cannot be calibrated on so few shadow models"
-        yield Problem(f"shadows.count is {shadows.count}", consequence, "set it to 2 or more; 16 is usual")
