@@ -146,7 +146,7 @@ def range_problems(value: Any, option: str = "") -> Iterator[Problem]:
         for name, given in _given(value).items():
             if text := _allowed_instead(declared.get(name), given):
                 path = f"{option}.{name}" if option else name
-                cause = f"{path} is {given}" if option else f"{name} of {_title(value)} is {given}"
+                cause = f"{path} is {given}" if option else f"{name} of {_title(kind)} is {given}"
                 yield Problem(cause, f"it must be {text}", f"set {'--' if option else ''}{path} in that range")
             else:
                 yield from range_problems(given, option and f"{option}.{name}")
@@ -162,9 +162,9 @@ class Checked(Described):
         return made
 
 
-def _title(value: Any) -> str:
-    name = getattr(type(value), "name", None)
-    return name if isinstance(name, str) else type(value).__name__
+def _title(kind: Any) -> str:
+    name = getattr(kind, "name", None)
+    return name if isinstance(name, str) else str(kind.__name__)
 
 
 def _given(value: Any) -> dict[str, Any]:

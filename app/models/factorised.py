@@ -199,8 +199,11 @@ def _built(net: Callable[[DataShape], ScalableNet], shape: DataShape) -> tuple[S
     try:
         return net(shape), []
     except UserError as error:
-        wrong = error.problems
-        return None, [replace(each, remedy=each.remedy.replace("--model.net", "--model.net.net")) for each in wrong]
+        return None, [replace(each, cause=_inner(each.cause), remedy=_inner(each.remedy)) for each in error.problems]
+
+
+def _inner(text: str) -> str:
+    return text.replace("model.net", "model.net.net")
 
 
 def _has_coordinates(layer: nn.Module) -> bool:

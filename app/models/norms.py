@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import gcd
 from typing import Literal, get_args
 
@@ -18,19 +19,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.errors import Problem, UserError, raise_all
 from app.models.checks import choice_problems
+from app.ranges import Count, range_problems
 
 NormKind = Literal["batch", "group", "none"]
 BatchStatistics = Literal["batch", "posthoc", "running"]
 
 
 def make_norm(
-    kind: NormKind, channels: int, statistics: BatchStatistics = "batch", channels_per_group: int = 8
+    kind: NormKind, channels: int, statistics: BatchStatistics = "batch", channels_per_group: Count = 8
 ) -> nn.Module:
     """Normalisation of a map with `channels` channels; of the batch statistics, only "running" keeps buffers.
 
     The size of a group is fixed, not the number of groups, so that a submodel of whole groups normalises each one as
     the full model does. A layer with fewer channels is one group.
     """
+    raise_all(range_problems(partial(make_norm, channels_per_group=channels_per_group), "model.net"))
     raise_all(norm_problems(kind, [channels], statistics, channels_per_group))
     if kind == "batch":
         return nn.BatchNorm2d(channels, track_running_stats=statistics == "running")

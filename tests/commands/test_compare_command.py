@@ -196,17 +196,17 @@ def test_dry(typed, pretend, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--jobs", "0"], "'0' is no number of 1 or more"),
-        (["--seeds", "0,x"], "'0,x' is no list of whole numbers"),
+        (["--jobs", "0"], "--jobs is '0'\n  consequence: it must be int >= 1\n  remedy: set --jobs in that range"),
+        (["--seeds", "0,x"], "--seeds is 'x'\n  consequence: it must be int in [0, 2^32 - 1]"),
         (["--seeds", "1,1"], "a number more than once"),
         (["--address", "auto"], "--address needs --engine ray"),
         (
             ["--gpus_per_run", "1.5"],
             "--gpus_per_run is 1.5\n  consequence: a run trains on whole GPUs, or shares one GPU",
         ),
-        (["--gpus_per_run", "0"], "--gpus_per_run is 0"),
-        (["--gpus_per_run", "-1"], "--gpus_per_run is -1"),
-        (["--gpus_per_run", "all"], "'all' is no number of GPUs such as 2 or 0.5"),
+        (["--gpus_per_run", "0"], "--gpus_per_run is '0'\n  consequence: it must be float > 0"),
+        (["--gpus_per_run", "-1"], "--gpus_per_run is '-1'"),
+        (["--gpus_per_run", "all"], "--gpus_per_run is 'all'"),
         (["--shard", "0/4"], "--shard is '0/4'\n  consequence: it is unclear which part"),
         (["--shard", "5/4"], "give its number, from 1, and how many there are, such as --shard 2/4"),
         (["--shard", "a/b"], "--shard is 'a/b'"),

@@ -182,7 +182,7 @@ def test_findings_in_words(case, tmp_path, capsys):
 
 
 MISTAKES = {
-    "no round": (["--plan.rounds", "0"], "0 rounds are to be planned", "set --plan.rounds to 1 or more"),
+    "no round": (["--plan.rounds", "0"], "--plan.rounds is 0", "set --plan.rounds in that range"),
     "unknown recipe": (["--config", "mapp-lf"], "no configuration 'mapp-lf'", "did you mean mapp-fl"),
     "unknown option": (["--plan.round", "3"], "--plan.round 3", "did you mean --plan.rounds"),
     "wrong type": (["--plan.rounds", "many"], "value: many", "`rampart plan --help`"),

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional
 
+from app.ranges import range_problems
 from datamodules import CropFlip, Crops, ImageStore
 
 
@@ -78,4 +79,5 @@ def test_flip_can_be_switched_off_without_moving_the_windows():
 
 
 def test_negative_padding_is_a_problem():
-    assert "augment.padding is -1" in str(CropFlip(-1).problems()[0])
+    [problem] = range_problems(CropFlip(-1), "data.augment")
+    assert (problem.cause, problem.consequence) == ("data.augment.padding is -1", "it must be int >= 0")

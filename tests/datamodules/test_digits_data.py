@@ -40,5 +40,5 @@ def test_the_common_test_set_is_stratified_and_the_same_for_every_seed():
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0])
 def test_a_bad_test_fraction_is_reported_with_all_else(fraction):
-    with pytest.raises(UserError, match=r"clients is 0(.|\n)*test_fraction is"):
+    with pytest.raises(UserError, match=r"test_fraction is(.|\n)*in \(0, 1\)(.|\n)*clients is 0"):
         Digits(fraction, partition=Iid(0)).setup()

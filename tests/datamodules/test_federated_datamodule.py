@@ -92,7 +92,10 @@ def test_every_wrong_setting_is_reported_before_loading(toy):
         data.setup()
     assert data.loads == 0
     causes = [problem.cause for problem in error.value.problems]
-    assert causes == ["partition.clients is 0", "holdout.clients is 2.0", "augment.padding is -3", "seed is -1"]
+    assert causes == [
+        *("data.partition.clients is 0", "data.holdout.clients is 2.0"),
+        *("data.augment.padding is -3", "data.seed is -1"),
+    ]
 
 
 def test_too_many_clients(toy):

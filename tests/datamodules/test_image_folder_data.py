@@ -157,7 +157,7 @@ def test_a_missing_table(tmp_path):
 
 
 def test_bad_settings_are_reported_before_reading(tmp_path):
-    with pytest.raises(UserError, match=r"test_fraction is 2(.|\n)*image_size is 0"):
+    with pytest.raises(UserError, match=r"image_size is 0(.|\n)*test_fraction is 2"):
         ImageFolder(str(tmp_path), image_size=0, test_fraction=2).setup()
 
 

@@ -38,7 +38,7 @@ CASES = {
         "remove one of the two",
     ),
     "duplicate seeds": ({"seeds": [0, 1, 0]}, "seeds names 0 more than once", "once"),
-    "negative seed": ({"seeds": [0, -1]}, "seeds holds -1", "0 or more"),
+    "negative seed": ({"seeds": [0, -1]}, "seeds holds -1", "from 0 to 2^32 - 1"),
     "seed that is no number": ({"seeds": ["one", True]}, "seeds holds 'one', True", "whole numbers"),
     "defense without defense": ({"defenses": {"none": ["l2"]}}, "defenses.none stands for ['l2']", "another name"),
     "one name for two runs": (

@@ -96,12 +96,12 @@ def test_dropout_acts_on_hidden_layers_in_training_only():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"kernel": 0}, ["kernel is 0 pixels", "--model.net.kernel 5"]),
+        ({"kernel": 0}, ["kernel is 0", "int >= 1", "--model.net.kernel"]),
         ({"kernel": 4}, ["an even number", "--model.net.kernel 5, or --model.net.padding false"]),
-        ({"channels": (4, 0)}, ["layers of 0 channels", "--model.net.channels"]),
-        ({"hidden": (-1,)}, ["layers of -1 channels", "--model.net.hidden"]),
-        ({"dropout": 1.0}, ["dropout is 1.0", "--model.net.dropout"]),
-        ({"rate": 0.0}, ["rate is 0.0", "--model.net.rate"]),
+        ({"channels": (4, 0)}, ["channels is (4, 0)", "int >= 1", "--model.net.channels"]),
+        ({"hidden": (-1,)}, ["hidden is (-1,)", "int >= 1", "--model.net.hidden"]),
+        ({"dropout": 1.0}, ["dropout is 1.0", "in [0, 1)", "--model.net.dropout"]),
+        ({"rate": 0.0}, ["rate is 0.0", "in (0, 1]", "--model.net.rate"]),
         ({"channels": (4,) * 6}, ["at least 64x64 pixels", "fewer --model.net.channels"]),
         ({"kernel": 9, "padding": False, "channels": (4,) * 2}, ["at least 28x28"]),
     ],

@@ -256,12 +256,12 @@ def test_a_factorised_network_can_be_copied_and_pickled():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"alpha": 0.0}, ["alpha is 0.0, not above 0", "--model.net.alpha"]),
-        ({"temperature": 0.0}, ["temperature is 0.0, not above 0", "--model.net.temperature"]),
-        ({"speed": -1.0}, ["speed is -1.0, not above 0", "--model.net.speed"]),
-        ({"speed": float("nan")}, ["speed is nan, not above 0"]),
-        ({"kl_weight": -0.1}, ["kl_weight is -0.1, below 0", "--model.net.kl_weight 0"]),
-        ({"threshold": 1.5}, ["threshold is 1.5, outside [0, 1]", "--model.net.threshold"]),
+        ({"alpha": 0.0}, ["alpha is 0.0", "float > 0", "--model.net.alpha"]),
+        ({"temperature": 0.0}, ["temperature is 0.0", "float > 0", "--model.net.temperature"]),
+        ({"speed": -1.0}, ["speed is -1.0", "float > 0", "--model.net.speed"]),
+        ({"speed": float("nan")}, ["speed is nan", "float > 0"]),
+        ({"kl_weight": -0.1}, ["kl_weight is -0.1", "float >= 0", "--model.net.kl_weight"]),
+        ({"threshold": 1.5}, ["threshold is 1.5", "float in [0, 1]", "--model.net.threshold"]),
         ({"kl": "exact"}, ["kl is 'exact'", "closed, sampled"]),
         ({"init": "zeros"}, ["init is 'zeros'", "balanced, ibp-wf"]),
         ({"evaluation": "mean"}, ["evaluation is 'mean'", "expectation, threshold, sample"]),
@@ -270,8 +270,8 @@ def test_a_factorised_network_can_be_copied_and_pickled():
         ({"factors": {"layers.hiden2": 4}}, ["'layers.hiden2', which is no layer", "use 'layers.hidden2'"]),
         ({"factors": {"*conv*": 4}}, ["'*conv*', which is no layer", "MLP has layers.hidden1"]),
         ({"factors": {"layers.activation1": 4}}, ["which is a ReLU", "use 'layers.", "MLP has layers.hidden1"]),
-        ({"factors": {"layers.hidden1": 0}}, ["gives 'layers.hidden1' 0 factors", "at least 1"]),
-        ({"net": partial(MLP, hidden=(0,))}, ["layers of 0 channels", "--model.net.net.hidden"]),
+        ({"factors": {"layers.hidden1": 0}}, ["factors is {'layers.hidden1': 0}", "int >= 1"]),
+        ({"net": partial(MLP, hidden=(0,))}, ["model.net.net.hidden is (0,)", "--model.net.net.hidden"]),
     ],
 )
 def test_every_mistake_is_told_with_its_remedy(options, told):
@@ -286,10 +286,15 @@ def test_every_mistake_is_told_with_its_remedy(options, told):
 
 
 def test_mistakes_are_told_all_at_once():
-    """Of the settings, of the width and of the layers."""
+    """Numbers first, which the other checks presume to be in their ranges; then choices and layers."""
     with pytest.raises(UserError) as error:
         small(alpha=-1.0, speed=0.0, rate=2.0, factors={"nowhere": 0})
-    assert len(error.value.problems) == 5
+    assert [problem.cause.split()[0] for problem in error.value.problems] == [
+        f"model.net.{name}" for name in ("factors", "alpha", "speed", "rate")
+    ]
+    with pytest.raises(UserError) as error:
+        small(kl="exact", init="zeros", factors={"nowhere": 1})
+    assert len(error.value.problems) == 3
 
 
 @pytest.mark.parametrize(

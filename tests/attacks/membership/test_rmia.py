@@ -261,5 +261,8 @@ def test_refuses_samples_without_models():
 @pytest.mark.parametrize("options", [{"gamma": 0.5}, {"gamma": math.nan}, {"gamma": math.inf}, {"a": -0.1}, {"a": 1.1}])
 def test_refuses_bad_options(options):
     """A gamma below 1 would let a sample dominate its own copies; a outside of 0 to 1 is no share."""
-    with pytest.raises(UserError, match="remedy: set it"):
+    with pytest.raises(
+        UserError,
+        match=f"{next(iter(options))} of rmia-offline is .*\n  consequence: it must be float (>= 1|in .0, 1.)",
+    ):
         RMIAOffline(**options)

@@ -117,5 +117,5 @@ def test_bad_input():
     context, ids, _ = two_class_context()
     with pytest.raises(UserError, match=r"shadows\.count"):
         Confidence().scores(fake_model("target"), ids, context.attacking(context.shadows("out")[0]))
-    with pytest.raises(UserError, match="1 or more"):
+    with pytest.raises(UserError, match=r"fewest of .* is 0\n.*int >= 1"):
         Entropy(fewest=0)

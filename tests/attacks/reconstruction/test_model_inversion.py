@@ -131,7 +131,7 @@ def test_the_mean_must_be_given():
     """Refused without it; wrong settings are refused all at once."""
     with pytest.raises(UserError, match="mean image"):
         invert(MIFace(prior="mean", steps=1), seeded(lambda: MLP(TWO)))
-    with pytest.raises(UserError, match=r"steps is 0[\s\S]*l2 is -1[\s\S]*momentum is 1"):
+    with pytest.raises(UserError, match=r"steps of MIFace is 0[\s\S]*momentum of MIFace is 1[\s\S]*l2 of MIFace is -1"):
         MIFace(steps=0, l2=-1.0, momentum=1.0)
 
 

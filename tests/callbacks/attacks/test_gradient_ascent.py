@@ -170,7 +170,7 @@ def test_impossible_settings_are_refused(tmp_path, settings, cause):
 
 
 @pytest.mark.parametrize("settings", [{"strength": -1.0}, {"steps": 0}, {"samples": 3}])
-def test_values_out_of_range_are_refused(settings):
-    """When the callback is made."""
-    with pytest.raises(UserError):
-        GradientAscent(**settings)
+def test_values_out_of_range_are_refused(tmp_path, settings):
+    """Before any training."""
+    with pytest.raises(UserError, match=f"attacks.NAME.{next(iter(settings))} is"):
+        attacked(tmp_path, GradientAscent(**settings))

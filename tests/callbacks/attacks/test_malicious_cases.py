@@ -215,18 +215,18 @@ def test_isolated_updates_can_be_searched():
 
 
 @pytest.mark.parametrize(
-    ("attack", "words"),
+    ("make", "settings", "words"),
     [
-        (RollingModel(fill=float("nan")), "fill is nan"),
-        (RollingModel(noise=float("inf")), "noise is inf"),
-        (RollingModel(noise=0.1, others="frozen"), "frozen"),
-        (ConvergenceRate(tolerance=0.0), "tolerance"),
+        (RollingModel, {"fill": float("nan")}, "fill of rolling-model is nan"),
+        (RollingModel, {"noise": float("inf")}, "noise of rolling-model is inf"),
+        (RollingModel, {"noise": 0.1, "others": "frozen"}, "frozen"),
+        (ConvergenceRate, {"tolerance": 0.0}, "tolerance"),
     ],
 )
-def test_settings_that_cannot_work(attack, words):
+def test_settings_that_cannot_work(make, settings, words):
     """Refused before any training."""
     with pytest.raises(UserError, match=words):
-        attacked(attack)
+        attacked(make(**settings))
 
 
 @pytest.mark.parametrize("label", ["a/b", "x" * 300, ".hidden"])

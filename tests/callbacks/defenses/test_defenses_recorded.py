@@ -101,15 +101,19 @@ def test_a_huge_budget_is_called_meaningless(tmp_path, capsys):
 
 
 def test_wrong_settings_of_several_defenses_come_in_one_error(tmp_path, capsys):
-    """Each with its remedy, before any training."""
-    options = (*MEMDEFENSE, "--defenses.mem.gamma", "2", "--defenses.n", "NbAFL", "--defenses.n.delta", "0.5")
+    """Each with its remedy, before any training; a number outside its range as soon as it is read."""
+    options = (*MEMDEFENSE, "--defenses.mem.spare", "['x']", "--defenses.n", "NbAFL", "--defenses.n.delta", "0.5")
     assert exit_code("fit", *command(tmp_path, "a", *options)) == 2
     output = capsys.readouterr().err
-    assert "gamma of MemDefense is 2" in output
+    assert "'x'" in output
     assert "delta of NbAFL is 0.5" in output
     assert output.count("remedy:") == 2
-    assert "--defenses.mem.gamma" in output
     assert "--defenses.n.delta" in output
+    assert exit_code("fit", *command(tmp_path, "a", *MEMDEFENSE, "--defenses.mem.gamma", "2")) == 2
+    output = capsys.readouterr().err
+    assert "gamma is 2" in output
+    assert "it must be float in [0, 1]" in output
+    assert "--defenses.mem" in output
 
 
 def test_order_of_defenses_is_checked(tmp_path, capsys):

@@ -145,7 +145,7 @@ def test_buffers_travel_like_parameters():
 )
 def test_precision_that_means_nothing(make, settings, words):
     """Refused before any training."""
-    with pytest.raises(UserError, match=f"{words} of {make.__name__}"):
+    with pytest.raises(UserError, match=f"{words} is .*{make.__name__}"):
         trained(make(**settings), capacities=[1.0])
 
 
@@ -160,13 +160,17 @@ def test_settings_that_mean_nothing():
     """All at once."""
     with pytest.raises(UserError) as error:
         trained(SecureAggregation(k=1, threshold=0.5), capacities=[1.0])
-    assert [problem.cause.split(" of ")[0] for problem in error.value.problems] == ["k", "threshold"]
-    with pytest.raises(UserError, match="workers of Paillier is 0"):
+    assert [problem.cause.split()[0] for problem in error.value.problems] == [
+        "defenses.NAME.k",
+        "defenses.NAME.threshold",
+    ]
+    with pytest.raises(UserError, match=r"workers is 0 \(Paillier\)"):
         trained(Paillier(workers=0))
     for make in (Paillier, SecureAggregation):
         with pytest.raises(UserError) as error:
             trained(make(attempts=0, max_weight=-1.0), capacities=[1.0])
-        assert [problem.cause.split(" of ")[0] for problem in error.value.problems] == ["max_weight", "attempts"]
+        named = [problem.cause.split()[0] for problem in error.value.problems]
+        assert named == ["defenses.NAME.max_weight", "defenses.NAME.attempts"]
 
 
 def test_one_client_a_round_has_nobody_to_hide_behind():

@@ -160,13 +160,16 @@ def test_a_run_of_the_command_line(tmp_path, capsys):
 
 
 def test_wrong_settings_are_told_at_once():
-    """With the missing reference sets, and where the server has no whole model."""
-    with pytest.raises(UserError) as error:
-        trained(LocalEarlyStopping(0, -1.0), rounds=0, personal=["*classifier*"])
-    remedies = " ".join(problem.remedy for problem in error.value.problems)
-    assert len(error.value.problems) == 4
-    for option in ("patience", "min_gain", "data.holdout.reference", "trainer.max_epochs"):
-        assert f"--{option}" in remedies or f"--defenses.NAME.{option}" in remedies
+    """The numbers; then the missing reference sets, and that the server has no whole model."""
+    for defense, options in (
+        (LocalEarlyStopping(0, -1.0), ("defenses.NAME.patience", "defenses.NAME.min_gain")),
+        (LocalEarlyStopping(), ("data.holdout.reference", "trainer.max_epochs")),
+    ):
+        with pytest.raises(UserError) as error:
+            trained(defense, rounds=0, personal=["*classifier*"])
+        remedies = " ".join(problem.remedy for problem in error.value.problems)
+        assert len(error.value.problems) == 2
+        assert all(f"--{option}" in remedies for option in options)
 
 
 def test_batch_norm_needs_two_samples_of_every_client():

@@ -154,10 +154,14 @@ def test_secret_noise_differs_from_run_to_run():
 
 
 def test_bad_settings_are_refused_together():
-    """Budget, norm, delta and exposures in one error; delta is measured against the largest client."""
+    """Budget, norm, delta and exposures; delta is measured against the largest client, exposures against the run."""
     with pytest.raises(UserError) as error:
-        trained(NbAFL(epsilon=-1.0, clip=0.0, delta=0.1, exposures=3), rounds=2)
-    assert [problem.cause.split()[0] for problem in error.value.problems] == ["epsilon", "clip", "delta", "exposures"]
+        trained(NbAFL(epsilon=-1.0, clip=0.0, delta=0.0, exposures=0), rounds=2)
+    causes = [problem.cause.split()[0] for problem in error.value.problems]
+    assert causes == [f"defenses.NAME.{name}" for name in ("epsilon", "delta", "clip", "exposures")]
+    with pytest.raises(UserError) as error:
+        trained(NbAFL(delta=0.1, exposures=3), rounds=2)
+    assert [problem.cause.split()[0] for problem in error.value.problems] == ["delta", "exposures"]
     with pytest.raises(UserError, match="logarithm"):
         trained(NbAFL(epsilon=1e3, delta=1e-3, exposures=1), rounds=2, participation=0.4)
     assert math.isfinite(trained(NbAFL(delta=0.09))[0].sum())

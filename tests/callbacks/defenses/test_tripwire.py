@@ -226,8 +226,8 @@ def test_digests_are_paid_for():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"repeated": 0.0}, "repeated of Tripwire is 0"),
-        ({"repeated": 1.1}, "at most 1"),
+        ({"repeated": 0.0}, "repeated is 0.0 .Tripwire"),
+        ({"repeated": 1.1}, "float in .0, 1."),
         ({"distinct_rows": 2.0}, "distinct_rows"),
         ({"variation": -1.0}, "variation"),
         ({"variation": float("inf")}, "variation"),

@@ -18,6 +18,7 @@ from app.federation.parameters import FlatNet, ParameterSpace
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP, DataShape
+from app.ranges import range_problems
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations
 from app.results.run.folder import RunFolder
 from callbacks.attacks.membership_inference import MembershipInference
@@ -141,8 +142,8 @@ def test_features_of_the_attack_network_explain_its_scores(tmp_path):
 
 def test_so_few_samples_are_refused():
     """Nine points are no picture."""
-    with pytest.raises(UserError, match="9 members"):
-        Representations(9)
+    [problem] = range_problems(Representations(9), "attacks.features")
+    assert (problem.cause, problem.consequence) == ("attacks.features.samples is 9", "it must be int >= 10")
 
 
 def test_broken_file_is_told(tmp_path):

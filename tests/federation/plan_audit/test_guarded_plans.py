@@ -14,6 +14,7 @@ from app.federation.channels.integer_code import largest_sum
 from app.federation.local_training import LocalTraining
 from app.federation.plan_audit.guard import examine, guard_problems
 from app.federation.submodels import FedRolex
+from app.ranges import range_problems
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -65,8 +66,8 @@ def test_sums_beyond_64_bits_are_refused_before_training():
     federation = prepared(server=QFFL, capacities=[1.0])
     [problem] = SecureAggregation(bits=32, max_weight=2.0**40).problems(federation)
     assert "64 bits" in problem.cause
-    [problem] = SecureAggregation(threshold=1.01).problems(federation)
-    assert "threshold" in problem.cause
+    [problem] = range_problems(SecureAggregation(threshold=1.01), "defenses.sum")
+    assert problem.cause == "defenses.sum.threshold is 1.01"
 
 
 def test_the_bound_is_that_of_the_heaviest_clients():
