@@ -32,11 +32,11 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
             "there are no clients to train",
             "pass a FederatedDataModule: trainer.fit(federation, datamodule=Digits())",
         )
-    if problems := list(setting_problems(federation)):  # the other checks presume that numbers are in their ranges
-        yield from problems
-        return
-    yield from federation.newcomers.problems(data.groups)
-    yield from federation.capacities.problems(data.clients)
+    outside = list(setting_problems(federation))
+    yield from outside
+    if not outside:  # these presume that numbers are in their ranges
+        yield from federation.newcomers.problems(data.groups)
+        yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)
 
 

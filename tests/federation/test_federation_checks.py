@@ -44,15 +44,14 @@ def test_every_problem_is_reported_at_once():
     with pytest.raises(UserError) as caught:
         federation.prepare()
     expected = [
-        "local.epochs is 0",
-        "local.batch_size is 0",
-        "local.proximal is -1.0",
-        "evaluation.every is 0",
-        "evaluation.limit is 0",
-        "2 capacities for 3 clients",
-        "capacities hold 1.5",
-        "participation is 0.0",
-        "block_size is 0",
+        "model.capacities is [1.0, 1.5]",
+        "model.local.epochs is 0",
+        "model.local.batch_size is 0",
+        "model.local.proximal is -1.0",
+        "model.participation is 0.0",
+        "model.evaluation.every is 0",
+        "model.evaluation.limit is 0",
+        "model.block_size is 0",
         "clips gradients",
         "accumulates gradients",
         "precision 16-mixed",
@@ -68,11 +67,12 @@ def test_every_problem_is_reported_at_once():
 def test_all_but_the_trainer_at_once_in_a_run():
     """The same through `fit`."""
     federation = small_federation(capacities=[2.0, 1.0], participation=-1.0, local=LocalTraining(epochs=0))
-    assert len(refusal(federation).problems) == 4
+    assert len(refusal(federation).problems) == 3
 
 
 WRONG = {
     "too few capacities": ({"capacities": [1.0, 0.5]}, "--data.partition.clients"),
+    "no capacity": ({"capacities": []}, "--model.capacities.rates"),
     "negative capacity": ({"capacities": [1.0, -0.5, 1.0]}, "--model.capacities"),
     "capacity zero": ({"capacities": [0.0]}, "--model.capacities"),
     "participation above one": ({"participation": 1.5}, "--model.participation"),

@@ -106,7 +106,7 @@ def test_every_width_has_a_learning_rate_of_its_own(executor):
 
 @pytest.mark.parametrize(
     ("factors", "words"),
-    [(((0.5, 0.0),), "above 0"), (((0.125, 2.0),), "name one of 1, 0.5"), (((0.5, -1.0),), "by -1")],
+    [(((0.5, 0.0),), "float > 0"), (((0.125, 2.0),), "name one of 1, 0.5"), (((0.5, -1.0),), "float > 0")],
 )
 def test_factors_that_cannot_be_meant(factors, words):
     """Factors of 0 or less, and widths that no client has, are refused before any training."""
