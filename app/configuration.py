@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -21,13 +20,16 @@ from app.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
-from app.recipes import CODES, Layer, layered, put, shipped_recipes
+from app.option_errors import near, unknown_option, user_errors
+from app.reading import OversizedError, RepeatedKeyError, load_yaml
+from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule
 
-SECTIONS = ("defenses", "attacks")
+LONGEST_SHOWN = 80
+"""Characters of an option's value that a message shows."""
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "num_sanity_val_steps": 0,
@@ -44,18 +46,34 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a part of another parser
             super().error(message, ex)
-        wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
+        if isinstance(cause := getattr(ex, "__cause__", None), UserError):
+            raise cause
         known = [option for action in self._actions for option in action.option_strings]
+        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
+        if wrong := unknown_option(message, [option.removeprefix("--") for option in known]):
+            raise UserError.of(wrong.cause, "it would have no effect", f"{wrong.remedy}{places}") from ex
+        hint = "".join(near(option, known) for option in re.findall(r"--[\w.]+", message) if "unrecognized" in message)
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
-            wrong, known = unknown, names()
-        near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = near(unknown[0], names())
         if unknown and unknown[0].lower() in {*CODES, *(recipe.name for recipe in shipped_recipes())}:
             hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
         if "NestedArg(" in message:
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
-        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:
+        if not self.exit_on_error:
+            return super().parse_args(*args, **kwargs)
+        with user_errors("the options cannot be read"):
+            config = super().parse_args(*args, **kwargs)
+            self.validate(config, skip_unset=False)  # which refuses null where a value is due
+            return config
+
+    def instantiate_classes(self, config: Namespace, *args: Any, **kwargs: Any) -> Namespace:
+        if not self.exit_on_error:
+            return super().instantiate_classes(config, *args, **kwargs)
+        with user_errors("the run cannot be put together"):
+            return super().instantiate_classes(config, *args, **kwargs)
 
 
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
@@ -105,7 +123,9 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
     """Arguments for jsonargparse: all layers merged into one `--config`, then everything else.
 
     `--config` may be given many times, with a file or the name of a recipe; later ones lie on top, and options on the
-    command line on top of all. `--defenses.NAME.OPTION VALUE` reaches into a named defense (likewise attacks).
+    command line on top of all. `--defenses NAME` and `--defenses.NAME` add the defense of a recipe,
+    `--defenses.NAME CLASS` one of any class, and `--defenses.NAME.OPTION VALUE` sets one of its options (likewise
+    attacks).
     """
     layers: list[Layer] = list(below)
     entries: list[tuple[str, list[str], Any]] = []
@@ -114,18 +134,50 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
         section, *keys = option.removeprefix("--").split(".")
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
-        elif option.startswith("--") and section in SECTIONS and keys not in ([], ["help"]):
-            entries.append((section, keys, _class_or_value(keys, yaml.safe_load(_required(option, value)))))
+        elif option.startswith("--") and section in SECTIONS and keys[-1:] != ["help"]:
+            entries.append((section, keys, {} if value is None and len(keys) == 1 else _loaded(option, keys, value)))
         else:
+            _vet(option, value or "")
             rest.extend(part for part in (option, value) if part is not None)
-    config = layered(layers)
+    with user_errors("the configuration cannot be read"):
+        config = _with_options(layered(layers), entries)
+        return ["--config", json.dumps(config), *rest]
+
+
+def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], Any]]) -> dict[str, Any]:
+    """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
-        put(config, section, keys, value)
-    for section in SECTIONS:
-        named = config.get(section)
-        if isinstance(named, dict):  # a layer may remove what no layer below has added
-            config[section] = {name: entry for name, entry in named.items() if entry is not None}
-    return ["--config", json.dumps(config), *rest]
+        if value is not None or len(keys) > 1:
+            config = overlay(config, option_layer(section, keys, value))
+        elif not keys or keys[0] in (config.get(section) or {}):
+            config = merge(config, option_layer(section, keys, None))
+    return {key: value for key, value in config.items() if key not in SECTIONS or value is not None}
+
+
+def _loaded(option: str, keys: list[str], text: str | None) -> Any:
+    """The value of an option of the sections, read as YAML."""
+    try:
+        return _class_or_value(keys, load_yaml(_required(option, text)))
+    except yaml.YAMLError as error:
+        raise _unreadable(option, text or "", error) from error
+
+
+def _vet(option: str, text: str) -> None:
+    """Refuse a value that holds itself, is nested without end or repeats a key; all others are jsonargparse's."""
+    if "{" not in text and "[" not in text:
+        return
+    try:
+        load_yaml(text)
+    except (OversizedError, RepeatedKeyError) as error:
+        raise _unreadable(option, text, error) from error
+    except yaml.YAMLError:
+        return
+
+
+def _unreadable(option: str, text: str, error: yaml.YAMLError) -> UserError:
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    cause = f"cannot read {option} {shown}: {' '.join(str(error).split())}"
+    return UserError.of(cause, "no run starts", "correct the value; text with special characters needs quotes")
 
 
 def _class_or_value(keys: list[str], value: Any) -> Any:
