@@ -16,7 +16,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.catalogue import names
-from app.errors import UserError
+from app.config_checks import config_problems
+from app.errors import UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
@@ -46,11 +47,11 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a part of another parser
             super().error(message, ex)
-        if isinstance(cause := getattr(ex, "__cause__", None), UserError):
+        if isinstance(cause := ex and ex.__cause__, UserError):  # of a function that computes an option
             raise cause
         known = [option for action in self._actions for option in action.option_strings]
         places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
-        if wrong := unknown_option(message, [option.removeprefix("--") for option in known]):
+        if wrong := unknown_option(message, self._options()):
             raise UserError.of(wrong.cause, "it would have no effect", f"{wrong.remedy}{places}") from ex
         hint = "".join(near(option, known) for option in re.findall(r"--[\w.]+", message) if "unrecognized" in message)
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
@@ -66,8 +67,18 @@ class Parser(LightningArgumentParser):
             return super().parse_args(*args, **kwargs)
         with user_errors("the options cannot be read"):
             config = super().parse_args(*args, **kwargs)
-            self.validate(config, skip_unset=False)  # which refuses null where a value is due
+            try:
+                self.validate(config, skip_unset=False)  # which refuses null where a value is due
+            except (TypeError, ValueError, KeyError) as error:
+                self.error(str(error), error)
+            if "defenses" in config:
+                raise_all(config_problems(config, self._options()))
             return config
+
+    def _options(self) -> list[str]:
+        """Options with dots, such as `model.local.epochs`."""
+        strings = (option for action in self._actions for option in action.option_strings)
+        return [option.removeprefix("--") for option in strings if option.startswith("--")]
 
     def instantiate_classes(self, config: Namespace, *args: Any, **kwargs: Any) -> Namespace:
         if not self.exit_on_error:
@@ -110,7 +121,13 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
 
 def seed_of(option: bool | int) -> int:
     """The seed that `--seed_everything` stands for; equal on all processes, to which Lightning passes the variable."""
-    return int(os.environ.get("PL_GLOBAL_SEED") or 0) if option is True else int(option)
+    if option is not True:
+        return int(option)
+    text = os.environ.get("PL_GLOBAL_SEED") or "0"
+    if not text.isdecimal() or int(text) >= 2**32:
+        remedy = "set it to a whole number from 0 to 2^32 - 1, or write --seed_everything NUMBER"
+        raise UserError.of(f"the variable PL_GLOBAL_SEED is {text!r}", "it is no seed", remedy)
+    return int(text)
 
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:

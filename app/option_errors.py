@@ -57,7 +57,8 @@ def options_of(path: str) -> list[str]:
         parser.add_class_arguments(getattr(importlib.import_module(module), name), fail_untyped=False)
     except (ImportError, AttributeError, ValueError, TypeError):
         return []
-    return [action.dest for action in parser._actions if action.dest != "help" and not action.required]
+    names = (action.dest for action in parser._actions if action.dest != "help" and "." not in action.dest)
+    return [name for name in dict.fromkeys(names) if name != "shape"]  # which networks get from the data
 
 
 @contextmanager

@@ -127,8 +127,9 @@ def load_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _values(node, {}) > MOST_SETTINGS:
-            raise OversizedError(f"its aliases stand for more than {MOST_SETTINGS:,} values")
+        if (values := _values(node, {})) > MOST_SETTINGS:
+            many = f"its aliases stand for more than {MOST_SETTINGS:,} values"
+            raise OversizedError("it holds itself" if values == math.inf else many)
         return loader.construct_document(node)
     except RecursionError as error:
         raise OversizedError("it is nested too deeply, or holds itself") from error

@@ -189,9 +189,9 @@ def overlay(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any
     for section in (section for section in SECTIONS if section in layer):
         entries = {}
         for name, value in _entries(section, layer[section]).items():
-            entry = _object(value)
+            entry = _object(f"{section}.{name}", value)
             key = _key(base.get(section), name)
-            if key is None and not name.endswith("?") and _class_of(entry) is None and isinstance(entry, Mapping | None):
+            if key is None and not name.endswith("?") and _class_of(entry) is None:
                 recipe = _recipe_of(section, name, base.get(section) or {})
                 base = merge(base, recipe)
                 key, entry = next(iter(recipe[section])), entry or {}
@@ -211,12 +211,20 @@ def _entries(section: str, content: Any) -> dict[str, Any]:
     return {name.strip(): {} for name in names}
 
 
-def _object(value: Any) -> Any:
+def _object(where: str, value: Any) -> Any:
     """A callback of a layer as `class_path` and `init_args`: its class may stand alone, and so may its options."""
     if isinstance(value, str):
         return {"class_path": value}
-    bare = isinstance(value, Mapping) and value and not value.keys() & OBJECT_KEYS
-    return {"init_args": value} if bare else value
+    if value is not None and not isinstance(value, Mapping):
+        remedy = f"write {where}: CLASS, or {where}: {{class_path: CLASS, init_args: {{OPTION: VALUE}}}}"
+        raise UserError.of(f"{where} is {value!r}", "it names no class", remedy)
+    stray = [str(key) for key in value or () if key not in OBJECT_KEYS]
+    if value and len(stray) == len(value):
+        return {"init_args": value}
+    if stray:
+        remedy = f"put options below init_args: {where}: {{class_path: CLASS, init_args: {{OPTION: VALUE}}}}"
+        raise UserError.of(f"{where} has {', '.join(stray)} beside its class", "it would have no effect", remedy)
+    return value
 
 
 def _recipe_of(section: str, name: str, present: Iterable[str]) -> dict[str, Any]:
