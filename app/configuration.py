@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -17,18 +16,22 @@ from lightning.pytorch.cli import LightningArgumentParser
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.catalogue import names
-from app.errors import Problem, UserError
+from app.config_checks import config_problems
+from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
-from app.ranges import Seed
-from app.recipes import CODES, Layer, layered, put, shipped_recipes
+from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
+from app.reading import OversizedError, RepeatedKeyError, load_yaml
+from app.ranges import Seed, range_problems, unchecked
+from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule
 
-SECTIONS = ("defenses", "attacks")
+LONGEST_SHOWN = 80
+"""Characters of an option's value that a message shows."""
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "num_sanity_val_steps": 0,
@@ -45,34 +48,59 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a part of another parser
             super().error(message, ex)
-        if problem := _range_problem(message):
-            raise UserError(problem) from ex
-        wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
+        if isinstance(cause := ex and ex.__cause__, UserError):  # of a function that computes an option
+            raise cause
+        if problem := range_problem(message):
+            raise OutOfRangeError(problem) from ex
         known = [option for action in self._actions for option in action.option_strings]
+        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
+        if wrong := unknown_option(message, self._options()):
+            raise UserError.of(wrong.cause, "it would have no effect", f"{wrong.remedy}{places}") from ex
+        hint = "".join(near(option, known) for option in re.findall(r"--[\w.]+", message) if "unrecognized" in message)
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
-            wrong, known = unknown, names()
-        near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = near(unknown[0], names())
         if unknown and unknown[0].lower() in {*CODES, *(recipe.name for recipe in shipped_recipes())}:
             hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
         if "NestedArg(" in message:
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
-        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:
+        if not self.exit_on_error:
+            return super().parse_args(*args, **kwargs)
+        with user_errors("the options cannot be read"):
+            try:
+                config = super().parse_args(*args, **kwargs)
+            except OutOfRangeError as first:
+                raise UserError(*(self._all_out_of_range(*args) or first.problems)) from first
+            try:
+                self.validate(config, skip_unset=False)  # which refuses null where a value is due
+            except (TypeError, ValueError, KeyError) as error:
+                self.error(str(error), error)
+            if "defenses" in config:
+                raise_all(config_problems(config, self._options()))
+            return config
 
-def _range_problem(message: str) -> Problem | None:
-    """The problem of a number outside its range, from the parser's message; None where that is about something else."""
-    before, found, after = message.partition("Not of type ")
-    if not found:
-        return None
-    option = ""
-    for key in re.findall(r'Parser key "([\w.-]+)"', before):
-        option = key if key.startswith(option) else f"{option}.{key}"
-    given = re.search(r": (\S+) is out of range", after) or re.search(r"Given value: (.*)", after)
-    value = f"is {given[1]}" if given else "cannot be read"
-    ranges = " or ".join(dict.fromkeys(re.findall(r"Not of type ([^:]+):", message)))
-    return Problem(f"--{option} {value}", f"it must be {ranges}", f"set --{option} in that range")
+    def _all_out_of_range(self, *args: Any) -> list[Problem]:
+        """The problems of all numbers outside their ranges; none where something else is wrong as well."""
+        try:
+            with unchecked():
+                objects = super().instantiate_classes(super().parse_args(*args))
+        except Exception:
+            return []
+        sections = ("model", "data", *SECTIONS)
+        return [problem for name in sections for problem in range_problems(objects[name], name)]
+
+    def _options(self) -> list[str]:
+        """Options with dots, such as `model.local.epochs`."""
+        strings = (option for action in self._actions for option in action.option_strings)
+        return [option.removeprefix("--") for option in strings if option.startswith("--")]
+
+    def instantiate_classes(self, config: Namespace, *args: Any, **kwargs: Any) -> Namespace:
+        if not self.exit_on_error:
+            return super().instantiate_classes(config, *args, **kwargs)
+        with user_errors("the run cannot be put together"):
+            return super().instantiate_classes(config, *args, **kwargs)
 
 
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
@@ -109,7 +137,13 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
 
 def seed_of(option: bool | int) -> int:
     """The seed that `--seed_everything` stands for; equal on all processes, to which Lightning passes the variable."""
-    return int(os.environ.get("PL_GLOBAL_SEED") or 0) if option is True else int(option)
+    if option is not True:
+        return int(option)
+    text = os.environ.get("PL_GLOBAL_SEED") or "0"
+    if not text.isdecimal() or int(text) >= 2**32:
+        remedy = "set it to a whole number from 0 to 2^32 - 1, or write --seed_everything NUMBER"
+        raise UserError.of(f"the variable PL_GLOBAL_SEED is {text!r}", "it is no seed", remedy)
+    return int(text)
 
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:
@@ -122,7 +156,9 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
     """Arguments for jsonargparse: all layers merged into one `--config`, then everything else.
 
     `--config` may be given many times, with a file or the name of a recipe; later ones lie on top, and options on the
-    command line on top of all. `--defenses.NAME.OPTION VALUE` reaches into a named defense (likewise attacks).
+    command line on top of all. `--defenses NAME` and `--defenses.NAME` add the defense of a recipe,
+    `--defenses.NAME CLASS` one of any class, and `--defenses.NAME.OPTION VALUE` sets one of its options (likewise
+    attacks).
     """
     layers: list[Layer] = list(below)
     entries: list[tuple[str, list[str], Any]] = []
@@ -131,18 +167,50 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
         section, *keys = option.removeprefix("--").split(".")
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
-        elif option.startswith("--") and section in SECTIONS and keys not in ([], ["help"]):
-            entries.append((section, keys, _class_or_value(keys, yaml.safe_load(_required(option, value)))))
+        elif option.startswith("--") and section in SECTIONS and keys[-1:] != ["help"]:
+            entries.append((section, keys, {} if value is None and len(keys) == 1 else _loaded(option, keys, value)))
         else:
+            _vet(option, value or "")
             rest.extend(part for part in (option, value) if part is not None)
-    config = layered(layers)
+    with user_errors("the configuration cannot be read"):
+        config = _with_options(layered(layers), entries)
+        return ["--config", json.dumps(config), *rest]
+
+
+def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], Any]]) -> dict[str, Any]:
+    """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
-        put(config, section, keys, value)
-    for section in SECTIONS:
-        named = config.get(section)
-        if isinstance(named, dict):  # a layer may remove what no layer below has added
-            config[section] = {name: entry for name, entry in named.items() if entry is not None}
-    return ["--config", json.dumps(config), *rest]
+        if value is not None or len(keys) > 1:
+            config = overlay(config, option_layer(section, keys, value))
+        elif not keys or keys[0] in (config.get(section) or {}):
+            config = merge(config, option_layer(section, keys, None))
+    return {key: value for key, value in config.items() if key not in SECTIONS or value is not None}
+
+
+def _loaded(option: str, keys: list[str], text: str | None) -> Any:
+    """The value of an option of the sections, read as YAML."""
+    try:
+        return _class_or_value(keys, load_yaml(_required(option, text)))
+    except yaml.YAMLError as error:
+        raise _unreadable(option, text or "", error) from error
+
+
+def _vet(option: str, text: str) -> None:
+    """Refuse a value that holds itself, is nested without end or repeats a key; all others are jsonargparse's."""
+    if "{" not in text and "[" not in text:
+        return
+    try:
+        load_yaml(text)
+    except (OversizedError, RepeatedKeyError) as error:
+        raise _unreadable(option, text, error) from error
+    except yaml.YAMLError:
+        return
+
+
+def _unreadable(option: str, text: str, error: yaml.YAMLError) -> UserError:
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    cause = f"cannot read {option} {shown}: {' '.join(str(error).split())}"
+    return UserError.of(cause, "no run starts", "correct the value; text with special characters needs quotes")
 
 
 def _class_or_value(keys: list[str], value: Any) -> Any:

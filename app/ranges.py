@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
@@ -20,6 +22,19 @@ from app.errors import Problem
 
 LARGEST = 2**31 - 1
 """The largest count, which no run comes near."""
+
+
+_CHECKED: ContextVar[bool] = ContextVar("_CHECKED", default=True)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Numbers outside their ranges are let pass, so that `range_problems` can name all of them."""
+    token = _CHECKED.set(False)
+    try:
+        yield
+    finally:
+        _CHECKED.reset(token)
 
 
 class Ranged:
@@ -38,7 +53,7 @@ class Ranged:
         number: Any = cls.base(value) if isinstance(value, str) else value
         if cls.base is float and type(number) is int and abs(number) < 2**1023:
             number = float(number)
-        if type(number) is not cls.base or not cls.holds(number):
+        if type(number) is not cls.base or (_CHECKED.get() and not cls.holds(number)):
             raise ValueError(f"{value} is out of range")
         return number
 

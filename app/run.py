@@ -15,9 +15,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from app.configuration import TRAINER_DEFAULTS, Parser, complete_config, expand, run_parser, seed_of
-from app.errors import UserError
+from app.errors import UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.placement import Placed, place_problems
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.recipes import Layer
@@ -100,7 +101,8 @@ class Run:
         self.federation, self.data, self.tracker = federation, data, tracker
         self.folder = RunFolder(Path(folder)) if isinstance(folder, (str, Path)) else folder
         options = {**TRAINER_DEFAULTS, **(trainer or {})}
-        own = [*_named(defenses), *_named(attacks), *(options.pop("callbacks", None) or []), *recorders]
+        raise_all(place_problems([*_placed("defenses", defenses), *_placed("attacks", attacks)]))
+        own = [*_named(defenses), *_named(attacks), *_listed(options.pop("callbacks", None)), *recorders]
         further = QUIET if self.folder is None else self._folder_options(self.folder, options, transcript)
         self.trainer = _trainer({**further, **options, "callbacks": [*own, *further.get("callbacks", ())]})
         self.config = dict(config or {})
@@ -124,7 +126,7 @@ class Run:
         return {
             "callbacks": callbacks,
             "plugins": [*(given.pop("plugins", None) or []), VerifiedCheckpointIO()],
-            "logger": logger if self.tracker is None else [*_loggers(logger), self.tracker],
+            "logger": logger if self.tracker is None else [*_listed(logger), self.tracker],
         }
 
     def fit(self) -> Run:
@@ -248,6 +250,11 @@ def _named(callbacks: Callbacks) -> Iterable[FederatedCallback]:
     return callbacks
 
 
+def _placed(section: str, callbacks: Callbacks) -> list[Placed]:
+    named = callbacks.items() if isinstance(callbacks, Mapping) else (("", callback) for callback in callbacks)
+    return [Placed(section, name, type(callback)) for name, callback in named]
+
+
 def _trainer(options: Mapping[str, Any]) -> Trainer:
     try:
         return Trainer(**options)
@@ -256,7 +263,7 @@ def _trainer(options: Mapping[str, Any]) -> Trainer:
         raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
 
 
-def _loggers(option: Any) -> list[Any]:
+def _listed(option: Any) -> list[Any]:
     if isinstance(option, (list, tuple)):
         return list(option)
     return [] if isinstance(option, bool) or option is None else [option]

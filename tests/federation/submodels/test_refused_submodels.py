@@ -1,5 +1,6 @@
 """Capacities, methods and networks that do not go together are refused before any training."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
