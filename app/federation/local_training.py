@@ -20,7 +20,7 @@ class LocalTraining:
 
     Attributes:
         epochs: passes over the client's training set per round, at least 1.
-        steps: optimiser steps per round, instead of whole epochs.
+        steps: optimiser steps per round, instead of whole epochs; `epochs` stays 1 then.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
@@ -59,6 +59,12 @@ class LocalTraining:
                     "clients would not train at all",
                     f"set --model.local.{name} to {least} or more",
                 )
+        if self.steps is not None and self.epochs != 1:
+            yield Problem(
+                f"local.steps is {self.steps} and local.epochs is {self.epochs}",
+                "steps take the place of epochs, which would have no effect",
+                "leave out --model.local.steps, or set --model.local.epochs 1",
+            )
         if self.proximal < 0:
             yield Problem(
                 f"local.proximal is {self.proximal}",
