@@ -1,4 +1,4 @@
-"""Mistakes in a parsed configuration that its types let pass: null, groups of options, callbacks in the wrong section."""
+"""Mistakes in a parsed configuration that its types let pass: null, groups without options, misplaced callbacks."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
 from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
-from app.reading import OversizedError, RepeatedKeyError, load_yaml
 from app.ranges import Seed, range_problems, unchecked
+from app.reading import OversizedError, RepeatedKeyError, load_yaml
 from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings

@@ -11,8 +11,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from app.errors import Problem, UserError
 from app.federation.hooks import federated_callbacks
+from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
@@ -35,6 +37,8 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
     outside = list(setting_problems(federation))
     yield from outside
     if not outside:  # these presume that numbers are in their ranges
+        yield from federation.local.problems()
+        yield from optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1))
         yield from federation.newcomers.problems(data.groups)
         yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)
@@ -48,31 +52,9 @@ def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
         yield from range_problems(callback, f"{callback.kind}s.{callback.given_name}")
 
 
-def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
-    """Problems of trainer options that would have no effect, or a bad one."""
-    trainer = federation.trainer
-    if trainer.gradient_clip_val:
-        yield Problem(
-            "the trainer clips gradients",
-            "the trainer never sees the clients' gradients, so nothing would be clipped",
-            "use --model.local.clip_norm instead of --trainer.gradient_clip_val",
-        )
-    if trainer.accumulate_grad_batches != 1:
-        yield Problem(
-            "the trainer accumulates gradients",
-            "a batch is a block of clients here, so nothing would be accumulated",
-            "use a larger --model.local.batch_size instead of --trainer.accumulate_grad_batches",
-        )
-    if trainer.precision in ("16-mixed", "16-true"):
-        yield Problem(
-            f"precision {trainer.precision} needs loss scaling",
-            "clients' gradients would vanish, because local training does not scale the loss",
-            "use --trainer.precision bf16-mixed or 32-true",
-        )
-
-
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    yield from monitor_problems(federation)
     if federation.net.private_names() and min(federation.client_pool.capacities) < 1:
         yield Problem(
             f"clients of width {min(federation.client_pool.capacities):g} with {type(federation.net).__name__}",

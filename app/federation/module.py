@@ -24,13 +24,12 @@ from app.federation.checks import (
     federation_problems,
     network_problems,
     setting_problems,
-    trainer_problems,
     warn_of_defenses,
 )
 from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
-from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.local_training import LocalTraining
@@ -41,6 +40,7 @@ from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import trainer_problems, whole_rounds
 from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
@@ -196,6 +196,7 @@ class FederatedModule(Described, LightningModule):
         from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
 
         raise_all(trainer_problems(self), setting_problems(self))
+        whole_rounds(self.trainer.callbacks)  # type: ignore[attr-defined]
         self.trainer.callbacks.sort(key=turn)  # type: ignore[attr-defined]
         callbacks = federated_callbacks(self.trainer)
         wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
@@ -218,6 +219,8 @@ class FederatedModule(Described, LightningModule):
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
         obstacles = self.hooks.vectorisation_obstacles()
+        if self.trainer._detect_anomaly:
+            obstacles.append(ANOMALIES)
         self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
 
     def teardown(self, stage: str) -> None:
@@ -385,9 +388,8 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run; 10,000 for a run without a limit."""
-        planned = self.trainer.max_epochs
-        return planned if planned is not None and planned >= 0 else 10_000
+        """Rounds of the whole run."""
+        return cast(int, self.trainer.max_epochs)
 
     @property
     def executor_name(self) -> str:

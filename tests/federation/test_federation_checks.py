@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining
+from app.federation.trainer_options import RULES
 from app.models import CNN
 
 
@@ -26,7 +27,8 @@ def stub_trainer(**options: object) -> SimpleNamespace:
     """What the checks read of a trainer; a real one refuses or corrects some of these options by itself."""
     data = Blobs((5, 8, 11))
     data.setup()
-    sound = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "precision": "32-true"}
+    trainer = make_trainer(1)
+    sound = {rule.option: getattr(trainer, rule.option) for rule in RULES} | {"min_epochs": None, "callbacks": []}
     return SimpleNamespace(**{"datamodule": data, **sound, **options})
 
 
@@ -52,9 +54,9 @@ def test_every_problem_is_reported_at_once():
         "model.evaluation.every is 0",
         "model.evaluation.limit is 0",
         "model.block_size is 0",
-        "clips gradients",
-        "accumulates gradients",
-        "precision 16-mixed",
+        "--trainer.gradient_clip_val is 1.0",
+        "--trainer.accumulate_grad_batches is 4",
+        "--trainer.precision is 16-mixed",
     ]
     assert len(caught.value.problems) == len(expected)
     for problem, words in zip(caught.value.problems, expected, strict=True):

@@ -117,8 +117,13 @@ def run(
 
 
 def initial(federation: FederatedModule, data: FederatedDataModule | None = None, **settings: Any) -> Tensor:
-    """The server's vector before the first round: a run without any round."""
-    return run(federation, data, rounds=0, **settings)
+    """The server's vector before the first round."""
+    trainer = make_trainer(1, **settings)
+    trainer.datamodule = data if data is not None else Blobs()
+    trainer.datamodule.setup()
+    federation.trainer = trainer
+    federation.prepare()
+    return federation.space.read(federation.net)
 
 
 class Recorder(FederatedCallback):
