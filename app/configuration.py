@@ -72,7 +72,7 @@ class Parser(LightningArgumentParser):
             try:
                 config = super().parse_args(*args, **kwargs)
             except OutOfRangeError as first:
-                raise UserError(*(self._all_out_of_range(*args) or first.problems)) from first
+                raise UserError(*self._all_out_of_range(first, *args)) from first
             try:
                 self.validate(config, skip_unset=False)  # which refuses null where a value is due
             except (TypeError, ValueError, KeyError) as error:
@@ -81,15 +81,17 @@ class Parser(LightningArgumentParser):
                 raise_all(config_problems(config, self._options()))
             return config
 
-    def _all_out_of_range(self, *args: Any) -> list[Problem]:
-        """The problems of all numbers outside their ranges; none where something else is wrong as well."""
+    def _all_out_of_range(self, first: UserError, *args: Any) -> list[Problem]:
+        """The problems of all numbers outside their ranges; only the first where something else is wrong as well."""
         try:
             with unchecked():
                 objects = super().instantiate_classes(super().parse_args(*args))
         except Exception:
-            return []
+            return list(first.problems)
         sections = ("model", "data", *SECTIONS)
-        return [problem for name in sections for problem in range_problems(objects[name], name)]
+        found = [problem for name in sections for problem in range_problems(objects[name], name)]
+        known = {problem.remedy for problem in found}
+        return [*(problem for problem in first.problems if problem.remedy not in known), *found]
 
     def _options(self) -> list[str]:
         """Options with dots, such as `model.local.epochs`."""

@@ -50,7 +50,10 @@ class Ranged:
         Raises:
             ValueError: where it is outside the range, or no number.
         """
-        number: Any = cls.base(value) if isinstance(value, str) else value
+        try:
+            number: Any = cls.base(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
         if cls.base is float and type(number) is int and abs(number) < 2**1023:
             number = float(number)
         if type(number) is not cls.base or (_CHECKED.get() and not cls.holds(number)):
@@ -108,7 +111,7 @@ def range_problems(value: Any, option: str) -> Iterator[Problem]:
         declared = _declared(value)
         for name, given in _given(value).items():
             if (text := _violated(declared.get(name), given)) is not None:
-                cause = f"{option}.{name} is {given}"
+                cause = f"--{option}.{name} is {given}"
                 yield Problem(cause, f"it must be {text}", f"set --{option}.{name} in that range")
             else:
                 yield from range_problems(given, f"{option}.{name}")
