@@ -124,7 +124,7 @@ class FinishedRun:
             state = torch.load(checkpoint, map_location="cpu", weights_only=True)
             federation.personal.load_state_dict(state["personal"])
         at_round(run, rounds)
-        federation.cache = self.folder.path.parent / ".cache"
+        federation.cache = self.folder.cache()
         federation.hooks = RoundHooks(run.trainer, federation)
         return run
 

@@ -123,7 +123,7 @@ def _seconds(value: float) -> str:
 def _write(path: Path, costs: list[ChannelCost]) -> None:
     records = [asdict(cost) | {"shared_decrypt": cost.shared_decrypt} for cost in costs]
     try:
-        write_json(path, records)
+        write_json(path, records, private=False)
     except OSError as error:
         raise UserError.of(
             f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"

@@ -82,8 +82,8 @@ def _keep(
         _delete_figures(folder)
         names = _draw(folder, federation, layers)
         record = plain_plan(federation, plan_audit, ledger) | {"pictures": names}
-        write_json(folder / "plan.json", record)
-        write_text(folder / "plan.csv", rows_csv(plan_audit))
+        write_json(folder / "plan.json", record, private=False)
+        write_text(folder / "plan.csv", rows_csv(plan_audit), private=False)
     except OSError as error:
         raise UserError.of(
             f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
@@ -95,9 +95,9 @@ def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> 
     if not layers:
         return []
     title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
-    write_figure(folder / "overview.png", draw_overview(layers, title))
+    write_figure(folder / "overview.png", draw_overview(layers, title), private=False)
     for layer in tqdm(layers, unit=" figures", delay=1, leave=False, disable=None):
-        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title))
+        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title), private=False)
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 
 
