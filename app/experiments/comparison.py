@@ -21,6 +21,7 @@ from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.results.report.report import Report, report
+from app.wording import counted
 
 
 class Engine(Protocol):
@@ -120,7 +121,7 @@ class Comparison:
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
         done = len(runs) - len(jobs)
         which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "
-        print(f"comparison {folder.path}: {which}{len(self.runs)} runs, {done} of them finished", flush=True)
+        print(f"comparison {folder.path}: {which}{counted(len(self.runs), 'run')}, {done} of them finished", flush=True)
         if not jobs:
             return
         with StopRequest() as stop:
@@ -175,7 +176,7 @@ def compare(
         raise KeyboardInterrupt
     if comparison.failed:
         raise UserError.of(
-            f"{len(comparison.failed)} runs failed: {', '.join(comparison.failed)}",
+            f"{counted(len(comparison.failed), 'run')} failed: {', '.join(comparison.failed)}",
             f"they would be missing in the report; their messages are in {comparison.folder.path}",
             "correct the cause and call again: all others are kept",
         )
