@@ -15,7 +15,7 @@ from app.experiments.gpus import check_per_run, gpus
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import Combination, planned_runs
-from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
@@ -73,6 +73,7 @@ class Comparison:
         """
         self.spec, self.runs = spec, planned_runs(spec)
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
+        raise_all(misnamed_datasets(spec, self.parsed))
         self.shard = shard
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
         self.folder = ComparisonFolder((root / spec.name).resolve())

@@ -120,7 +120,7 @@ def _changes(audit: PlanAudit) -> str:
         return "changes between rounds: none; every weight keeps its contributors"
     if not total.changed_by_one:
         changed = _share(total.changed, _moves(total))
-        return f"changes between rounds: {changed}, by {counted(total.smallest_change, 'client')} or more"
+        return f"changes between rounds: {changed}, by {counted(total.smallest_change or 0, 'client')} or more"
     return (
         f"changes by a single client: {_share(total.changed_by_one, _moves(total))}, in "
         f"{_where(audit, 'changed_by_one')}; an adversary with the sums of both rounds can narrow down the update of "
