@@ -20,6 +20,7 @@ from app.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 DPI = 130
 """Resolution of figures, in dots per inch."""
@@ -204,8 +205,39 @@ def npz_bytes(arrays: Mapping[str, Any], compressed: bool = False) -> bytes:
 def png_bytes(figure: Figure) -> bytes:
     """The content of a PNG file."""
     file = io.BytesIO()
+    spell_missing_glyphs(figure)
     figure.savefig(file, dpi=DPI, format="png")
     return file.getvalue()
+
+
+def spell_missing_glyphs(figure: Figure) -> None:
+    """Replace characters that no font of a text has by their code: `U+732B` for a Chinese character, say."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = axis.get_ticklabels()
+            spelled = [_spelled(label) for label in labels]
+            if spelled != [label.get_text() for label in labels]:
+                axis.set_ticks(axis.get_majorticklocs(), spelled)
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(_spelled(text))
+
+
+def _spelled(text: Text) -> str:
+    """A text without characters that its fonts lack."""
+    if text.get_text().isascii():
+        return text.get_text()
+    from matplotlib.font_manager import findfont, get_font
+
+    fonts = text.get_fontproperties()
+    known: set[int] = {ord("\n")}
+    for family in fonts.get_family():
+        single = fonts.copy()
+        single.set_family(family)
+        known |= get_font(findfont(single)).get_charmap().keys()
+    return "".join(sign if ord(sign) in known else f"U+{ord(sign):04X}" for sign in text.get_text())
 
 
 @contextmanager

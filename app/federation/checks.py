@@ -19,6 +19,7 @@ from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
 from app.ranges import range_problems
+from app.wording import counted
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     alone = [client for client, size in enumerate(federation.data.sizes) if size < 2]
     if alone and uses_batch_statistics(federation.net):
         yield Problem(
-            f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
+            f"{counted(len(alone), 'client')} with a single training sample (client {alone[0]}, for one)",
             "batch norm cannot take statistics over one sample",
             "set --model.net.norm group, or give clients more data: --data.partition",
         )
