@@ -24,7 +24,7 @@ from app.federation.transcript import TranscriptSettings
 from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
 from app.ranges import Seed, range_problems, unchecked
 from app.reading import OversizedError, RepeatedKeyError, load_yaml
-from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, shipped_recipes
+from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, refuse_absent, shipped_recipes
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
@@ -182,6 +182,8 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
 def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], Any]]) -> dict[str, Any]:
     """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
+        if len(keys) > 1:  # a comparison sets it for rows without the defense, too, which must not get one
+            refuse_absent(config, section, keys[0])
         if value is not None or len(keys) > 1:
             config = overlay(config, option_layer(section, keys, value))
         elif not keys or keys[0] in (config.get(section) or {}):

@@ -265,6 +265,18 @@ def option_layer(section: str, keys: list[str], value: Any) -> dict[str, Any]:
     return {section: {name: entry} if keys else entry}
 
 
+def refuse_absent(config: Mapping[str, Any], section: str, name: str) -> None:
+    """Refuse an option of a defense or an attack that is not there."""
+    present = config.get(section) or {}
+    if _key(present, name) is None:
+        raise UserError.of(
+            f"there is no {name!r} among the {section}",
+            "its option would have no effect",
+            f"{_similar(name, present)}add it with --config or --{section}.{name} CLASS; "
+            f"present: {', '.join(present) or 'none'}",
+        )
+
+
 def _nested(keys: list[str], value: Any) -> dict[str, Any]:
     first, *rest = keys if keys[0] != "init_args" else keys[1:]
     return {first: _nested(rest, value) if rest else value}

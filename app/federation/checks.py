@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import EarlyStopping
 
+from app.described import described
 from app.errors import Problem, UserError
-from app.federation.hooks import federated_callbacks
+from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
+from app.federation.placement import Placed, repeat_problems
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
@@ -139,7 +141,9 @@ def submodel_problems(
 
 def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems of the callbacks' own settings, and of their combination."""
-    for callback in federated_callbacks(federation.trainer):
+    callbacks = federated_callbacks(federation.trainer)
+    yield from repeat_problems([_placed(callback) for callback in callbacks])
+    for callback in callbacks:
         for problem in callback.problems(federation):
             yield replace(problem, remedy=problem.remedy.replace(".NAME.", f".{callback.given_name}."))
     yield from (clash.problem for clash in _clashes(federation) if clash.rule.severity == "error")
@@ -172,6 +176,11 @@ def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
     return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
 
 
+def _placed(callback: FederatedCallback) -> Placed:
+    unnamed = callback.given_name == FederatedCallback.given_name
+    return Placed("", "" if unnamed else callback.given_name, type(callback), described(callback))
+
+
 def _clashes(federation: FederatedModule) -> Iterator[Clash]:
     return clashes([*_settings(federation), *_callbacks(federation)])
 
@@ -193,6 +202,7 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
         ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
         (f"early stopping by {', '.join(monitored)}", "stops-early", bool(monitored)),
+        ("every weight stays on its client", "nothing-sent", federation.personal.everything),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:

@@ -78,7 +78,11 @@ class MemDefense(FederatedCallback):
         if not 0 <= self.gamma <= 1:
             consequence = "it is the fraction of the weights that are zeroed"
             yield setting_problem("MemDefense", "gamma", self.gamma, consequence, "between 0 and 1; the paper uses 0.9")
-        yield from raised_problems(lambda: federation.space.matching(self.spare))
+        wrong = list(raised_problems(lambda: federation.space.matching(self.spare)))
+        yield from wrong
+        if not wrong and bool(federation.space.matching(self.spare)[: federation.space.trainable].all()):
+            remedy = "spare less: --defenses.NAME.spare, or leave the defense out"
+            yield Problem("MemDefense spares every parameter", "it would give up no weight", remedy)
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         coordinates, device = federation.space.size, federation.theta.device
