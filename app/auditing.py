@@ -33,6 +33,7 @@ from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.finished import FinishedRun, at_round
 from app.metrics.membership import NotAvailable
+from app.ranges import Count, range_problems
 from app.result import Result
 from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.attacks.membership_figures import draw_roc
@@ -63,7 +64,7 @@ class AttackSuite:
         self,
         attacks: list[Attack] | None = None,
         targets: list[TargetKind] | None = None,
-        rounds: list[int] | None = None,
+        rounds: list[Count] | None = None,
         shadows: ShadowSettings = DEFAULT_SHADOWS,
         protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
@@ -116,6 +117,7 @@ class AttackSuite:
         if passive := [attack for attack in chosen if isinstance(attack, PassiveAttack)]:
             self.callbacks.append(ImageReconstruction(list(passive)))
         self.callbacks += [attack for attack in chosen if isinstance(attack, FederatedCallback)]
+        raise_all(range_problems(self.callbacks))
 
 
 def _made(attack: Attack, protocol: ProtocolName | Protocol) -> Attack:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from app.described import Described
-from app.errors import Problem
-from datamodules.checks import minimum_problems
+from app.ranges import Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +31,9 @@ class CropFlip(Described):
         flip: mirror each image with probability 0.5.
     """
 
-    def __init__(self, padding: int = 4, flip: bool = True) -> None:
+    def __init__(self, padding: Whole = 4, flip: bool = True) -> None:
         self.padding = padding
         self.flip = flip
-
-    def problems(self) -> list[Problem]:
-        """A negative padding."""
-        return minimum_problems({"augment.padding": self.padding}, 0, "images cannot be padded by less than nothing")
 
     def draw(self, count: int, generator: torch.Generator) -> Crops:
         """Windows and flips for `count` images, from a CPU generator, so that they are the same on every device."""

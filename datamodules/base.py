@@ -17,8 +17,8 @@ from app.described import Described
 from app.errors import Problem, raise_all
 from app.files import write_figure
 from app.models.base import DataShape
+from app.ranges import Decay, Seed, range_problems
 from datamodules.augmentation import CropFlip
-from datamodules.checks import seed_problems, share_problems
 from datamodules.partitions import Iid, Partition
 from datamodules.split import Holdout, Membership, split_pool, wrong_labels
 from datamodules.store import ImageStore
@@ -97,8 +97,8 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         partition: Partition | None = None,
         holdout: Holdout = DEFAULT_HOLDOUT,
         augment: CropFlip | None = None,
-        seed: int = 0,
-        label_noise: float = 0.0,
+        seed: Seed = 0,
+        label_noise: Decay = 0.0,
     ) -> None:
         super().__init__()
         self.label_noise = label_noise
@@ -118,9 +118,7 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
 
     def problems(self) -> list[Problem]:
         """Problems of the settings that show without reading the data."""
-        augment = [] if self.augment is None else self.augment.problems()
-        own = seed_problems("seed", self.seed) + share_problems({"label_noise": self.label_noise})
-        return self.partition.problems() + self.holdout.problems() + augment + own
+        return list(range_problems(self, "data")) or self.partition.problems() + self.holdout.problems()
 
     def setup(self, stage: str | None = None) -> None:
         """Load and deal once; later calls do nothing. One error names all that is wrong with settings or data."""

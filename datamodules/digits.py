@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 
-from app.errors import Problem
+from app.ranges import Inside
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.checks import fraction_problems
 from datamodules.split import common_test_mask
 
 
@@ -20,12 +19,9 @@ class Digits(FederatedDataModule):
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
     """
 
-    def __init__(self, test_fraction: float = 0.2, **shared: Any) -> None:
+    def __init__(self, test_fraction: Inside = 0.2, **shared: Any) -> None:
         super().__init__(**shared)
         self.test_fraction = test_fraction
-
-    def problems(self) -> list[Problem]:
-        return super().problems() + fraction_problems(self.test_fraction)
 
     def load(self) -> RawData:
         bundle = load_digits()

@@ -18,9 +18,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from app.errors import Problem, raise_all
+from app.ranges import Count, Inside
 from app.wording import counted
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.checks import first_few, fraction_problems, minimum_problems
+from datamodules.checks import first_few
 from datamodules.partitions import Natural, Partition
 from datamodules.split import common_test_mask
 
@@ -52,9 +53,9 @@ class ImageFolder(FederatedDataModule):
         self,
         root: str = "data/images",
         table: str | None = None,
-        image_size: int = 32,
+        image_size: Count = 32,
         grayscale: bool = False,
-        test_fraction: float = 0.2,
+        test_fraction: Inside = 0.2,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
@@ -66,10 +67,6 @@ class ImageFolder(FederatedDataModule):
 
     def usual_partition(self) -> Partition:
         return Natural()
-
-    def problems(self) -> list[Problem]:
-        size = minimum_problems({"image_size": self.image_size}, 1, "images would vanish")
-        return super().problems() + fraction_problems(self.test_fraction) + size
 
     def load(self) -> RawData:
         entries, problems = list_folder(Path(self.root)) if self.table is None else list_table(Path(self.table))

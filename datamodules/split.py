@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from app.errors import Problem, UserError, raise_all
+from app.ranges import Decay, range_problems
 from app.seeding import numpy_generator
 from app.wording import counted
-from datamodules.checks import first_few, share_problems
+from datamodules.checks import first_few
 from datamodules.partitions.base import Partition
 
 
@@ -28,14 +29,14 @@ class Holdout:
             every audit, for defenses that compare with samples the model has not seen.
     """
 
-    clients: float = 0.25
-    shadow: float = 0.2
-    population: float = 0.1
-    reference: float = 0.0
+    clients: Decay = 0.25
+    shadow: Decay = 0.2
+    population: Decay = 0.1
+    reference: Decay = 0.0
 
     def problems(self) -> list[Problem]:
         """Fractions out of range, or nothing left for the clients."""
-        problems = share_problems({f"holdout.{name}": value for name, value in asdict(self).items()})
+        problems = list(range_problems(self, "data.holdout"))
         if not problems and self.shadow + self.population >= 1:
             return [self._too_much("shadow", "population", "the whole pool", "no sample is left for the clients")]
         if not problems and self.clients + self.reference >= 1:

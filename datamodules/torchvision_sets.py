@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_borders
 from torchvision import datasets
 
-from app.errors import Problem, UserError
+from app.errors import UserError
+from app.ranges import Whole
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.checks import minimum_problems
 
 UNREADABLE = (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError)
 
@@ -92,12 +92,9 @@ class MNIST(TorchvisionData):
     mean = (0.1307,)
     std = (0.3081,)
 
-    def __init__(self, root: str = "data", download: bool = False, pad: int = 0, **shared: Any) -> None:
+    def __init__(self, root: str = "data", download: bool = False, pad: Whole = 0, **shared: Any) -> None:
         super().__init__(root, download, **shared)
         self.pad = pad
-
-    def problems(self) -> list[Problem]:
-        return super().problems() + minimum_problems({"pad": self.pad}, 0, "images would be cut")
 
     def open(self, train: bool, download: bool = False) -> Any:
         return self.published(self.root, train=train, download=download)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from app.commands.fit import quieten
 from app.experiments.comparison import Comparison, Engines, requested_spec
-from app.experiments.gpus import check_per_run
 from app.experiments.matrix import baseline_of
 from app.experiments.shards import Shard
+from app.ranges import Count, Positive, Seed, ranged_option
 from app.results.text_table import text_table
 from app.wording import counted
 
@@ -31,9 +31,10 @@ def compare_parser() -> ArgumentParser:
     parser.add_argument("--seeds", type=_seeds, metavar="0,1", help="these seeds instead of those of the file")
     parser.add_argument("--root", type=Path, default=Path("runs"), help="folder of all comparisons (default: runs)")
     parser.add_argument("--name", help="name of the comparison's folder (default: what the file says, or its own name)")
-    parser.add_argument("--jobs", type=_jobs, metavar="N", help="runs at a time (default: one per GPU or two cores)")
+    jobs = "runs at a time (default: one per GPU or two cores)"
+    parser.add_argument("--jobs", type=ranged_option("--jobs", Count), metavar="N", help=jobs)
     gpus = "GPUs of each run: 2, or 0.5 where two runs share one (default: 1 where there are any, as many runs as GPUs)"
-    parser.add_argument("--gpus_per_run", type=_gpus, metavar="N", help=gpus)
+    parser.add_argument("--gpus_per_run", type=ranged_option("--gpus_per_run", Positive), metavar="N", help=gpus)
     where = "where runs are made: by processes of this machine, or by a Ray cluster (default: local)"
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=where)
     cluster = "an existing Ray cluster, such as auto or HOST:6379; else one is started here"
@@ -89,25 +90,7 @@ def _show_plan(comparison: Comparison) -> None:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no list of whole numbers such as 0,1,2") from None
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ArgumentTypeError(f"{text!r} has negative numbers, or a number more than once")
-    return tuple(seeds)
-
-
-def _gpus(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no number of GPUs such as 2 or 0.5") from None
-    check_per_run(number)
-    return number
-
-
-def _jobs(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number of 1 or more")
-    return int(text)
+    seeds = tuple(map(ranged_option("--seeds", Seed), text.split(",")))
+    if len(set(seeds)) < len(seeds):
+        raise ArgumentTypeError(f"{text!r} has a number more than once")
+    return seeds

@@ -20,6 +20,7 @@ from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
+from app.ranges import Count
 from app.results.text_table import bullet, text_table
 from app.run import run_of
 from app.wording import counted
@@ -40,7 +41,7 @@ class CostSettings:
         json: also write the numbers to this file.
     """
 
-    round: int = 1
+    round: Count = 1
     json: str | None = None
 
 
@@ -53,11 +54,11 @@ def cost(arguments: Sequence[str]) -> int:
     settings = CostSettings(**vars(config.cost))
     federation = run_of(parser, config, "dry").prepared()
     number = settings.round
-    if not 1 <= number <= federation.rounds:
+    if number > federation.rounds:
         raise UserError.of(
             f"--cost.round is {number}, and the run has {counted(federation.rounds, 'round')}",
             "there is nothing to estimate",
-            f"set --cost.round between 1 and {federation.rounds}",
+            f"set --cost.round to {federation.rounds} or less",
         )
     costs = list(_costs(federation, number))
     clients = costs[0].clients

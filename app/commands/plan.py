@@ -17,6 +17,7 @@ from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.files import write_figure, write_json, write_text
+from app.ranges import Count
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 from app.results.text_table import bullet
@@ -33,7 +34,7 @@ class PlanSettings:
         folder: folder of the table and the figures, whose files are overwritten; without one, `plan` beside the runs.
     """
 
-    rounds: int | None = None
+    rounds: Count | None = None
     folder: str | None = None
 
 
@@ -64,12 +65,6 @@ def plan(arguments: Sequence[str]) -> int:
 
 def _problems(settings: PlanSettings, folder: Path) -> Iterator[Problem]:
     """What cannot be planned, before data are read."""
-    if settings.rounds is not None and settings.rounds < 1:
-        yield Problem(
-            f"{counted(settings.rounds, 'round')} are to be planned",
-            "there would be nothing to show",
-            "set --plan.rounds to 1 or more, or leave it out for all rounds of the run",
-        )
     if (folder / "config.yaml").exists():
         yield Problem(f"{folder} holds a run", "its plan.json would be overwritten", "choose another --plan.folder")
 

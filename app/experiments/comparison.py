@@ -20,6 +20,7 @@ from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
+from app.ranges import Count, Positive, range_problems
 from app.results.report.report import Report, report
 from app.wording import counted
 
@@ -42,12 +43,13 @@ class Engines:
         gpus_per_run: GPUs of each run, such as 2, or 0.5 where two share one; by default one where there are any.
     """
 
-    jobs: int | None = None
+    jobs: Count | None = None
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
-    gpus_per_run: float | None = None
+    gpus_per_run: Positive | None = None
 
     def __post_init__(self) -> None:
+        raise_all(range_problems(self))
         if self.gpus_per_run is not None:
             check_per_run(self.gpus_per_run)
 
@@ -196,6 +198,7 @@ def requested_spec(
         spec = spec.at_scale(find_scale(spec, scale))
     if seeds is not None:
         spec = spec.with_seeds(tuple(seeds))
+        raise_all(range_problems(spec))
     if name is not None:
         spec = replace(spec, name=name)
     if not planned_runs(spec):

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.errors import Problem, UserError
 from app.experiments.spec import AxisEntry, Options
+from app.ranges import Seed, fits
 from app.recipes import find_recipe, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 
@@ -68,11 +69,12 @@ class FieldReader:
         return tuple(options)
 
     def seeds(self, value: Any, where: str) -> tuple[int, ...]:
-        """Distinct whole numbers of 0 or more: one, or a list."""
+        """Distinct seeds: one, or a list."""
         values = value if isinstance(value, list) else [value]
-        seeds = [seed for seed in values if type(seed) is int and seed >= 0]
-        if wrong := [seed for seed in values if type(seed) is not int or seed < 0]:
-            self.add_problem(f"{where} holds {', '.join(map(repr, wrong))}", "seeds are whole numbers of 0 or more")
+        seeds = [seed for seed in values if fits(Seed, seed)]
+        if wrong := [seed for seed in values if not fits(Seed, seed)]:
+            remedy = "seeds are whole numbers from 0 to 2^32 - 1"
+            self.add_problem(f"{where} holds {', '.join(map(repr, wrong))}", remedy)
         if repeated := _repeated(seeds):
             cause = f"{where} names {', '.join(map(str, repeated))} more than once"
             self.add_problem(cause, "name every seed once", "a run would be counted twice")

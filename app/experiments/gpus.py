@@ -18,8 +18,8 @@ def gpus() -> tuple[str, ...]:
 
 
 def check_per_run(per_run: float) -> None:
-    """Refuse numbers of GPUs that no run can have."""
-    if not per_run > 0 or (per_run > 1 and per_run != int(per_run)):
+    """Refuse numbers of GPUs above 0 that no run can have."""
+    if per_run > 1 and per_run != int(per_run):
         raise UserError.of(
             f"--gpus_per_run is {per_run:g}",
             "a run trains on whole GPUs, or shares one GPU with other runs",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.ranges import Seed
 from app.results.run.labels import RunLabels
 
 AXES = {"dataset": "datasets", "method": "methods", "defense": "defenses"}
@@ -33,7 +34,7 @@ class Pattern:
     dataset: str | None = None
     method: str | None = None
     defense: str | None = None
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[Seed, ...] | None = None
 
     def matches(self, labels: RunLabels) -> bool:
         """Whether a run with these labels is selected."""
@@ -51,7 +52,7 @@ class Scale:
     """A size in which the whole comparison can be run."""
 
     name: str  # value of `--scale`
-    seeds: tuple[int, ...] | None = None  # replace those of the comparison; None keeps them
+    seeds: tuple[Seed, ...] | None = None  # replace those of the comparison; None keeps them
     configs: tuple[str, ...] = ()  # recipes over those of every run
     options: Options = ()  # options on top of everything
 
@@ -69,7 +70,7 @@ class ComparisonSpec:
     defenses: tuple[AxisEntry, ...]
     attacks: tuple[str, ...] = ()  # recipes over those of every run
     options: Options = ()  # options on top of all recipes
-    seeds: tuple[int, ...] = (0,)  # every combination is run once with each of them
+    seeds: tuple[Seed, ...] = (0,)  # every combination is run once with each of them
     include: tuple[Pattern, ...] = ()  # further runs
     exclude: tuple[Pattern, ...] = ()  # runs that are left out
     # method and defense that the others are compared with, None for the first ones

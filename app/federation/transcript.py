@@ -17,6 +17,7 @@ from app.errors import UserError
 from app.federation.channels.base import Form, Message
 from app.federation.parameters import plain_array
 from app.files import PART, cannot_write, npz_bytes, private_folder, replace_all
+from app.ranges import Count, Whole
 from app.reading import read_arrays
 
 SEALED = "sealed"
@@ -32,8 +33,8 @@ class TranscriptSettings:
         rounds: further rounds to keep, counted from 1, such as [40, 60, 80].
     """
 
-    last: int = 2
-    rounds: list[int] = field(default_factory=list)
+    last: Whole = 2
+    rounds: list[Count] = field(default_factory=list)
 
     def wanted(self, round_: int, rounds: int) -> bool:
         """Whether a round (counted from 1, of `rounds`) is kept."""

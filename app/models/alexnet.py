@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from app.errors import raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import choice_problems, dropout_problems, image_problems, rate_problems
+from app.models.checks import choice_problems, image_problems
 from app.models.layers import SeededDropout, conv_block, conv_chain_axes
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
+from app.ranges import Count, Decay, Share
 
 AlexNetVariant = Literal["bn", "nasr"]
 
@@ -60,9 +61,9 @@ class AlexNet(ScalableNet):
         variant: AlexNetVariant = "bn",
         norm: NormKind | None = None,
         statistics: BatchStatistics = "batch",
-        channels_per_group: int = 8,
-        dropout: float = 0.0,
-        rate: float = 1.0,
+        channels_per_group: Count = 8,
+        dropout: Decay = 0.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -73,8 +74,6 @@ class AlexNet(ScalableNet):
         nasr = "use --model.net.variant bn, which needs 8x8, or --model.net CNN"
         remedy = nasr if variant == "nasr" else "use --model.net MLP for tiny images"
         raise_all(
-            rate_problems(rate),
-            dropout_problems(dropout),
             image_problems("AlexNet", shape.height, shape.width, smallest, remedy),
             norm_problems(kind, widths, statistics, channels_per_group),
         )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from types import FrameType
+from typing import Any, Self
 
 import torch
 from lightning.pytorch.core.mixins import HyperparametersMixin
 from torch import Tensor, nn
+
+from app.errors import raise_all
+from app.ranges import range_problems
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,12 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
 
     def __init__(self) -> None:
         super().__init__()
+
+    def save_hyperparameters(self, *args: Any, frame: FrameType | None = None, **options: Any) -> None:
+        """Keep the arguments of the constructor, and refuse numbers outside the ranges that it declares."""
+        caller = frame or sys._getframe(1)
+        super().save_hyperparameters(*args, frame=caller, **options)
+        raise_all(range_problems(partial(type(self), **self.hparams), "model.net"))
 
     @abstractmethod
     def layer_axes(self) -> dict[str, LayerAxes]:

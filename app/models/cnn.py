@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from app.errors import raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import image_problems, rate_problems, width_problems
+from app.models.checks import image_problems
 from app.models.layers import conv_block, conv_chain_axes, make_scaler
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
+from app.ranges import Count, Share
 
 _GROWTH = (1, 2, 4, 8)
 
@@ -37,21 +38,19 @@ class CNN(ScalableNet):
     def __init__(
         self,
         shape: DataShape,
-        u: int = 16,
+        u: Count = 16,
         norm: NormKind = "batch",
         statistics: BatchStatistics = "batch",
-        channels_per_group: int = 8,
+        channels_per_group: Count = 8,
         scaler: bool = True,
         keep_scaling: bool = False,
         bias: bool = True,
-        rate: float = 1.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         widths = [scaled_width(growth * u, rate) for growth in _GROWTH]
         raise_all(
-            rate_problems(rate),
-            width_problems("u", [u]),
             # three 2x2 pools must leave a pixel
             image_problems("CNN", shape.height, shape.width, 8, "use --model.net MLP for tiny images"),
             norm_problems(norm, widths, statistics, channels_per_group),

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from app.errors import Problem, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import dropout_problems, image_problems, rate_problems, width_problems
+from app.models.checks import image_problems
 from app.models.layers import conv_block, linear_chain
+from app.ranges import Count, Decay, Share
 
 
 class ConvNet(ScalableNet):
@@ -34,19 +35,17 @@ class ConvNet(ScalableNet):
     def __init__(
         self,
         shape: DataShape,
-        channels: Sequence[int] = (16, 32),
-        kernel: int = 5,
+        channels: Sequence[Count] = (16, 32),
+        kernel: Count = 5,
         padding: bool = True,
-        hidden: Sequence[int] = (),
+        hidden: Sequence[Count] = (),
         bias: bool = True,
-        dropout: float = 0.0,
-        rate: float = 1.0,
+        dropout: Decay = 0.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        problems = [*rate_problems(rate), *dropout_problems(dropout), *_kernel_problems(kernel, padding)]
-        problems += [*width_problems("channels", channels), *width_problems("hidden", hidden)]
-        raise_all(problems or _size_problems(shape, len(channels), kernel, padding))
+        raise_all(_kernel_problems(kernel, padding) or _size_problems(shape, len(channels), kernel, padding))
         maps = [shape.channels, *(scaled_width(width, rate) for width in channels)]
         margin = kernel // 2 if padding else 0
         self.blocks = nn.Sequential(
@@ -89,9 +88,6 @@ def _size_problems(shape: DataShape, depth: int, kernel: int, padding: bool) -> 
 
 
 def _kernel_problems(kernel: int, padding: bool) -> list[Problem]:
-    if kernel < 1:
-        cause, consequence = f"kernel is {kernel} pixels", "a convolution must see at least one pixel"
-        return [Problem(cause, consequence, "give 1 or more, for example --model.net.kernel 5")]
     if padding and kernel % 2 == 0:
         cause, consequence = f"kernel is {kernel} pixels, an even number", "padding cannot keep the size of a map"
         return [Problem(cause, consequence, f"use --model.net.kernel {kernel + 1}, or --model.net.padding false")]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from app.errors import Problem, UserError, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import above_problems, choice_problems, rate_problems
+from app.models.checks import choice_problems
 from app.models.factor_layers import (
     NOISE,
     PRIVATE,
@@ -26,6 +26,7 @@ from app.models.factor_layers import (
     GateRule,
 )
 from app.models.mlp import MLP
+from app.ranges import Count, Fraction, NonNegative, Positive, Share
 
 Unqueried = Literal["everything", "prior"]
 
@@ -46,26 +47,11 @@ def chosen_layers(inner: nn.Module, factors: Mapping[str, int]) -> dict[str, int
     return by_pattern | {name: factors[name] for name in able if name in factors}
 
 
-def _setting_problems(settings: FactorSettings, kl_weight: float, unqueried: str) -> Iterator[Problem]:
-    option = "--model.net."
+def _setting_problems(settings: FactorSettings, unqueried: str) -> Iterator[Problem]:
     yield from choice_problems("kl", settings.kl, get_args(DivergenceKind))
     yield from choice_problems("init", settings.init, get_args(FactorInit))
     yield from choice_problems("evaluation", settings.evaluation, get_args(GateRule))
     yield from choice_problems("unqueried", unqueried, get_args(Unqueried))
-    consequence = "the relaxed choice of factors is not defined"
-    remedy = f"give a positive number, for example {option}temperature 0.667"
-    yield from above_problems("temperature", settings.temperature, consequence, remedy)
-    consequence = "the choice of factors would never move, or away from what it learns"
-    remedy = f"give a positive number: {option}speed 1 is the paper's, 1000 lets the choice become personal"
-    yield from above_problems("speed", settings.speed, consequence, remedy)
-    remedy = f"give {option}kl_weight 0 to do without the prior, or a positive number"
-    yield from above_problems("kl_weight", kl_weight, "clients would be driven away from the prior", remedy, least=0)
-    if settings.alpha is not None:
-        remedy = f"give a positive number, or leave {option}alpha out to use the number of factors"
-        yield from above_problems("alpha", settings.alpha, "the prior would use no factor at all", remedy)
-    if not 0 <= settings.threshold <= 1:
-        cause, consequence = f"threshold is {settings.threshold}, outside [0, 1]", "it is compared with probabilities"
-        yield Problem(cause, consequence, f"give a probability, for example {option}threshold 0.5")
 
 
 def _factor_problems(inner: nn.Module, factors: Mapping[str, int]) -> Iterator[Problem]:
@@ -77,10 +63,6 @@ def _factor_problems(inner: nn.Module, factors: Mapping[str, int]) -> Iterator[P
         yield Problem("factors names no layer", "nothing would be factorised, nor private", remedy)
     for key in factors:
         yield from _name_problems(key, layers, able, listed)
-    for key, count in factors.items():
-        if count < 1:
-            cause, consequence = f"factors gives {key!r} {count} factors", "its weight would be zero for ever"
-            yield Problem(cause, consequence, "give at least 1 to every layer in --model.net.factors")
 
 
 def _name_problems(key: str, layers: Mapping[str, nn.Module], able: list[str], listed: str) -> list[Problem]:
@@ -142,25 +124,26 @@ class Factorised(ScalableNet):
         self,
         shape: DataShape,
         net: Callable[[DataShape], ScalableNet] = plain_mlp,
-        factors: dict[str, int] = DEFAULT_FACTORS,
-        alpha: float | None = None,
-        temperature: float = 2 / 3,
-        speed: float = 1000.0,
-        kl_weight: float = 0.1,
+        factors: dict[str, Count] = DEFAULT_FACTORS,
+        alpha: Positive | None = None,
+        temperature: Positive = 2 / 3,
+        speed: Positive = 1000.0,
+        kl_weight: NonNegative = 0.1,
         kl: DivergenceKind = "closed",
         init: FactorInit = "balanced",
         evaluation: GateRule = "expectation",
-        threshold: float = 0.5,
+        threshold: Fraction = 0.5,
         unqueried: Unqueried = "everything",
-        rate: float = 1.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["net"])  # they are copied, and what a command line made cannot be
         self._make_inner = net
         settings = FactorSettings(alpha, temperature, speed, kl, init, evaluation, threshold)
-        problems = [*_setting_problems(settings, kl_weight, unqueried), *rate_problems(rate)]
         inner, wrong = _built(net, shape)
-        raise_all(problems, wrong, _factor_problems(inner, factors) if inner is not None else [])
+        raise_all(
+            _setting_problems(settings, unqueried), wrong, _factor_problems(inner, factors) if inner is not None else []
+        )
         assert inner is not None
         self.inner = inner
         self.kl_weight, self.unqueried = kl_weight, unqueried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from app.errors import raise_all
 from app.models.base import LayerAxes
-from app.models.checks import dropout_problems, rate_problems
+from app.ranges import Decay, Share, range_problems
 
 
 class SeededDropout(nn.Module):
@@ -22,9 +23,9 @@ class SeededDropout(nn.Module):
         p: fraction of activations that are dropped in training, in [0, 1); the others are divided by 1 - p.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: Decay = 0.5) -> None:
         super().__init__()
-        raise_all(dropout_problems(p))
+        raise_all(range_problems(partial(SeededDropout, p=p)))
         self.p = p
         self.generator: torch.Generator | None = None
 
@@ -59,9 +60,9 @@ class Scaler(nn.Module):
         keep: also divide in evaluation; otherwise evaluation passes signals through unchanged.
     """
 
-    def __init__(self, rate: float, keep: bool = False) -> None:
+    def __init__(self, rate: Share, keep: bool = False) -> None:
         super().__init__()
-        raise_all(rate_problems(rate))
+        raise_all(range_problems(partial(Scaler, rate=rate)))
         self.rate = rate
         self.keep = keep
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from app.errors import Problem, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import dropout_problems, image_problems, rate_problems
+from app.models.checks import image_problems
 from app.models.layers import SeededDropout, conv_block
+from app.ranges import Decay, Share, Whole
 
 _SMALLEST_PADDED = 16  # two 5x5 convolutions, each followed by a 2x2 pool, must leave a pixel
 
@@ -31,16 +32,16 @@ class LeNet5(ScalableNet):
     def __init__(
         self,
         shape: DataShape,
-        padding: int | None = None,
+        padding: Whole | None = None,
         bias: bool = True,
-        dropout: float = 0.0,
-        rate: float = 1.0,
+        dropout: Decay = 0.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         if padding is None:
             padding = 2 if (shape.height, shape.width) == (28, 28) else 0
-        raise_all(rate_problems(rate), dropout_problems(dropout), _size_problems(shape, padding))
+        raise_all(_size_problems(shape, padding))
         self.pixels = _side_of_map(shape.height + 2 * padding) * _side_of_map(shape.width + 2 * padding)
         six, sixteen, first, second = (scaled_width(width, rate) for width in (6, 16, 120, 84))
         self.conv1 = conv_block(nn.Conv2d(shape.channels, six, 5, padding=padding, bias=bias), nn.Identity(), pool=True)
@@ -66,9 +67,6 @@ class LeNet5(ScalableNet):
 
 
 def _size_problems(shape: DataShape, padding: int) -> Iterable[Problem]:
-    if padding < 0:
-        cause, consequence = f"padding is {padding} pixels", "images cannot be padded by less than nothing"
-        return [Problem(cause, consequence, "give 0 or more to --model.net.padding")]
     enough = math.ceil((_SMALLEST_PADDED - min(shape.height, shape.width)) / 2)
     remedy = f"pad them with --model.net.padding {enough}, or use --model.net CNN"
     return image_problems("LeNet5", shape.height, shape.width, _SMALLEST_PADDED - 2 * padding, remedy)

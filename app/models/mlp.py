@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from app.errors import Problem, raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import above_problems, dropout_problems, rate_problems, width_problems
 from app.models.layers import linear_chain
+from app.ranges import Count, Decay, Positive, Share
 
 
 class MLP(ScalableNet):
@@ -30,17 +29,14 @@ class MLP(ScalableNet):
     def __init__(
         self,
         shape: DataShape,
-        hidden: Sequence[int] = (200,),
+        hidden: Sequence[Count] = (200,),
         bias: bool = True,
-        dropout: float = 0.0,
-        uniform: float | None = None,
-        rate: float = 1.0,
+        dropout: Decay = 0.0,
+        uniform: Positive | None = None,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        raise_all(
-            rate_problems(rate), width_problems("hidden", hidden), dropout_problems(dropout), _uniform_problems(uniform)
-        )
         widths = [shape.channels * shape.height * shape.width, *(scaled_width(width, rate) for width in hidden)]
         self.layers = linear_chain(widths, shape.classes, bias, dropout)
         self.depth, self.uniform = len(hidden), uniform
@@ -60,9 +56,3 @@ class MLP(ScalableNet):
 
     def extra_repr(self) -> str:
         return "" if self.uniform is None else f"uniform={self.uniform}"
-
-
-def _uniform_problems(uniform: float | None) -> Iterator[Problem]:
-    if uniform is not None:
-        remedy = "set --model.net.uniform above 0, or to null for torch's own initialisation"
-        yield from above_problems("uniform", uniform, "all weights would be equal, and stay so", remedy)

@@ -50,10 +50,7 @@ def norm_problems(
 
 
 def _group_problems(widths: Sequence[int], size: int) -> Iterator[Problem]:
-    if size < 1:
-        cause, consequence = f"channels_per_group is {size}", "a group without channels cannot be normalised"
-        yield Problem(cause, consequence, "give at least 1, for example --model.net.channels_per_group 8")
-    elif uneven := [width for width in widths if width > size and width % size]:
+    if uneven := [width for width in widths if width > size and width % size]:
         yield Problem(
             f"layers of {', '.join(map(str, uneven))} channels do not split into groups of {size}",
             "a submodel would normalise other groups of channels than the model it is cut from",

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from app.errors import raise_all
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
-from app.models.checks import rate_problems, width_problems
 from app.models.layers import make_scaler
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
+from app.ranges import Count, Share
 
 _GROWTH = (1, 2, 4, 8)
 _BLOCKS_PER_STAGE = 2
@@ -43,22 +43,18 @@ class ResNet18(ScalableNet):
     def __init__(
         self,
         shape: DataShape,
-        base: int = 64,
+        base: Count = 64,
         norm: NormKind = "batch",
         statistics: BatchStatistics = "batch",
-        channels_per_group: int = 8,
+        channels_per_group: Count = 8,
         scaler: bool = True,
         keep_scaling: bool = False,
-        rate: float = 1.0,
+        rate: Share = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
         widths = [scaled_width(growth * base, rate) for growth in _GROWTH]
-        raise_all(
-            rate_problems(rate),
-            width_problems("base", [base]),
-            norm_problems(norm, widths, statistics, channels_per_group),
-        )
+        raise_all(norm_problems(norm, widths, statistics, channels_per_group))
         normalise = partial(make_norm, norm, statistics=statistics, channels_per_group=channels_per_group)
 
         def conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Module:

@@ -28,21 +28,9 @@ def budget_problems(
     if target_epsilon is None and noise is None:
         remedy = "set --defenses.NAME.target_epsilon (a budget) or --defenses.NAME.noise (a multiplier)"
         yield Problem(f"{defense} has neither a budget nor noise", "nothing would be private", remedy)
-    if target_epsilon is not None:
-        yield from positive_problems(defense, target_epsilon=target_epsilon)
-    yield from positive_problems(defense, clip=clip)
-    if noise is not None and not noise >= 0:
-        yield setting_problem(defense, "noise", noise, "it is a standard deviation", "to 0 or more")
     if math.isinf(clip) and noise != 0:
         remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
         yield Problem(f"clip of {defense} is infinite", f"no noise hides {what} without a bound", remedy)
-
-
-def positive_problems(defense: str, **values: float) -> Iterator[Problem]:
-    """Settings that must be above 0 and are not."""
-    for name, value in values.items():
-        if not value > 0:
-            yield setting_problem(defense, name, value, "no noise fits it", "above 0")
 
 
 def delta_problems(defense: str, delta: float, records: int, count: str, one: str) -> Iterator[Problem]:
@@ -50,9 +38,9 @@ def delta_problems(defense: str, delta: float, records: int, count: str, one: st
 
     `count` states the number of records, as in `there are 10 clients`, and `one` what a record is, as in `client`.
     """
-    if not 0 < delta < 1 / records:
+    if delta >= 1 / records:
         yield Problem(
             f"delta of {defense} is {delta}, and {count}",
             f"a mechanism that publishes one {one} at random would have such a delta",
-            f"set --defenses.NAME.delta above 0 and below {1 / records:.2g}",
+            f"set --defenses.NAME.delta below {1 / records:.2g}",
         )

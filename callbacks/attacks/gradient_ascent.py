@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Snapshot
 from app.attacks.protocols.base import guarded, measured
 from app.attacks.protocols.papers import OFFICIAL_TEST
-from app.errors import Problem, raise_all
+from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
@@ -29,6 +28,7 @@ from app.federation.plan import Plan
 from app.federation.transcript import Transcript
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
+from app.ranges import AtLeastFour, Count, NonNegative, Whole
 from app.results.attacks.membership import AttackRecord
 from app.seeding import numpy_generator
 from callbacks.attacks.membership_inference import public_knowledge
@@ -70,12 +70,12 @@ class GradientAscent(FederatedCallback):
     def __init__(
         self,
         adversary: Literal["server", "participant"] = "server",
-        rounds: list[int] | None = None,
-        strength: float = 0.1,
-        steps: int = 5,
-        samples: int = 500,
-        participant: int = 0,
-        victims: list[int] | None = None,
+        rounds: list[Count] | None = None,
+        strength: NonNegative = 0.1,
+        steps: Count = 5,
+        samples: AtLeastFour = 500,
+        participant: Whole = 0,
+        victims: list[Whole] | None = None,
         isolate: bool = False,
     ) -> None:
         self.adversary, self.rounds, self.strength, self.steps = adversary, tuple(sorted(rounds or ())), strength, steps
@@ -86,20 +86,12 @@ class GradientAscent(FederatedCallback):
         self._new_uploads: dict[int, tuple[Tensor, Tensor]] = {}
         self._received: dict[int, Tensor] = {}
         self._obstacle = ""
-        raise_all(self._out_of_range())
-
-    def _out_of_range(self) -> Iterator[Problem]:
-        if not 0 <= self.strength < math.inf:
-            yield Problem(f"strength is {self.strength}", "the model would be destroyed", "give 0 or more")
-        for name, least in (("steps", 1), ("samples", 4)):
-            if (value := getattr(self, name)) < least:
-                yield Problem(f"{name} is {value}", "there is nothing to attack with", f"give {least} or more")
 
     # ---- before the first round ------------------------------------------------------------------------------------
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         latest = federation.rounds - (self.adversary == "participant")
-        wrong = [round_ for round_ in self.rounds if not 1 <= round_ <= latest]
+        wrong = [round_ for round_ in self.rounds if round_ > latest]
         if wrong or latest < 1:
             cause = f"gradient ascent is to run in round {wrong[0] if wrong else 1} of {federation.rounds}"
             consequence = "no model would show how the loss reacts"
@@ -107,7 +99,7 @@ class GradientAscent(FederatedCallback):
         clients = len(federation.data.membership.members)
         named = [self.participant] if self.adversary == "participant" else (self.victims or [])
         for client in named:
-            if not 0 <= client < clients:
+            if client >= clients:
                 yield Problem(f"there is no client {client}", "it cannot take part", f"choose from 0 to {clients - 1}")
         if self.isolate and self.adversary == "participant":
             yield Problem("a participant is to isolate victims", "only a server can", "set isolate to false")

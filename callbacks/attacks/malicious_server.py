@@ -26,6 +26,7 @@ from app.federation.plan import Plan
 from app.federation.private_coordinates import uploaded_indices
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
+from app.ranges import Count
 from app.result import fits_file
 from app.results.attacks.reconstruction import ReconstructionRecord
 from app.wording import counted
@@ -70,7 +71,7 @@ class MaliciousServer(FederatedCallback):
     def __init__(
         self,
         attack: str | ActiveAttack = "rolling-model",
-        round: int | None = None,
+        round: Count | None = None,
         reading: ImageExtraction = DEFAULT_EXTRACTION,
         score: Score = "matched",
         insist: bool = False,
@@ -100,7 +101,7 @@ class MaliciousServer(FederatedCallback):
             remedy = f"choose one of {', '.join(f'{rate:g}' for rate in widths)}"
             yield Problem(f"{self.attack.name} is to attack width {target:g}", "no client has it", remedy)
         latest = federation.rounds - self.attack.rounds + 1
-        if self.round is not None and not 1 <= self.round <= latest:
+        if self.round is not None and self.round > latest:
             yield Problem(
                 f"{self.attack.name} is to start in round {self.round} of {federation.rounds}",
                 f"it takes {counted(self.attack.rounds, 'round')}",

@@ -26,8 +26,8 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.privacy.traits import Component
+from app.ranges import Count, Whole
 from app.results.attacks.membership import AttackRecord
-from app.wording import counted
 from callbacks.attacks.shadow_federations import ShadowFederations
 from callbacks.attacks.shared_shadows import shared_training
 
@@ -69,8 +69,8 @@ class MembershipInference(FederatedCallback):
         self,
         attacks: list[str | MembershipAttack] | None = None,
         targets: list[TargetKind] | None = None,
-        rounds: list[int] | None = None,
-        every: int = 0,
+        rounds: list[Count] | None = None,
+        every: Whole = 0,
         shadows: ShadowSettings = DEFAULT_SHADOWS,
         protocol: ProtocolName | Protocol = "audit",
         calibrate: bool = True,
@@ -78,9 +78,7 @@ class MembershipInference(FederatedCallback):
         adaptive: bool = True,
     ) -> None:
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
-        raise_all(
-            _problems(self.every, self.rounds, shadows), choice_problems({"attacks": attacks, "targets": targets})
-        )
+        raise_all(choice_problems({"attacks": attacks, "targets": targets}))
         settings = AuditSettings(
             targets=tuple(targets or ("global", "uploads")),
             rounds=self.rounds,
@@ -184,15 +182,3 @@ def choice_problems(choices: Mapping[str, Sequence[Any] | None]) -> Iterator[Pro
         elif repeated := [one for place, one in enumerate(texts) if one in texts[:place]]:
             cause = f"{repeated[0]} is more than once among the {option}"
             yield Problem(cause, "one result would overwrite the other", "name it once")
-
-
-def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:
-    if every < 0:
-        yield Problem(
-            f"attacks are to run every {counted(every, 'round')}", "no round fits", "give 0 (at the end) or more"
-        )
-    if rounds and rounds[0] < 1:
-        yield Problem(f"round {rounds[0]} is to be attacked", "rounds are counted from 1", "give rounds from 1 on")
-    if shadows.count < 2:
-        consequence = "attacks cannot be calibrated on so few shadow models"
-        yield Problem(f"shadows.count is {shadows.count}", consequence, "set it to 2 or more; 16 is usual")

@@ -18,8 +18,8 @@ from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Count, NonNegative, Positive, Whole
 from app.seeding import torch_generator
 
 
@@ -52,12 +52,12 @@ class AdversarialRegularisation(FederatedCallback):
 
     def __init__(
         self,
-        weight: float = 3.0,
-        warmup: int = 1,
-        attacker_steps: int = 1,
-        attacker_lr: float = 1e-3,
-        reference_batch: int | None = None,
-        width: float = 1.0,
+        weight: NonNegative = 3.0,
+        warmup: Whole = 1,
+        attacker_steps: Count = 1,
+        attacker_lr: Positive = 1e-3,
+        reference_batch: Count | None = None,
+        width: Positive = 1.0,
     ) -> None:
         self.weight, self.warmup = weight, warmup
         self.attacker_steps, self.attacker_lr = attacker_steps, attacker_lr
@@ -71,18 +71,6 @@ class AdversarialRegularisation(FederatedCallback):
         return frozenset({"trains-differently", "local-adversary"}) if self.weight > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.weight < float("inf"):
-            consequence = "the model would be trained to help the attacker, or not at all"
-            allowed = "to a positive number, such as 3; 0 turns the defense off"
-            yield setting_problem("AdversarialRegularisation", "weight", self.weight, consequence, allowed)
-        for name, bound in {"warmup": 0, "attacker_steps": 1, "reference_batch": 1}.items():
-            if (value := getattr(self, name)) is not None and value < bound:
-                allowed = f"to {bound} or more"
-                yield setting_problem("AdversarialRegularisation", name, value, "the game cannot be played", allowed)
-        for name in ("attacker_lr", "width"):
-            if not 0 < (value := getattr(self, name)) < float("inf"):
-                consequence, allowed = "the attacker learns nothing", "to a positive number"
-                yield setting_problem("AdversarialRegularisation", name, value, consequence, allowed)
         if self.warmup >= federation.rounds:
             cause = f"AdversarialRegularisation warms up for {self.warmup} of {federation.rounds} rounds"
             remedy = "shorten --defenses.NAME.warmup, or train longer: --trainer.max_epochs"

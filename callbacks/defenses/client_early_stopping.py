@@ -16,8 +16,8 @@ from app.federation.evaluation import evaluates_by_batch, score, statistics_cont
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Count, NonNegative
 
 
 class ClientEarlyStopping(FederatedCallback):
@@ -42,7 +42,7 @@ class ClientEarlyStopping(FederatedCallback):
     unnoised: ClassVar = {"defense/clients_stopped": "number of clients whose validation loss stopped falling"}
 
     def __init__(
-        self, patience: int = 5, min_gain: float = 0.0, validation: Literal["reference", "test"] = "reference"
+        self, patience: Count = 5, min_gain: NonNegative = 0.0, validation: Literal["reference", "test"] = "reference"
     ) -> None:
         self.patience, self.min_gain, self.validation = patience, min_gain, validation
         self._lowest: dict[int, float] = {}
@@ -54,12 +54,6 @@ class ClientEarlyStopping(FederatedCallback):
         return frozenset({"trains-differently", "stops-early"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if self.patience < 1:
-            consequence = "clients would stop before they have begun"
-            yield setting_problem("ClientEarlyStopping", "patience", self.patience, consequence, "to 1 or more")
-        if not 0 <= self.min_gain < float("inf"):
-            consequence = "no round would count as a gain"
-            yield setting_problem("ClientEarlyStopping", "min_gain", self.min_gain, consequence, "to 0 or more")
         if not federation.personal.everything:
             yield Problem(
                 "ClientEarlyStopping in a federation",

@@ -20,9 +20,10 @@ from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
 from app.privacy.ledger import ALL_CLIENTS, Ledger
 from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
-from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
+from app.privacy.settings import budget_problems, delta_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
+from app.ranges import Bound, Count, Inside, NonNegative, Positive
 from app.wording import counted
 
 
@@ -61,12 +62,12 @@ class DPFedAvg(AccountedDefense):
 
     def __init__(
         self,
-        target_epsilon: float | None = None,
-        noise: float | None = None,
-        clip: float = 1.0,
-        delta: float | None = None,
+        target_epsilon: Positive | None = None,
+        noise: NonNegative | None = None,
+        clip: Bound = 1.0,
+        delta: Inside | None = None,
         accountant: AccountantName = "rdp",
-        max_samples: int | None = None,
+        max_samples: Count | None = None,
         secret_noise: bool = False,
     ) -> None:
         self.target_epsilon, self.noise, self.clip, self.delta = target_epsilon, noise, clip, delta
@@ -93,8 +94,6 @@ class DPFedAvg(AccountedDefense):
             yield from delta_problems(
                 "DPFedAvg", self.delta, clients, f"there are {counted(clients, 'client')}", "client"
             )
-        if self.max_samples is not None and self.max_samples < 1:
-            yield setting_problem("DPFedAvg", "max_samples", self.max_samples, "no client would count", "to 1 or more")
 
     def _calibrated(self, federation: FederatedModule) -> float:
         """The noise multiplier: as set, or the smallest one that keeps to the budget."""

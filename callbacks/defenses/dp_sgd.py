@@ -21,9 +21,10 @@ from app.privacy.accounting import AccountantName, Steps, version
 from app.privacy.budgets import Budgets, RoundOfSteps
 from app.privacy.noise import NoiseSource, NoiseStream
 from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
-from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
+from app.privacy.settings import budget_problems, delta_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
+from app.ranges import Bound, Count, Inside, NonNegative, Positive
 from app.wording import counted
 
 
@@ -63,13 +64,13 @@ class DPSGD(AccountedDefense):
 
     def __init__(
         self,
-        target_epsilon: float | None = None,
-        delta: float | None = None,
-        noise: float | None = None,
-        clip: float = 1.0,
+        target_epsilon: Positive | None = None,
+        delta: Inside | None = None,
+        noise: NonNegative | None = None,
+        clip: Bound = 1.0,
         accountant: AccountantName = "rdp",
         clipping: ClippingMethod = "ghost",
-        physical_batch: int | None = None,
+        physical_batch: Count | None = None,
         sampling: Literal["poisson", "shuffled"] = "poisson",
         secret_noise: bool = False,
     ) -> None:
@@ -100,9 +101,6 @@ class DPSGD(AccountedDefense):
             yield from delta_problems("DPSGD", self.delta, largest, count, "sample")
 
     def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        if self.physical_batch is not None and self.physical_batch < 1:
-            allowed = "to 1 or more, or leave it out"
-            yield setting_problem("DPSGD", "physical_batch", self.physical_batch, "no sample would be seen", allowed)
         if federation.local.clip_norm is not None:
             yield Problem(
                 f"local.clip_norm is {federation.local.clip_norm} under DPSGD",

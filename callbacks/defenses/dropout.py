@@ -14,8 +14,8 @@ from app.federation.client import ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.models.layers import SeededDropout
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Decay
 from app.seeding import torch_generator
 
 
@@ -36,7 +36,7 @@ class Dropout(FederatedCallback):
             defense. MemDefense compares itself with 0.5.
     """
 
-    def __init__(self, rate: float = 0.5) -> None:
+    def __init__(self, rate: Decay = 0.5) -> None:
         self.rate = rate
         self.vectorisable = rate == 0
         self._handles: dict[int, list[RemovableHandle]] = {}
@@ -45,11 +45,7 @@ class Dropout(FederatedCallback):
         return frozenset({"trains-differently"}) if self.rate > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.rate < 1:
-            consequence = "every activation would be dropped, or none could be"
-            allowed = "to the fraction to drop in [0, 1), such as 0.5; 0 turns the defense off"
-            yield setting_problem("Dropout", "rate", self.rate, consequence, allowed)
-        elif self.rate > 0 and not dropped_layers(federation.net):
+        if self.rate > 0 and not dropped_layers(federation.net):
             yield Problem(
                 "Dropout with a network that has no linear layer behind a hidden layer",
                 "there is nothing to drop but pixels",

@@ -17,6 +17,7 @@ from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import NonNegative
 
 
 class L2(FederatedCallback):
@@ -36,7 +37,7 @@ class L2(FederatedCallback):
         mode: `loss` adds the penalty to the loss; `decoupled` shrinks the parameters separately from the gradient step.
     """
 
-    def __init__(self, weight: float = 1e-3, mode: Literal["loss", "decoupled"] = "loss") -> None:
+    def __init__(self, weight: NonNegative = 1e-3, mode: Literal["loss", "decoupled"] = "loss") -> None:
         self.weight, self.mode = weight, mode
         self.vectorisable = mode == "loss" or weight == 0
         self._handles: dict[int, RemovableHandle] = {}
@@ -45,9 +46,6 @@ class L2(FederatedCallback):
         return frozenset({"trains-differently"}) if self.weight > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.weight < float("inf"):
-            allowed = "to a positive number, such as 0.001; 0 turns the defense off"
-            yield setting_problem("L2", "weight", self.weight, "the parameters would grow without bound", allowed)
         if self.mode not in ("loss", "decoupled"):
             yield setting_problem("L2", "mode", repr(self.mode), "it would do nothing", "to loss or decoupled")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import Tensor
 
-from app.errors import Problem
 from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Fraction
 
 
 class LabelSmoothing(FederatedCallback):
@@ -32,17 +29,11 @@ class LabelSmoothing(FederatedCallback):
 
     vectorisable = True
 
-    def __init__(self, smoothing: float = 0.1) -> None:
+    def __init__(self, smoothing: Fraction = 0.1) -> None:
         self.smoothing = smoothing
 
     def traits(self) -> frozenset[Trait]:
         return frozenset({"trains-differently"}) if self.smoothing > 0 else frozenset()
-
-    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.smoothing <= 1:
-            consequence = "it is the fraction of a label that is spread over all classes"
-            allowed = "to a fraction in [0, 1], such as 0.1; 0 turns the defense off"
-            yield setting_problem("LabelSmoothing", "smoothing", self.smoothing, consequence, allowed)
 
     def client_loss(
         self, federation: FederatedModule, client: ClientModule, batch: Batch, logits: Tensor, loss: Tensor

@@ -15,8 +15,8 @@ from app.federation.evaluation import Score, evaluates_by_batch, score
 from app.federation.execution.distributed import autocast_of, gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Count, NonNegative
 
 
 class LocalEarlyStopping(FederatedCallback):
@@ -41,7 +41,7 @@ class LocalEarlyStopping(FederatedCallback):
     may_stop = True
     unnoised: ClassVar = {"defense/reference_loss": "loss of the server's model on the clients' reference sets"}
 
-    def __init__(self, patience: int = 3, min_gain: float = 0.0) -> None:
+    def __init__(self, patience: Count = 3, min_gain: NonNegative = 0.0) -> None:
         self.patience, self.min_gain = patience, min_gain
         self._lowest, self._loss = float("inf"), float("nan")
         self._stalled = 0
@@ -50,12 +50,6 @@ class LocalEarlyStopping(FederatedCallback):
         return frozenset({"trains-differently", "stops-early"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if self.patience < 1:
-            consequence = "the run would end before it has begun"
-            yield setting_problem("LocalEarlyStopping", "patience", self.patience, consequence, "to 1 or more")
-        if not 0 <= self.min_gain < float("inf"):
-            consequence = "no round would count as a gain"
-            yield setting_problem("LocalEarlyStopping", "min_gain", self.min_gain, consequence, "to 0 or more")
         if federation.personal_patterns:
             yield Problem(
                 "LocalEarlyStopping with model.personal",

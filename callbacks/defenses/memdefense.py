@@ -16,8 +16,9 @@ from app.federation.channels.base import Aggregate, Update
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
-from app.privacy.settings import raised_problems, setting_problem
+from app.privacy.settings import raised_problems
 from app.privacy.traits import Trait
+from app.ranges import Fraction
 
 Scope = Literal["global", "layer"]
 """Choose among all of a client's weights together, or within each of its weight and bias tensors."""
@@ -60,7 +61,7 @@ class MemDefense(FederatedCallback):
 
     def __init__(
         self,
-        gamma: float = 0.9,
+        gamma: Fraction = 0.9,
         scope: Scope = "global",
         variant: Variant = "zero",
         spare: list[str] | None = None,
@@ -75,9 +76,6 @@ class MemDefense(FederatedCallback):
         return frozenset({TRAITS[self.variant]}) if self.gamma > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.gamma <= 1:
-            consequence = "it is the fraction of the weights that are zeroed"
-            yield setting_problem("MemDefense", "gamma", self.gamma, consequence, "between 0 and 1; the paper uses 0.9")
         wrong = list(raised_problems(lambda: federation.space.matching(self.spare)))
         yield from wrong
         if not wrong and bool(federation.space.matching(self.spare)[: federation.space.trainable].all()):

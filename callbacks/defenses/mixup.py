@@ -10,12 +10,12 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from app.errors import Problem, UserError
+from app.errors import UserError
 from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import NonNegative
 from app.seeding import numpy_generator
 
 
@@ -52,17 +52,12 @@ class Mixup(FederatedCallback):
             larger alpha, the nearer s is to one half.
     """
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    def __init__(self, alpha: NonNegative = 1.0) -> None:
         self.alpha = alpha
         self.vectorisable = alpha == 0
 
     def traits(self) -> frozenset[Trait]:
         return frozenset({"trains-differently", "mixes-samples"}) if self.alpha > 0 else frozenset()
-
-    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        if not 0 <= self.alpha < float("inf"):
-            allowed = "to a positive number, such as 1; 0 turns the defense off"
-            yield setting_problem("Mixup", "alpha", self.alpha, "there is no such Beta distribution", allowed)
 
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         if self.alpha > 0:

@@ -20,9 +20,10 @@ from app.federation.plan import Plan
 from app.privacy.accounting import Steps, beyond_budget, composed_epsilon, composed_noise_for
 from app.privacy.ledger import Ledger
 from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
-from app.privacy.settings import delta_problems, positive_problems, raised_problems, setting_problem
+from app.privacy.settings import delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
+from app.ranges import Count, Inside, Positive
 from app.wording import counted
 
 NOMINAL = (
@@ -60,11 +61,11 @@ class NbAFL(AccountedDefense):
 
     def __init__(
         self,
-        epsilon: float = 50.0,
-        delta: float = 1e-5,
-        clip: float = 30.0,
+        epsilon: Positive = 50.0,
+        delta: Inside = 1e-5,
+        clip: Positive = 30.0,
         variant: Literal["theorem", "weight-clip"] = "theorem",
-        exposures: int | None = None,
+        exposures: Count | None = None,
         sensitivity: Literal["published", "worst-case"] = "published",
         secret_noise: bool = False,
     ) -> None:
@@ -86,13 +87,12 @@ class NbAFL(AccountedDefense):
             yield from raised_problems(lambda: self.noise(federation))
 
     def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
-        yield from positive_problems("NbAFL", epsilon=self.epsilon, clip=self.clip)
         yield from delta_problems(
             "NbAFL", self.delta, largest, f"the largest client has {counted(largest, 'sample')}", "sample"
         )
-        if self.exposures is not None and not 1 <= self.exposures <= rounds:
-            consequence = f"an upload is seen at least once and at most in all {rounds} rounds"
-            allowed = f"between 1 and {rounds}, or leave it out"
+        if self.exposures is not None and self.exposures > rounds:
+            consequence = f"an upload is seen at most in all {rounds} rounds"
+            allowed = f"to {rounds} or less, or leave it out"
             yield setting_problem("NbAFL", "exposures", self.exposures, consequence, allowed)
 
     def setting(self, federation: FederatedModule) -> NbAFLSetting:

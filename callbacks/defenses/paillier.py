@@ -14,14 +14,15 @@ from app.crypto.paillier.packing import Packing
 from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.encrypted import EncryptedChannel, Encryption
-from app.federation.channels.integer_code import channel_problems, largest_sum
+from app.federation.channels.integer_code import largest_sum
 from app.federation.channels.paillier import PaillierChannel, SimulatedPaillierChannel
 from app.federation.execution.executors import available_cores
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.privacy.settings import raised_problems, setting_problem
+from app.privacy.settings import raised_problems
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
+from app.ranges import Bits, Count, Positive
 
 
 class Paillier(FederatedCallback):
@@ -53,14 +54,14 @@ class Paillier(FederatedCallback):
     def __init__(
         self,
         key_length: KeyLength = 2048,
-        bits: int = 20,
-        range: float = 2.0,
+        bits: Bits = 20,
+        range: Positive = 2.0,
         outside: Outside = "refuse",
         exponent: Exponent = "short",
         simulate: bool = False,
-        max_weight: float = 16.0,
-        workers: int | None = None,
-        attempts: int = 2,
+        max_weight: Positive = 16.0,
+        workers: Count | None = None,
+        attempts: Count = 2,
         colluding: bool = False,
     ) -> None:
         self.key_length, self.exponent, self.simulate = key_length, exponent, simulate
@@ -74,13 +75,8 @@ class Paillier(FederatedCallback):
         return frozenset({"channel"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        wrong = list(channel_problems("Paillier", self.point, self.max_weight, self.attempts))
-        if self.workers is not None and self.workers < 1:
-            wrong.append(setting_problem("Paillier", "workers", self.workers, "nobody would encrypt", "to 1 or more"))
-        yield from wrong
-        if not wrong:
-            largest = largest_sum(federation, self.point, self.max_weight)
-            yield from raised_problems(lambda: Packing.fit(self.key_length, largest))
+        largest = largest_sum(federation, self.point, self.max_weight)
+        yield from raised_problems(lambda: Packing.fit(self.key_length, largest))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -12,7 +12,7 @@ from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.secure_aggregation.streams import word_for
 from app.errors import Problem
 from app.federation.channels.base import Aggregate
-from app.federation.channels.integer_code import channel_problems, largest_sum
+from app.federation.channels.integer_code import largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
 from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.execution.distributed import gather
@@ -22,9 +22,10 @@ from app.federation.plan import ClientPool
 from app.federation.plan_audit.guard import GuardFinding, combination_problems, examine, guard_problems
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.reports import listed
-from app.privacy.settings import raised_problems, setting_problem
+from app.privacy.settings import raised_problems
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
+from app.ranges import Bits, Count, Majority, Positive, Several
 
 
 class SecureAggregation(FederatedCallback):
@@ -66,17 +67,17 @@ class SecureAggregation(FederatedCallback):
 
     def __init__(
         self,
-        k: int = 2,
+        k: Several = 2,
         allow_singletons: bool = False,
         guard: Literal["warn", "strict"] = "warn",
         model_bound: bool = True,
         refuse_repeated: bool = True,
-        threshold: float = 2 / 3,
-        bits: int = 24,
-        range: float = 2.0,
+        threshold: Majority = 2 / 3,
+        bits: Bits = 24,
+        range: Positive = 2.0,
         outside: Outside = "refuse",
-        max_weight: float = 16.0,
-        attempts: int = 2,
+        max_weight: Positive = 16.0,
+        attempts: Count = 2,
     ) -> None:
         self.k, self.guard, self.allow_singletons = k, guard, allow_singletons
         self.model_bound, self.refuse_repeated, self.threshold = model_bound, refuse_repeated, threshold
@@ -92,8 +93,7 @@ class SecureAggregation(FederatedCallback):
         return frozenset({"channel"})
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        common = channel_problems("SecureAggregation", self.point, self.max_weight, self.attempts)
-        wrong = [*common, *self._setting_problems(federation.client_pool)]
+        wrong = list(self._setting_problems(federation.client_pool))
         yield from wrong
         if wrong:
             return
@@ -113,19 +113,12 @@ class SecureAggregation(FederatedCallback):
                 "a sum over one client is its update, so every round would be given up",
                 "raise --model.participation",
             )
-        if self.k < 2:
-            consequence = "a sum over one client is its update"
-            yield setting_problem("SecureAggregation", "k", self.k, consequence, "to 2 or more")
         if self.guard == "strict" and self.allow_singletons:
             yield Problem(
                 "SecureAggregation has guard strict and allow_singletons true",
                 "one refuses what the other accepts",
                 "set --defenses.NAME.guard warn, or --defenses.NAME.allow_singletons false",
             )
-        if not 0.5 < self.threshold <= 1:
-            consequence = "two halves of the clients could be asked about different clients, and reveal both secrets"
-            allowed = "above 0.5 and at most 1"
-            yield setting_problem("SecureAggregation", "threshold", f"{self.threshold:g}", consequence, allowed)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -31,8 +31,8 @@ from app.privacy.model_checks import (
     repeated_share,
     without_dropout,
 )
-from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
+from app.ranges import Positive, Several, Share
 from app.seeding import torch_generator
 
 Coordinates = tuple[Tensor, Tensor]
@@ -79,13 +79,13 @@ class Tripwire(FederatedCallback):
 
     def __init__(
         self,
-        repeated: float | None = 1.0,
+        repeated: Share | None = 1.0,
         plan: bool = True,
-        distinct_rows: float | None = 0.9,
-        variation: float | None = 0.3,
-        gradient_suppression: float | None = 1e-5,
+        distinct_rows: Share | None = 0.9,
+        variation: Positive | None = 0.3,
+        gradient_suppression: Positive | None = 1e-5,
         commitment: bool = True,
-        probe_samples: int = 32,
+        probe_samples: Several = 32,
         action: Literal["refuse", "warn"] = "refuse",
     ) -> None:
         self.repeated, self.plan, self.commitment = repeated, plan, commitment
@@ -107,15 +107,6 @@ class Tripwire(FederatedCallback):
         return frozenset({"refuses-by-data"}) if private else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        bounds = {"repeated": 1.0, "distinct_rows": 1.0, "variation": np.inf, "gradient_suppression": np.inf}
-        for name, most in bounds.items():
-            value = getattr(self, name)
-            if value is not None and not (0 < value <= most and value < np.inf):
-                allowed = f"above 0{'' if most == np.inf else ' and at most 1'}, or to null to switch the check off"
-                yield setting_problem("Tripwire", name, value, "clients would always be alarmed, or never", allowed)
-        if self.probe_samples < 2:
-            consequence = "no gradient can be measured"
-            yield setting_problem("Tripwire", "probe_samples", self.probe_samples, consequence, "to 2 or more")
         if not self._active:
             remedy = "leave the defense out, or switch one on, such as --defenses.NAME.plan true"
             yield Problem("all checks of Tripwire are switched off", "clients would notice nothing", remedy)

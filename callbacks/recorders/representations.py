@@ -16,6 +16,7 @@ from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
+from app.ranges import AtLeastTen
 from app.result import Result
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples
@@ -43,10 +44,7 @@ class Representations(FederatedCallback):
     kind = "recorder"
     vectorisable = True
 
-    def __init__(self, samples: int = 300) -> None:
-        if samples < 10:
-            cause = f"representations of {samples} members are to be kept"
-            raise UserError.of(cause, "so few points show no clusters", "set samples to 10 or more")
+    def __init__(self, samples: AtLeastTen = 300) -> None:
         self.samples = samples
         self._attacked: AttackRecord | None = None
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from app.described import Described
 from app.errors import Problem, UserError, raise_all
+from app.ranges import Count, Seed, range_problems
 from app.wording import counted
-from datamodules.checks import first_few, minimum_problems, seed_problems
+from datamodules.checks import first_few
 
 
 class Partition(Described, ABC):
@@ -23,7 +24,7 @@ class Partition(Described, ABC):
         seed: seed of this partition alone, at least 0; None takes the seed of the run.
     """
 
-    def __init__(self, clients: int | None, seed: int | None = None) -> None:
+    def __init__(self, clients: Count | None, seed: Seed | None = None) -> None:
         self.clients = clients
         self.seed = seed
 
@@ -33,8 +34,7 @@ class Partition(Described, ABC):
 
     def problems(self) -> list[Problem]:
         """Problems of the settings that do not depend on the data."""
-        clients = self.below_one("there would be nobody to train", "clients")
-        return clients + seed_problems("partition.seed", self.seed)
+        return list(range_problems(self, "data.partition"))
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         """Settings that these data cannot meet."""
@@ -47,10 +47,6 @@ class Partition(Described, ABC):
                 "lower --data.partition.clients, or --data.holdout.shadow and --data.holdout.population",
             )
         ]
-
-    def below_one(self, consequence: str, *names: str) -> list[Problem]:
-        """Problems of the named settings that are below 1; None is allowed."""
-        return minimum_problems({f"partition.{name}": getattr(self, name) for name in names}, 1, consequence)
 
     def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         """Share of each client; one error names every setting that cannot be met.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from app.errors import Problem, UserError
+from app.ranges import Count, Positive, Seed
 from app.seeding import numpy_generator
 from app.wording import counted
 from datamodules.partitions.base import Partition
-from datamodules.partitions.dirichlet_sizes import alpha_problems, deal_classes
+from datamodules.partitions.dirichlet_sizes import deal_classes
 
 
 class DirichletLabels(Partition):
@@ -24,16 +25,17 @@ class DirichletLabels(Partition):
     clients: int
 
     def __init__(
-        self, clients: int = 10, alpha: float = 0.5, min_samples: int = 10, attempts: int = 100, seed: int | None = None
+        self,
+        clients: Count = 10,
+        alpha: Positive = 0.5,
+        min_samples: Count = 10,
+        attempts: Count = 100,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(clients, seed)
         self.alpha = alpha
         self.min_samples = min_samples
         self.attempts = attempts
-
-    def problems(self) -> list[Problem]:
-        draws = self.below_one("no draw could be accepted", "min_samples", "attempts")
-        return super().problems() + alpha_problems(self.alpha) + draws
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         needed = self.clients * self.min_samples

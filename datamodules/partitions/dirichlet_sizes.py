@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.errors import Problem
-from datamodules.checks import seed_problems
+from app.ranges import Count, Positive, Seed
 from datamodules.partitions.base import Partition
 
 
@@ -30,19 +29,15 @@ class DirichletSizes(Partition):
 
     def __init__(
         self,
-        clients: int = 10,
-        alpha: float = 0.85,
-        shuffle_seed: int | Literal["run"] | None = None,
-        seed: int | None = None,
+        clients: Count = 10,
+        alpha: Positive = 0.85,
+        shuffle_seed: Seed | Literal["run"] | None = None,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(clients, seed)
         self.alpha = alpha
         self.shuffle_seed = shuffle_seed
         self._run_seed = 0
-
-    def problems(self) -> list[Problem]:
-        shuffle = seed_problems("partition.shuffle_seed", None if self.shuffle_seed == "run" else self.shuffle_seed)
-        return super().problems() + alpha_problems(self.alpha) + shuffle
 
     def assign(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         self._run_seed = seed
@@ -85,11 +80,3 @@ def rounded_counts(shares: np.ndarray, total: int) -> np.ndarray:
         return counts
     before = np.concatenate([[0], np.cumsum(counts)[:-1]])
     return counts - np.clip(excess - before, 0, counts)
-
-
-def alpha_problems(alpha: float) -> list[Problem]:
-    """A concentration that no Dirichlet distribution has."""
-    if 0 < alpha < float("inf"):
-        return []
-    cause = f"partition.alpha is {alpha}"
-    return [Problem(cause, "a Dirichlet distribution needs a finite alpha > 0", "set --data.partition.alpha, e.g. 0.5")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.errors import Problem
+from app.ranges import Count, Seed
 from app.seeding import numpy_generator
 from app.wording import counted
 from datamodules.partitions.base import Partition
@@ -20,12 +21,9 @@ class Iid(Partition):
 
     clients: int
 
-    def __init__(self, clients: int = 10, seed: int | None = None, samples: int | None = None) -> None:
+    def __init__(self, clients: Count = 10, seed: Seed | None = None, samples: Count | None = None) -> None:
         super().__init__(clients, seed)
         self.samples = samples
-
-    def problems(self) -> list[Problem]:
-        return super().problems() + self.below_one("clients would be empty", "samples")
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         problems = super().misfits(labels, owners)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from app.errors import Problem
+from app.ranges import Count, Seed, Whole
 from app.seeding import numpy_generator
-from datamodules.checks import first_few, seed_problems
+from datamodules.checks import first_few
 from datamodules.partitions.base import Partition
 from datamodules.partitions.shards import deal_shards, largest_shard, shard_misfits
 
@@ -27,21 +28,17 @@ class Multimodal(Partition):
 
     def __init__(
         self,
-        majority_clients: int = 100,
-        minority_clients: int = 20,
-        minority_classes: list[int] | None = None,
-        classes_per_client: int = 2,
-        seed: int | None = None,
+        majority_clients: Count = 100,
+        minority_clients: Count = 20,
+        minority_classes: list[Whole] | None = None,
+        classes_per_client: Count = 2,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(majority_clients + minority_clients, seed)
         self.majority_clients = majority_clients
         self.minority_clients = minority_clients
         self.minority_classes = minority_classes
         self.classes_per_client = classes_per_client
-
-    def problems(self) -> list[Problem]:
-        names = ("majority_clients", "minority_clients", "classes_per_client")
-        return seed_problems("partition.seed", self.seed) + self.below_one("a group would be empty", *names)
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         unknown = sorted(set(self.minority_classes or []) - set(np.unique(labels).tolist()))

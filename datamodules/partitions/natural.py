@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from app.errors import Problem
+from app.ranges import Count, Seed, Whole
 from datamodules.partitions.base import Partition
 
 
@@ -23,7 +24,9 @@ class Natural(Partition):
 
     fewer_owners = "--data.partition.owners_per_client or --data.partition.min_samples"
 
-    def __init__(self, owners_per_client: int | list[int] = 1, min_samples: int = 1, seed: int | None = None) -> None:
+    def __init__(
+        self, owners_per_client: Count | list[Count] = 1, min_samples: Whole = 1, seed: Seed | None = None
+    ) -> None:
         super().__init__(None if isinstance(owners_per_client, int) else len(owners_per_client), seed)
         self.owners_per_client = owners_per_client
         self.min_samples = min_samples
@@ -37,13 +40,10 @@ class Natural(Partition):
         return [self.owners_per_client] * whole + [rest] * (rest > 0)
 
     def problems(self) -> list[Problem]:
-        owners = self.owners_per_client
-        numbers = [owners] if isinstance(owners, int) else owners
-        if numbers and min(numbers) >= 1:
+        if self.owners_per_client != []:
             return super().problems()
-        remedy = "give --data.partition.owners_per_client numbers of 1 or more"
-        problem = Problem(f"partition.owners_per_client is {owners}", "a client would have no owner", remedy)
-        return [*super().problems(), problem]
+        remedy = "give --data.partition.owners_per_client a number for every client"
+        return [Problem("partition.owners_per_client is empty", "there would be no client", remedy)]
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         if owners is None:
@@ -91,7 +91,7 @@ class Staircase(Natural):
     clients: int
     fewer_owners = "--data.partition.clients, --data.partition.step or --data.partition.min_samples"
 
-    def __init__(self, clients: int = 10, step: int = 3, min_samples: int = 1, seed: int | None = None) -> None:
+    def __init__(self, clients: Count = 10, step: Count = 3, min_samples: Whole = 1, seed: Seed | None = None) -> None:
         super().__init__(step, min_samples, seed)
         self.clients = clients
         self.step = step
@@ -101,9 +101,6 @@ class Staircase(Natural):
         """Steps in the order of dealing, the last client taking the rest (at least one)."""
         steps = [self.step * (place + 1) for place in range(self.clients - 1)]
         return [*steps, max(1, owners - sum(steps))]
-
-    def problems(self) -> list[Problem]:
-        return Partition.problems(self) + self.below_one("clients would have no owner", "step")
 
     def deal(self, labels: np.ndarray, owners: np.ndarray | None, seed: int) -> list[np.ndarray]:
         return super().deal(labels, owners, seed)[::-1]

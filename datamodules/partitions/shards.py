@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from app.errors import Problem
+from app.ranges import Count, Seed, Whole
 from app.seeding import numpy_generator
-from datamodules.checks import minimum_problems
 from datamodules.partitions.base import Partition
 
 
@@ -29,21 +29,17 @@ class Shards(Partition):
 
     def __init__(
         self,
-        clients: int = 100,
-        classes_per_client: int = 2,
-        shard_size: int | None = None,
-        seed: int | None = None,
-        unused_classes: int = 0,
+        clients: Count = 100,
+        classes_per_client: Count = 2,
+        shard_size: Count | None = None,
+        seed: Seed | None = None,
+        unused_classes: Whole = 0,
     ) -> None:
         super().__init__(clients, seed)
         self.classes_per_client = classes_per_client
         self.shard_size = shard_size
         self.unused_classes = unused_classes
         self._owned: list[np.ndarray] = []
-
-    def problems(self) -> list[Problem]:
-        least = minimum_problems({"partition.unused_classes": self.unused_classes}, 0, "no client owns fewer than none")
-        return super().problems() + self.below_one("clients would be empty", "classes_per_client", "shard_size") + least
 
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         return shard_misfits(labels, self.clients, self.classes_per_client + self.unused_classes, self.shard_size)

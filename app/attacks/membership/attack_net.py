@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from itertools import pairwise
@@ -31,23 +31,6 @@ CACHED_NUMBERS = 250_000_000
 """Numbers in the results that an attack keeps for reuse, about 1 GB."""
 
 T = TypeVar("T")
-
-
-def option_problems(attack: str, counts: Mapping[str, int | None], **amounts: float) -> Iterator[Problem]:
-    """Options of an attack that are out of range: counts below 1, amounts that are not finite and positive."""
-    for option, count in counts.items():
-        if count is not None and count < 1:
-            yield Problem(f"{option} of {attack} is {count}", "there would be nothing to train", "give 1 or more")
-    for option, amount in amounts.items():
-        if not 0 < amount < math.inf:
-            yield Problem(f"{option} of {attack} is {amount}", "training would go nowhere", "give a positive number")
-
-
-def share_problems(attack: str, **shares: float) -> Iterator[Problem]:
-    """Options of an attack that must be in [0, 1), such as momentum, weight decay and dropout."""
-    for option, share in shares.items():
-        if not 0 <= share < 1:
-            yield Problem(f"{option} of {attack} is {share}", "training would diverge", "give 0 or more, below 1")
 
 
 def choice_problem(attack: str, option: str, value: str, choices: object) -> Iterator[Problem]:

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.models import AttackedModel, Ids
-from app.described import Described
 from app.metrics.membership import Array
+from app.ranges import Checked
 
 Adversary = Literal["external", "client", "server", "collusion", "colluding-clients", "malicious-client", "malicious"]
 """An outsider, a participant, an honest-but-curious server, one that a client helps with its private key, one that some
@@ -26,7 +26,7 @@ class Threat:
     trains: str
 
 
-class MembershipAttack(Described, ABC):
+class MembershipAttack(Checked, ABC):
     """Distinguishes members from non-members. One file per attack; a subclass overrides `scores`.
 
     The attack never sees the true members: it returns scores, which the evaluation compares with the truth.

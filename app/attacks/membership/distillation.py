@@ -23,6 +23,7 @@ from app.federation.execution.distributed import one_thread, precise
 from app.federation.local_training import merge_short
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.layers import seed_dropout
+from app.ranges import Count, Decay, Positive
 from app.seeding import derive_key, torch_generator
 from app.wording import counted
 
@@ -34,17 +35,14 @@ TeacherMode = Literal["eval", "train"]
 class Distillation:
     """Training of a student by SGD on KL(teacher || student) at temperature 1; momentum and decay in [0, 1)."""
 
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
+    epochs: Count
+    batch_size: Count
+    lr: Positive
+    momentum: Decay
+    weight_decay: Decay
     teacher_mode: TeacherMode
 
     def problems(self, attack: str) -> Iterator[Problem]:
-        counts = {"epochs": self.epochs, "batch_size": self.batch_size}
-        yield from attack_net.option_problems(attack, counts, lr=self.lr)
-        yield from attack_net.share_problems(attack, momentum=self.momentum, weight_decay=self.weight_decay)
         yield from attack_net.choice_problem(attack, "teacher_mode", self.teacher_mode, TeacherMode)
 
 

@@ -21,6 +21,7 @@ from app.attacks.models import AttackedModel, Ids, Shadow
 from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import Array
 from app.models.layers import SeededDropout
+from app.ranges import Count, Decay, Positive, Several
 from app.seeding import derive_key
 
 CODE = 64
@@ -46,22 +47,19 @@ class NasrSettings:
         align: sort the last layer's inputs of every sample, since hidden units of two networks have no common order.
     """
 
-    kernels: int = 20
+    kernels: Count = 20
     label_branch: bool = True
     loss: attack_net.Loss = "bce"
-    lr: float = 1e-3
-    epochs: int = 20
-    batch_size: int = 64
-    dropout: float = 0.2
-    most: int = 1000
-    weight_decay: float = 0.0
-    patience: int | None = None
+    lr: Positive = 1e-3
+    epochs: Count = 20
+    batch_size: Count = 64
+    dropout: Decay = 0.2
+    most: Several = 1000
+    weight_decay: Decay = 0.0
+    patience: Count | None = None
     align: bool = False
 
     def problems(self) -> Iterator[Problem]:
-        counts = {"kernels": self.kernels, "epochs": self.epochs, "batch_size": self.batch_size, "most": self.most // 2}
-        yield from attack_net.option_problems("nasr", counts | {"patience": self.patience}, lr=self.lr)
-        yield from attack_net.share_problems("nasr", dropout=self.dropout, weight_decay=self.weight_decay)
         yield from attack_net.choice_problem("nasr", "loss", self.loss, attack_net.Loss)
 
 
@@ -221,16 +219,16 @@ class Nasr(MembershipAttack):
     def __init__(
         self,
         *,
-        kernels: int = 20,
+        kernels: Count = 20,
         label_branch: bool = True,
         loss: attack_net.Loss = "bce",
-        lr: float = 1e-3,
-        weight_decay: float = 1e-3,
-        epochs: int = 20,
-        patience: int | None = 3,
-        batch_size: int = 64,
-        dropout: float = 0.2,
-        most: int = 1000,
+        lr: Positive = 1e-3,
+        weight_decay: Decay = 1e-3,
+        epochs: Count = 20,
+        patience: Count | None = 3,
+        batch_size: Count = 64,
+        dropout: Decay = 0.2,
+        most: Several = 1000,
         align: bool = True,
     ) -> None:
         self._settings = NasrSettings(

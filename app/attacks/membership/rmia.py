@@ -18,6 +18,7 @@ from app.attacks.models import AttackedModel, Ids, Shadow
 from app.errors import UserError
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
+from app.ranges import Fraction, Multiple
 
 OFFSETS = tuple(step / 10 for step in range(11))
 """Values of `a` that are tried."""
@@ -38,9 +39,7 @@ class RMIA(MembershipAttack):
 
     shadows: ClassVar[ShadowKind]
 
-    def __init__(self, gamma: float = 1.0) -> None:
-        if not 1 <= gamma < math.inf:
-            raise UserError.of(f"gamma is {gamma:g}", "a sample would dominate copies of itself", "set it to 1 or more")
+    def __init__(self, gamma: Multiple = 1.0) -> None:
         self._gamma = gamma
 
     def _material(self, samples: Ids, context: AttackContext) -> tuple[list[Shadow], Ids]:
@@ -67,10 +66,8 @@ class RMIAOffline(RMIA):
     )
     shadows = "out"
 
-    def __init__(self, gamma: float = 1.0, a: float | None = None) -> None:
+    def __init__(self, gamma: Multiple = 1.0, a: Fraction | None = None) -> None:
         super().__init__(gamma)
-        if a is not None and not 0 <= a <= 1:
-            raise UserError.of(f"a is {a:g}", "p(x) would not be a probability", "set it from 0 to 1, or leave it out")
         self._a = a
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:

@@ -17,8 +17,8 @@ from app.attacks.membership.attack_net import ResultCache
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
-from app.errors import UserError
 from app.metrics.membership import Array
+from app.ranges import Count, Several
 from app.seeding import derive_key, numpy_generator
 
 HIDDEN, EPOCHS, PENALTY = 64, 60, 1e-3
@@ -46,11 +46,7 @@ class Shokri(MembershipAttack):
     )
     shadows = "out"
 
-    def __init__(self, sort: bool = False, shadows_used: int | None = None, fewest: int = 20) -> None:
-        if shadows_used is not None and shadows_used < 1:
-            raise UserError.of(f"shadows_used is {shadows_used}", "nothing could be learned", "set it to 1 or more")
-        if fewest < 2:
-            raise UserError.of(f"fewest is {fewest}", "a model needs rows of both kinds", "set it to 2 or more")
+    def __init__(self, sort: bool = False, shadows_used: Count | None = None, fewest: Several = 20) -> None:
         self._sort, self._shadows_used, self._fewest = sort, shadows_used, fewest
         self._trained: ResultCache[tuple[_Model | None, ...]] = ResultCache(lambda _: 1, most=8)
 

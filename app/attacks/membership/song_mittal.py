@@ -18,6 +18,7 @@ from app.errors import UserError
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import best_threshold
+from app.ranges import Count
 
 
 class SongMittal(MembershipAttack):
@@ -37,9 +38,7 @@ class SongMittal(MembershipAttack):
     shadows: ClassVar[ShadowKind | None] = "out"
     threshold = 0.0
 
-    def __init__(self, fewest: int = 10) -> None:
-        if fewest < 1:
-            raise UserError.of(f"fewest is {fewest}", "a threshold needs samples on both sides", "set it to 1 or more")
+    def __init__(self, fewest: Count = 10) -> None:
         self._fewest = fewest
 
     @abstractmethod

@@ -22,6 +22,7 @@ from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
 from app.errors import UserError, raise_all
 from app.metrics.membership import Array
+from app.ranges import Count, Decay, Positive, Several
 from app.seeding import derive_key
 
 HIDDEN = (512, 128, 32)
@@ -49,15 +50,13 @@ class Trajectory(MembershipAttack):
     def __init__(
         self,
         *,
-        attack_epochs: int = 50,
-        attack_batch_size: int = 128,
-        attack_lr: float = 1e-3,
+        attack_epochs: Count = 50,
+        attack_batch_size: Count = 128,
+        attack_lr: Positive = 1e-3,
         scale: Scale = "log",
-        most: int = 10_000,
+        most: Several = 10_000,
     ) -> None:
-        counts = {"attack_epochs": attack_epochs, "attack_batch_size": attack_batch_size, "most": most // 2}
-        problems = attack_net.option_problems(self.name, counts, attack_lr=attack_lr)
-        raise_all([*problems, *attack_net.choice_problem(self.name, "scale", scale, Scale)])
+        raise_all(attack_net.choice_problem(self.name, "scale", scale, Scale))
         self._epochs, self._batch_size, self._lr = attack_epochs, attack_batch_size, attack_lr
         self._scale, self._most = scale, most
         self._nets: attack_net.ResultCache[nn.Module] = attack_net.ResultCache(attack_net.parameters_of)
@@ -158,18 +157,18 @@ class DistilledTrajectory(Trajectory):
     def __init__(
         self,
         *,
-        epochs: int = 25,
-        batch_size: int = 128,
-        lr: float = 0.1,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
+        epochs: Count = 25,
+        batch_size: Count = 128,
+        lr: Positive = 0.1,
+        momentum: Decay = 0.9,
+        weight_decay: Decay = 1e-4,
         teacher_mode: TeacherMode = "eval",
-        distilled_shadows: int = 1,
-        attack_epochs: int = 50,
-        attack_batch_size: int = 128,
-        attack_lr: float = 1e-3,
+        distilled_shadows: Count = 1,
+        attack_epochs: Count = 50,
+        attack_batch_size: Count = 128,
+        attack_lr: Positive = 1e-3,
         scale: Scale = "log",
-        most: int = 10_000,
+        most: Several = 10_000,
     ) -> None:
         super().__init__(
             attack_epochs=attack_epochs,
@@ -179,7 +178,6 @@ class DistilledTrajectory(Trajectory):
             most=most,
         )
         self._settings = Distillation(epochs, batch_size, lr, momentum, weight_decay, teacher_mode)
-        raise_all(attack_net.option_problems(self.name, {"distilled_shadows": distilled_shadows}))
         raise_all(self._settings.problems(self.name))
         self._distilled_shadows = distilled_shadows
         self._students: attack_net.ResultCache[AttackedModel] = attack_net.ResultCache(

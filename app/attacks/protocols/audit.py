@@ -27,6 +27,7 @@ from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
+from app.ranges import Count
 from app.wording import counted
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
@@ -46,7 +47,7 @@ class AuditSettings:
     """
 
     targets: tuple[TargetKind, ...] = ("global", "uploads")
-    rounds: tuple[int, ...] = ()
+    rounds: tuple[Count, ...] = ()
     shadows: ShadowSettings = DEFAULT_SHADOWS
     calibrate: bool = True
     controls: ControlPolicy = "withhold"

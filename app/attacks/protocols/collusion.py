@@ -15,8 +15,9 @@ from app.attacks.models import AttackedModel, Shadow
 from app.attacks.protocols import papers
 from app.attacks.protocols.memdefense import MOST_GLOBAL, MemDefensePaper, paper_settings
 from app.attacks.targets import Models
-from app.errors import Problem, UserError, raise_all
+from app.errors import UserError
 from app.metrics.membership import NO_CLIENT, NotAvailable
+from app.ranges import Count, Whole
 from app.seeding import derive_key
 
 
@@ -52,18 +53,18 @@ class MemDefenseCollusion(MemDefensePaper):
 
     def __init__(
         self,
-        colluders: Sequence[int] = (0,),
+        colluders: Sequence[Whole] = (0,),
         *,
-        clients: int | None = None,
+        clients: Count | None = None,
         settings: NasrSettings | None = None,
         adaptive: bool = True,
     ) -> None:
         super().__init__(clients=clients, settings=settings, adaptive=adaptive)
         self._colluders = tuple(dict.fromkeys(colluders))
         self._networks: dict[tuple[object, ...], TrainedNasr] = {}
-        if not self._colluders or min(self._colluders) < 0:
-            cause, remedy = "no participant, or one below 0, is to collude", "name one participant or more, from 0 on"
-            raise_all([Problem(cause, "the server would have no data to learn from", remedy)])
+        if not self._colluders:
+            consequence, remedy = "the server would have no data to learn from", "name one participant or more"
+            raise UserError.of("no participant is to collude", consequence, remedy)
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:
         self._networks = {}

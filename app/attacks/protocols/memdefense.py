@@ -10,7 +10,6 @@ import numpy as np
 from app.attacks.adaptive.catalogue import called_for
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, Finding, ReportedNumber, unavailable
-from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.base import Threat
 from app.attacks.membership.nasr import NasrSettings, TrainedNasr, train_nasr
 from app.attacks.model_query import ModelQuery, last_linear
@@ -19,9 +18,10 @@ from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
 from app.attacks.targets import Models, uploaded_models
-from app.errors import UserError, raise_all
+from app.errors import UserError
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
+from app.ranges import Count
 from app.seeding import derive_key
 from app.wording import counted
 
@@ -66,12 +66,11 @@ class MemDefensePaper(Protocol):
         self,
         attacks: Sequence[str] | None = None,
         *,
-        clients: int | None = None,
+        clients: Count | None = None,
         settings: NasrSettings | None = None,
         adaptive: bool = True,
     ) -> None:
         self._attacks, self._clients = papers.chosen_attacks(attacks, self.possible, self.name), clients
-        raise_all(option_problems(self.name, {"clients": clients}))
         self._settings, self._adaptive = settings, adaptive
 
     def findings(self, audit: AuditContext) -> Iterator[Finding]:

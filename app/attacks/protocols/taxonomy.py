@@ -20,6 +20,7 @@ from app.errors import raise_all
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import decide
+from app.ranges import Count
 
 MOST_EVALUATED = 5000
 
@@ -49,20 +50,17 @@ class Taxonomy(Protocol):
         self,
         attacks: Sequence[str] | None = None,
         *,
-        shadows: int = 16,
-        shadow_size: int = 10_000,
-        shadow_epochs: int = 100,
+        shadows: Count = 16,
+        shadow_size: Count = 10_000,
+        shadow_epochs: Count = 100,
         conf: Confidence = "true",
         ordered_quarters: bool = False,
         teacher_mode: TeacherMode = "eval",
-        student_epochs: int = 25,
-        attack_epochs: int = 30,
+        student_epochs: Count = 25,
+        attack_epochs: Count = 30,
     ) -> None:
         self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
-        counts = {"shadows": shadows, "shadow_size": shadow_size, "shadow_epochs": shadow_epochs}
-        counts |= {"student_epochs": student_epochs, "attack_epochs": attack_epochs}
         raise_all(
-            attack_net.option_problems(self.name, counts),
             attack_net.choice_problem(self.name, "conf", conf, Confidence),
             attack_net.choice_problem(self.name, "teacher_mode", teacher_mode, TeacherMode),
         )

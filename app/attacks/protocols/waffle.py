@@ -12,7 +12,6 @@ from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.audit_context import AuditContext
 from app.attacks.context import AttackContext, ShadowKind, ShadowSet
 from app.attacks.findings import AttackConditions, Finding
-from app.attacks.membership.attack_net import option_problems
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
 from app.attacks.protocols import papers
@@ -28,6 +27,7 @@ from app.errors import Problem, UserError, raise_all
 from app.metrics.membership import NO_CLIENT
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
+from app.ranges import Count
 from app.seeding import derive_key, numpy_generator
 from app.wording import counted
 
@@ -114,15 +114,15 @@ class WafflePaper(Protocol):
         self,
         attacks: Sequence[str] | None = None,
         *,
-        shadows: int = 3,
+        shadows: Count = 3,
         targets: Sequence[TargetKind] = ("global", "uploads"),
-        clients: int | None = None,
+        clients: Count | None = None,
         adaptive: bool = True,
     ) -> None:
         self._attacks = papers.chosen_attacks(attacks, self.possible, self.name)
         unknown = [kind for kind in targets if kind not in ("global", "uploads")]
         problems = [Problem(f"waffle has no target {kind!r}", "", "choose global or uploads") for kind in unknown]
-        raise_all(option_problems(self.name, {"shadows": shadows, "clients": clients}), problems)
+        raise_all(problems)
         self._shadows, self._targets, self._clients = shadows, tuple(targets), clients
         self._adaptive = adaptive
 

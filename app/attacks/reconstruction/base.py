@@ -13,10 +13,10 @@ from torch import Tensor
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import explained
-from app.described import Described
 from app.errors import Problem, UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
+from app.ranges import Checked
 from datamodules.store import ImageStore
 
 
@@ -126,7 +126,7 @@ def attempted(
     return replace(finding, seconds=time.perf_counter() - started)
 
 
-class ReconstructionAttack(Described, ABC):
+class ReconstructionAttack(Checked, ABC):
     """An attack that reconstructs training images: active (malicious server) or passive."""
 
     name: ClassVar[str]

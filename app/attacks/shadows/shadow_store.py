@@ -17,6 +17,7 @@ from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
 from app.attacks.shadows.splits import shared_size, split_in_out, split_out
 from app.metrics.membership import NO_CLIENT
+from app.ranges import Several
 from app.seeding import derive_key
 
 ShadowMode = Literal["central", "federated", "both"]
@@ -34,7 +35,7 @@ class ShadowSettings:
     """
 
     mode: ShadowMode = "central"
-    count: int = 16
+    count: Several = 16
 
 
 DEFAULT_SHADOWS = ShadowSettings()

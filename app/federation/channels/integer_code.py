@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from torch import Tensor
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside, OutsideRangeError
 from app.crypto.messages import DeliveryFailure
-from app.errors import Problem, UserError
+from app.errors import UserError
 from app.federation.channels.base import Aggregate, UncoveredCells, Update
 from app.federation.checks import stack_traits, weighs_by_loss
 from app.federation.execution.distributed import precise
@@ -176,22 +176,6 @@ def largest_sum(federation: FederatedModule, point: FixedPoint, max_weight: floa
     """Bound on the sums of any round: the clients with the largest weights take part."""
     weights = sorted(weight_code(federation, max_weight).largest.values(), reverse=True)
     return point.largest * sum(weights[: federation.client_pool.most])
-
-
-def channel_problems(defense: str, point: FixedPoint, max_weight: float, attempts: int) -> Iterator[Problem]:
-    """Problems of the settings that the masked and the encrypted channel share."""
-    if not 8 <= point.bits <= 32:
-        consequence = "sums would be useless" if point.bits < 8 else "more digits than a float has would be sent"
-        yield Problem(f"bits of {defense} is {point.bits}", consequence, "set --defenses.NAME.bits between 8 and 32")
-    if not 0 < point.range < float("inf"):
-        remedy = "set --defenses.NAME.range above 0"
-        yield Problem(f"range of {defense} is {point.range}", "no change of a parameter would fit", remedy)
-    if not max_weight > 0:
-        remedy = "set --defenses.NAME.max_weight above 0"
-        yield Problem(f"max_weight of {defense} is {max_weight:g}", "no client could count", remedy)
-    if attempts < 1:
-        remedy = "set --defenses.NAME.attempts to 1 or more"
-        yield Problem(f"attempts of {defense} is {attempts}", "no message would ever be sent", remedy)
 
 
 def encoded(code: IntegerCode, update: Update, space: ParameterSpace, defense: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from app.federation.parameters import ParameterSpace
 from app.federation.submodels.base import ClientRound, LocalWidths
 from app.federation.submodels.prefix import Prefix
 from app.models.base import ScalableNet
+from app.ranges import Fraction, Positive, Share
 from app.seeding import torch_generator
 
 
@@ -28,10 +29,10 @@ class FjORD(Prefix):
 
     def __init__(
         self,
-        levels: list[float] | None = None,
+        levels: list[Share] | None = None,
         draw: Literal["batch", "round"] = "batch",
-        distillation: float = 0.0,
-        temperature: float = 1.0,
+        distillation: Fraction = 0.0,
+        temperature: Positive = 1.0,
     ) -> None:
         """Choose the widths.
 
@@ -63,18 +64,6 @@ class FjORD(Prefix):
         return tuple(sorted(levels, reverse=True))
 
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
-        if wrong := [level for level in self.levels if not 0 < level <= 1]:
-            yield Problem(
-                f"FjORD's levels hold {', '.join(map(str, wrong))}",
-                "a submodel can be neither empty nor larger than the server's network",
-                "give rates in (0, 1] to --model.method.levels",
-            )
-        if not 0 <= self.distillation <= 1 or self.temperature <= 0:
-            yield Problem(
-                f"FjORD's distillation is {self.distillation} and its temperature {self.temperature}",
-                "the local loss would have no minimum",
-                "set --model.method.distillation in [0, 1] and --model.method.temperature above 0",
-            )
         if self.distillation and self.draw == "round":
             yield Problem(
                 "FjORD's self-distillation needs a wider network than the one drawn",

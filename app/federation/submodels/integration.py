@@ -15,6 +15,7 @@ from app.errors import Problem, UserError
 from app.federation.parameters import Axis, ParameterSpace
 from app.federation.submodels.base import ClientRound, SubmodelMethod
 from app.models.base import scaled_width
+from app.ranges import Count
 from app.seeding import torch_generator
 
 Grouping = Literal["one", "groups", "unique"]
@@ -56,7 +57,7 @@ class ChannelSubset(SubmodelMethod):
         grouping: Grouping = "groups",
         dynamics: Dynamics = "fixed",
         policy: Policy = "submatrix",
-        groups: int | None = None,
+        groups: Count | None = None,
         index_scheme: IndexScheme = "seeded",
         coupling: Coupling = "layerwise",
     ) -> None:
@@ -164,11 +165,6 @@ class ChannelSubset(SubmodelMethod):
     def problems(self, space: ParameterSpace, capacities: Iterable[float], clients: int) -> Iterator[Problem]:
         if self.code not in PRESETS:
             yield self._outside()
-            return
-        if self.groups is not None and self.groups < 1:
-            yield Problem(
-                f"groups is {self.groups}", "no client would have a group", "set --model.method.groups, or leave it out"
-            )
             return
         if self.groups is not None and self.policy == "submatrix" and math.isqrt(self.groups) ** 2 != self.groups:
             yield Problem(

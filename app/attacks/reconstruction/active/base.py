@@ -6,7 +6,7 @@ An attack has no access to single clients: it decides what to send, and gets the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -19,11 +19,11 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate, Obser
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.inversion.dense_layer import DenseLayer, first_dense, with_trap_weights
-from app.errors import Problem
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import Plan
 from app.federation.submodels import SubmodelMethod
 from app.metrics.membership import NotAvailable
+from app.ranges import Share
 from app.seeding import torch_generator
 
 DEFAULT_TRAPS = TrapWeights(bias="calibrated", output="loud")
@@ -81,11 +81,8 @@ class ActiveAttack(ReconstructionAttack):
     sees: ClassVar[str]
     """What it reads, for reports."""
 
-    def __init__(self, target: float | None, traps: TrapWeights) -> None:
+    def __init__(self, target: Share | None, traps: TrapWeights) -> None:
         self.target, self.traps = target, traps
-
-    def problems(self) -> Iterator[Problem]:
-        yield from self.traps.problems()
 
     @abstractmethod
     def usual_target(self, rates: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ changes of the wider clients, which are close to 0 once these have converged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from torch import Tensor
 from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
-from app.errors import Problem
 from app.metrics.membership import NotAvailable
+from app.ranges import Positive, Share
 
 
 class ConvergenceRate(ActiveAttack):
@@ -29,7 +29,7 @@ class ConvergenceRate(ActiveAttack):
     sees = "the sums over the attacked cohort and richer clients, in one round"
 
     def __init__(
-        self, target: float | None = None, tolerance: float | None = None, traps: TrapWeights = DEFAULT_TRAPS
+        self, target: Share | None = None, tolerance: Positive | None = None, traps: TrapWeights = DEFAULT_TRAPS
     ) -> None:
         """Set up the attack.
 
@@ -41,11 +41,6 @@ class ConvergenceRate(ActiveAttack):
         """
         super().__init__(target, traps)
         self.tolerance = tolerance
-
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        if self.tolerance is not None and not self.tolerance > 0:
-            yield Problem(f"tolerance is {self.tolerance}", "no round would ever be calm enough", "set it above 0")
 
     def usual_target(self, rates: Sequence[float]) -> float:
         """The second widest cohort, as in the paper; the only one where all widths are equal."""

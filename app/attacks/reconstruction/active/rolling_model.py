@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -18,6 +17,7 @@ from app.federation.plan import Plan
 from app.federation.submodels import ClientRound, LocalWidths, SubmodelMethod
 from app.metrics.membership import NotAvailable
 from app.models.base import scaled_width
+from app.ranges import Finite, NonNegative, Share
 from app.seeding import torch_generator
 
 
@@ -98,11 +98,11 @@ class RollingModel(ActiveAttack):
 
     def __init__(
         self,
-        target: float | None = None,
+        target: Share | None = None,
         scope: Literal["update", "node"] = "update",
         others: Literal["constant", "frozen"] = "constant",
-        fill: float = 0.25,
-        noise: float = 0.0,
+        fill: Finite = 0.25,
+        noise: NonNegative = 0.0,
         noised: Literal["everything", "first-layer"] = "everything",
         own_noise: Literal["subtracted", "forgotten"] = "subtracted",
         traps: TrapWeights = DEFAULT_TRAPS,
@@ -127,11 +127,6 @@ class RollingModel(ActiveAttack):
         self.noise, self.noised, self.own_noise = noise, noised, own_noise
 
     def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        if not 0 <= self.noise < math.inf:
-            yield Problem(f"noise is {self.noise}", "it is a share of the weights' size", "set it to 0 or more")
-        if not math.isfinite(self.fill):
-            yield Problem(f"fill is {self.fill}", "no client could train on it", "set it to a number such as 0.25")
         if self.noise and self.others == "frozen":
             remedy = "set others to constant, or noise to 0"
             yield Problem("noise on a frozen model", "it would no longer be the honest one", remedy)

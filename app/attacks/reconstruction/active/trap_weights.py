@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from app.errors import Problem
+from app.ranges import Positive, Share
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +44,11 @@ class TrapWeights:
     """
 
     layout: Literal["row", "column"] = "row"
-    sigma: float = 0.5
-    scale: float = 0.95
+    sigma: Positive = 0.5
+    scale: Share = 0.95
     bias: Literal["zero", "trap", "calibrated"] = "zero"
     output: Literal["kept", "trap", "loud"] = "kept"
-    loudness: float = 30.0
-
-    def problems(self) -> Iterator[Problem]:
-        if self.sigma <= 0:
-            yield Problem(f"traps.sigma is {self.sigma}", "no weight could be drawn", "set traps.sigma above 0")
-        if self.loudness <= 0:
-            yield Problem(f"traps.loudness is {self.loudness}", "nothing would be learnt", "set traps.loudness above 0")
-        if not 0 < self.scale <= 1:
-            consequence = "neurons would fire for all images or for none"
-            yield Problem(f"traps.scale is {self.scale}", consequence, "set traps.scale in (0, 1]")
+    loudness: Positive = 30.0
 
     def matrix(self, rows: int, columns: int, generator: torch.Generator) -> Tensor:
         """(rows, columns) float32 trap weights."""

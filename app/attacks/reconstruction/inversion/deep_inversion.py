@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.models.norms import uses_batch_statistics
+from app.ranges import NonNegative
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class DeepInversion(MIFace):
     together: ClassVar[bool] = True
 
     prior: Prior = "noise"
-    statistics: float = 1.0
+    statistics: NonNegative = 1.0
 
     def obstacle(self, net: nn.Module) -> str | None:
         """Why the network holds no statistics of its training images; None where it does."""

@@ -15,14 +15,14 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import Candidates, pixel_bounds, to_pixels
 from app.attacks.reconstruction.inversion.dense_layer import Decay, DenseLayer, LinearTraining, first_dense, invert
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching
-from app.described import Described
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.models.base import DataShape
+from app.ranges import Checked, Count, NonNegative, Positive
 from app.seeding import torch_generator
 
 
-class ImageExtraction(Described, ABC):
+class ImageExtraction(Checked, ABC):
     """Turns an update into images."""
 
     uses_traps: ClassVar[bool]
@@ -84,10 +84,10 @@ class Matching(ImageExtraction):
 
     def __init__(
         self,
-        steps: int = 1000,
-        restarts: int = 1,
-        lr: float = 0.1,
-        tv: float = 0.02,
+        steps: Count = 1000,
+        restarts: Count = 1,
+        lr: Positive = 0.1,
+        tv: NonNegative = 0.02,
         labels: Literal["inferred", "known"] = "inferred",
     ) -> None:
         """Settings of the search.

@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
-from app.errors import Problem, UserError, raise_all
+from app.errors import UserError, raise_all
 from app.models.base import DataShape
 from app.privacy.model_checks import without_dropout
+from app.ranges import Count, NonNegative, Positive, Whole, range_problems
 
 Bounds = tuple[Tensor, Tensor]
 """(channels,) normalised values of a black and of a white pixel."""
@@ -57,17 +58,17 @@ class GradientMatching:
             more; 0 takes the true derivative.
     """
 
-    steps: int = 1000
-    restarts: int = 1
-    lr: float = 0.1
-    tv: float = 0.02
+    steps: Count = 1000
+    restarts: Count = 1
+    lr: Positive = 0.1
+    tv: NonNegative = 0.02
     labels: Literal["inferred", "known"] = "inferred"
     signed: bool = True
-    scales: int = 3
-    blur: float = 0.3
+    scales: Whole = 3
+    blur: NonNegative = 0.3
 
     def __post_init__(self) -> None:
-        raise_all(search_problems(self.steps, self.restarts, self.lr, tv=self.tv, scales=self.scales, blur=self.blur))
+        raise_all(range_problems(self))
 
     def images(
         self,
@@ -230,15 +231,3 @@ def per_pixel(bounds: Bounds, like: Tensor) -> Bounds:
 def search_bar(name: str, steps: int) -> tqdm:
     """Progress bar over the steps, on terminals, after a second."""
     return tqdm(total=steps, desc=name, delay=1, leave=False, disable=None)
-
-
-def search_problems(steps: int, restarts: int, lr: float, **weights: float) -> Iterator[Problem]:
-    """Invalid settings of an optimisation."""
-    for name, value in (("steps", steps), ("restarts", restarts)):
-        if value < 1:
-            yield Problem(f"{name} is {value}", "nothing would be optimised", f"set {name} to 1 or more")
-    if lr <= 0:
-        yield Problem(f"lr is {lr:g}", "no step would lead anywhere", "set lr above 0, for example 0.1")
-    for name, weight in weights.items():
-        if weight < 0:
-            yield Problem(f"{name} is {weight:g}", "the worst images would be preferred", f"set {name} to 0 or more")

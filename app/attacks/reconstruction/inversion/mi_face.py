@@ -21,11 +21,11 @@ from app.attacks.reconstruction.inversion.gradient_matching import (
     noise,
     per_pixel,
     search_bar,
-    search_problems,
     total_variation,
 )
-from app.errors import Problem, UserError, raise_all
+from app.errors import UserError, raise_all
 from app.models.base import DataShape
+from app.ranges import Count, Decay, NonNegative, Positive, range_problems
 
 Prior = Literal["black", "mean", "noise"]
 """Starting point: black images, the mean of the attacker's own images, or noise."""
@@ -54,18 +54,16 @@ class MIFace:
     together: ClassVar[bool] = False
     """Whether the images of a batch depend on each other, so that one restart must win for all of them."""
 
-    steps: int = 500
-    restarts: int = 1
-    lr: float = 0.1
-    momentum: float = 0.9
-    l2: float = 1e-2
-    tv: float = 1e-2
+    steps: Count = 500
+    restarts: Count = 1
+    lr: Positive = 0.1
+    momentum: Decay = 0.9
+    l2: NonNegative = 1e-2
+    tv: NonNegative = 1e-2
     prior: Prior = "black"
 
     def __post_init__(self) -> None:
-        consequence, remedy = "the search would not settle", "set momentum to 0 or more, below 1"
-        unsettled = [] if 0 <= self.momentum < 1 else [Problem(f"momentum is {self.momentum:g}", consequence, remedy)]
-        raise_all(search_problems(self.steps, self.restarts, self.lr, l2=self.l2, tv=self.tv), unsettled)
+        raise_all(range_problems(self))
 
     def obstacle(self, net: nn.Module) -> str | None:
         """Why the attack cannot be run on this network; None where it can."""

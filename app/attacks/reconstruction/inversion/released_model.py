@@ -37,6 +37,7 @@ from app.attacks.targets import Models
 from app.errors import UserError
 from app.metrics.inversion import LabelledImages, inversion_scores
 from app.metrics.membership import NO_CLIENT, NotAvailable
+from app.ranges import Count, NonNegative, Whole
 from app.seeding import torch_generator
 
 TRUTH = (
@@ -118,13 +119,13 @@ class ModelInversion(PassiveAttack):
 
     def __init__(
         self,
-        steps: int = 500,
-        restarts: int = 1,
-        l2: float = 1e-2,
-        tv: float = 1e-2,
+        steps: Count = 500,
+        restarts: Count = 1,
+        l2: NonNegative = 1e-2,
+        tv: NonNegative = 1e-2,
         prior: Prior = "black",
         target: TargetKind = "global",
-        client: int | None = None,
+        client: Whole | None = None,
     ) -> None:
         """Set up the attack.
 
@@ -187,13 +188,13 @@ class DeepInversionAttack(ModelInversion):
 
     def __init__(
         self,
-        steps: int = 500,
-        restarts: int = 1,
-        l2: float = 1e-2,
-        tv: float = 1e-2,
-        statistics: float = 1.0,
+        steps: Count = 500,
+        restarts: Count = 1,
+        l2: NonNegative = 1e-2,
+        tv: NonNegative = 1e-2,
+        statistics: NonNegative = 1.0,
         target: TargetKind = "global",
-        client: int | None = None,
+        client: Whole | None = None,
     ) -> None:
         """Set up the attack.
 

@@ -20,6 +20,7 @@ from app.attacks.reconstruction.scoring import ReconstructionScorer
 from app.federation.parameters import ParameterSpace
 from app.federation.transcript import Upload
 from app.metrics.membership import NotAvailable
+from app.ranges import Count, NonNegative, Whole
 
 
 class PassiveAttack(ReconstructionAttack):
@@ -33,7 +34,7 @@ class PassiveAttack(ReconstructionAttack):
 class UploadInversion(PassiveAttack):
     """Extracts images from uploads of the last round, as an honest-but-curious server can."""
 
-    def __init__(self, extraction: ImageExtraction, clients: Sequence[int] | None) -> None:
+    def __init__(self, extraction: ImageExtraction, clients: Sequence[Whole] | None) -> None:
         self.extraction, self.clients = extraction, clients
 
     def findings(self, audit: AuditContext) -> Iterator[ReconstructionFinding]:
@@ -97,7 +98,7 @@ class DenseInversion(UploadInversion):
 
     name = "dense-inversion"
 
-    def __init__(self, clients: list[int] | None = None) -> None:
+    def __init__(self, clients: list[Whole] | None = None) -> None:
         """Set up the attack.
 
         Args:
@@ -113,10 +114,10 @@ class GradientInversion(UploadInversion):
 
     def __init__(
         self,
-        clients: list[int] | None = None,
-        steps: int = 1000,
-        restarts: int = 1,
-        tv: float = 0.02,
+        clients: list[Whole] | None = None,
+        steps: Count = 1000,
+        restarts: Count = 1,
+        tv: NonNegative = 0.02,
         known_labels: bool = False,
     ) -> None:
         """Set up the attack.
