@@ -20,6 +20,7 @@ from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
+from app.results.run.naming import shortened
 from app.results.text_table import bullet, text_table
 from app.run import run_of
 from callbacks.defenses.paillier import Paillier
@@ -56,7 +57,7 @@ def cost(arguments: Sequence[str]) -> int:
         raise UserError.of(
             f"--cost.round is {number}, and the run has {federation.rounds} rounds",
             "there is nothing to estimate",
-            f"set --cost.round between 1 and {federation.rounds}",
+            f"set --cost.round between 1 and {federation.rounds}" if federation.rounds else "set --trainer.max_epochs",
         )
     costs = list(_costs(federation, number))
     clients = costs[0].clients
@@ -124,7 +125,6 @@ def _write(path: Path, costs: list[ChannelCost]) -> None:
     records = [asdict(cost) | {"shared_decrypt": cost.shared_decrypt} for cost in costs]
     try:
         write_json(path, records, private=False)
-    except OSError as error:
-        raise UserError.of(
-            f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"
-        ) from error
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
+        cause = f"cannot write {shortened(path)}: {getattr(error, 'strerror', None) or error}"
+        raise UserError.of(cause, "the numbers are not kept", "choose another --cost.json") from error

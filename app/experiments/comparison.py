@@ -21,6 +21,7 @@ from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.results.report.report import Report, report
+from app.results.run.naming import named_folder
 
 
 class Engine(Protocol):
@@ -74,7 +75,7 @@ class Comparison:
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
         self.shard = shard
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
-        self.folder = ComparisonFolder((root / spec.name).resolve())
+        self.folder = ComparisonFolder(named_folder(root, spec.name, "--root", "--name").resolve())
         self.failed: list[str] = []
         self.interrupted = False
 
@@ -125,6 +126,8 @@ class Comparison:
             return
         with StopRequest() as stop:
             engine, workers = _engine(engines, len(jobs))
+            if lowered := _lowered(engines, len(jobs), workers):
+                print(lowered, flush=True)
             board = Board(folder, jobs, done, workers)
             engine.run(jobs, board, stop)
             board.close()
@@ -200,6 +203,14 @@ def requested_spec(
         raise UserError.of("no run has these seeds", "there is nothing to run", "name other seeds, or exclude less")
     raise_all(name_problems(spec))
     return spec
+
+
+def _lowered(engines: Engines, jobs: int, workers: int) -> str:
+    """Why fewer runs are made at a time than was asked for; empty where as many are, or no more are left."""
+    if engines.jobs is None or engines.gpus_per_run is None or workers >= min(jobs, engines.jobs):
+        return ""
+    most = f"the GPUs suffice for no more with --gpus_per_run {engines.gpus_per_run:g}"
+    return f"note: {workers} {'run' if workers == 1 else 'runs'} at a time instead of {engines.jobs} (--jobs): {most}"
 
 
 def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:
