@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from app.errors import UserError
+from app.signals import hangup_terminates
 
 DISTRIBUTION = "rampart-fl"
 """Name under which the program is installed."""
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # configurations may name the user's own classes; only now, so that ours come first
     sys.path.append(str(Path.cwd()))
     try:
-        code = run(options)
+        with hangup_terminates():
+            code = run(options)
     except UserError as error:
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         code = 2

@@ -88,13 +88,14 @@ def list_made(paths: Iterable[Path]) -> None:
     """List files that are about to be made in the folder of a run; others, and files that exist, are passed over."""
     for path in paths:
         if not os.path.lexists(path) and (folder := listing_folder(path)) is not None and path.name != LIST:
-            name = Path(os.path.abspath(path)).relative_to(folder).as_posix()
+            name = (path.parent.resolve() / path.name).relative_to(folder).as_posix()
             _append(folder / LIST, json.dumps(name) + "\n")
 
 
 def listing_folder(path: Path) -> Path | None:
     """The nearest folder around a file that keeps a list; None where there is none, or in a hidden one, as a cache."""
-    for folder in Path(os.path.abspath(path)).parents:
+    place = path.parent.resolve()
+    for folder in (place, *place.parents):
         if (folder / LIST).is_file():
             return folder
         if folder.name.startswith("."):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from app.attacks.findings import Finding
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Ids
 from app.attacks.public_knowledge import PublicKnowledge
@@ -32,6 +33,7 @@ class AuditContext:
     # repeats the federation for `shadows: federated`, None where that is not possible
     federations: Federations | None = None
     cache: Path | None = None  # folder of shadow models, None to keep none
+    done: Mapping[str, Finding] = field(default_factory=dict)  # of an attempt that was interrupted, by label
 
     @cached_property
     def query(self) -> ModelQuery:

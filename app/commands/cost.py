@@ -21,6 +21,7 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
 from app.ranges import Count
+from app.results.run.naming import shortened
 from app.results.text_table import bullet, text_table
 from app.run import run_of
 from app.wording import counted
@@ -127,7 +128,6 @@ def _write(path: Path, costs: list[ChannelCost]) -> None:
     records = [asdict(cost) | {"shared_decrypt": cost.shared_decrypt} for cost in costs]
     try:
         write_json(path, records, private=False)
-    except OSError as error:
-        raise UserError.of(
-            f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"
-        ) from error
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
+        cause = f"cannot write {shortened(path)}: {getattr(error, 'strerror', None) or error}"
+        raise UserError.of(cause, "the numbers are not kept", "choose another --cost.json") from error

@@ -28,7 +28,8 @@ def fit(arguments: Sequence[str]) -> int:
     """Train a federation; returns the exit code."""
     quieten()
     parser = run_parser("rampart fit", str(__doc__))
-    run = run_of(parser, parser.parse_args(expand(arguments)))
+    config = parser.parse_args(expand(arguments))
+    run = run_of(parser, config)
     assert run.folder is not None
     _announce(run.folder)
     try:
@@ -36,7 +37,8 @@ def fit(arguments: Sequence[str]) -> int:
     except SystemExit:  # how Lightning ends an interrupted run
         if not run.trainer.interrupted:
             raise
-        _say(f"interrupted; the same command with --run.name {run.folder.name} resumes the run")
+        name = run.folder.path.relative_to(config.run.root)
+        _say(f"interrupted; the same command with --run.name {name} resumes the run")
         return 130
     _say(_closing(run, run.folder.path))
     return 0

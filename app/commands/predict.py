@@ -25,6 +25,7 @@ from app.files import csv_text
 from app.finished import load_run
 from app.models.base import DataShape
 from app.release import TrainedModel
+from app.results.run.naming import shortened
 from app.results.text_table import text_table
 from app.wording import counted
 from datamodules.folder import SUFFIXES
@@ -59,13 +60,18 @@ def predict(arguments: Sequence[str]) -> int:
 
 def _files(path: Path) -> list[Path]:
     """The file, or all images below the folder."""
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-    else:
-        found = [path] if path.is_file() else []
+    remedy = f"name files or folders of {' '.join(sorted(SUFFIXES))}"
+    try:
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+        else:
+            found = [path] if path.is_file() else []
+    except OSError as error:
+        cause = f"{shortened(path)} cannot be opened: {error.strerror or error}"
+        raise UserError.of(cause, "nothing can be classified", remedy) from error
     if not found:
-        cause = f"{path} holds no images" if path.is_dir() else f"there is no {path}"
-        raise UserError.of(cause, "nothing can be classified", f"name files or folders of {' '.join(sorted(SUFFIXES))}")
+        cause = f"{path} holds no images" if path.is_dir() else f"there is no {shortened(path)}"
+        raise UserError.of(cause, "nothing can be classified", remedy)
     return found
 
 

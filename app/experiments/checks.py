@@ -10,9 +10,7 @@ from app.errors import Problem
 from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
 from app.results.run.labels import NO_DEFENSE
-
-LONGEST_NAME = 200
-"""Characters of a run's name; file systems take 255 bytes, and some files' names are longer than their run's."""
+from app.results.run.naming import LONGEST_NAME, shortened
 
 
 def problems_of(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -31,7 +29,10 @@ def name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
     """A name that no folder can have."""
     if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*", spec.name):
         remedy = "use letters, digits, dots, hyphens and underscores"
-        yield Problem(f"the name of the comparison is {spec.name!r}", "it could not name a folder", remedy)
+        yield Problem(f"the name of the comparison is {shortened(spec.name)}", "it could not name a folder", remedy)
+    elif len(spec.name) > LONGEST_NAME:
+        cause = f"the name of the comparison has {len(spec.name):,} characters: {shortened(spec.name)}"
+        yield Problem(cause, "a file system may refuse it", f"choose a --name of up to {LONGEST_NAME}")
 
 
 def _dataset_problems(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -95,5 +96,5 @@ def _run_name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
             cause = f"the runs {combinations} would both be called {name}"
             yield Problem(cause, "one would overwrite the other", "rename an entry of an axis")
         if len(name) > LONGEST_NAME:
-            cause = f"the name {name} has {len(name)} characters"
+            cause = f"the name {shortened(name)} has {len(name)} characters"
             yield Problem(cause, "a file system may refuse it", f"shorten names to {LONGEST_NAME} in all")

@@ -22,6 +22,7 @@ from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.ranges import Count, Positive, range_problems
 from app.results.report.report import Report, report
+from app.results.run.naming import named_folder
 from app.wording import counted
 
 
@@ -78,7 +79,7 @@ class Comparison:
         raise_all(misnamed_datasets(spec, self.parsed))
         self.shard = shard
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
-        self.folder = ComparisonFolder((root / spec.name).resolve())
+        self.folder = ComparisonFolder(named_folder(root, spec.name, "--root", "--name").resolve())
         self.failed: list[str] = []
         self.interrupted = False
 
@@ -129,6 +130,8 @@ class Comparison:
             return
         with StopRequest() as stop:
             engine, workers = _engine(engines, len(jobs))
+            if lowered := _lowered(engines, len(jobs), workers):
+                print(lowered, flush=True)
             board = Board(folder, jobs, done, workers)
             engine.run(jobs, board, stop)
             board.close()
@@ -205,6 +208,14 @@ def requested_spec(
         raise UserError.of("no run has these seeds", "there is nothing to run", "name other seeds, or exclude less")
     raise_all(name_problems(spec))
     return spec
+
+
+def _lowered(engines: Engines, jobs: int, workers: int) -> str:
+    """Why fewer runs are made at a time than was asked for; empty where as many are, or no more are left."""
+    if engines.jobs is None or engines.gpus_per_run is None or workers >= min(jobs, engines.jobs):
+        return ""
+    most = f"the GPUs suffice for no more with --gpus_per_run {engines.gpus_per_run:g}"
+    return f"note: {workers} {'run' if workers == 1 else 'runs'} at a time instead of {engines.jobs} (--jobs): {most}"
 
 
 def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from app.described import Described, described
@@ -48,6 +49,7 @@ from app.ranges import Count, Seed, Share
 from app.renamed import current
 from app.result import Result
 from app.seeding import derive_key
+from app.signals import termination_interrupts
 from app.trust import refuse_foreign
 from datamodules.base import FederatedDataModule
 
@@ -139,6 +141,7 @@ class FederatedModule(Described, LightningModule):
         self.results: list[Result] = []
         self.transcript: Transcript | None = None
         self.cache: Path | None = None
+        self.kept_findings: Mapping[str, Any] = {}
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
         self.helpers = Helpers(self)
@@ -336,9 +339,12 @@ class FederatedModule(Described, LightningModule):
             self._conclude()
 
     def _conclude(self) -> None:
+        if self.trainer.received_sigterm:
+            raise SIGTERMException
         if not self.trainer.interrupted:
             self._concluded = True
-            self.hooks.conclude()
+            with termination_interrupts():
+                self.hooks.conclude()
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ class MembershipInference(FederatedCallback):
             final,
             ShadowFederations(federation),
             None if federation.cache is None else federation.cache / "shadows",
+            federation.kept_findings if final else {},
         )
         with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
             for finding in self.protocol.findings(audit):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +21,7 @@ from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
 from app.files import cannot_write
 from app.privacy.ledger import Spend
 from app.result import Result
+from app.results.run.attempts import END_OF_RUN, Attempt, end_attempt
 from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
 from app.results.run.folder import RunFolder
@@ -48,6 +49,7 @@ class RunRecorder(FederatedCallback):
         self._claimed = isinstance(folder, RunFolder)
         self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
+        self._attempt: Attempt | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -67,6 +69,7 @@ class RunRecorder(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         with self._writing():
+            rank_zero_only(end_attempt)(self._folder.path)
             self._describe(pl_module, trainer.current_epoch)
 
     @rank_zero_only
@@ -127,10 +130,20 @@ class RunRecorder(FederatedCallback):
         rows = [[round_, *client_row(client)] for client in clients]
         self._folder.append_rows("clients.csv", ["round", *CLIENT_COLUMNS], rows)
 
+    def results(self, federation: FederatedModule) -> Iterable[Result]:
+        """None of its own: what attacks at the end of the run had found when it was interrupted is given to them."""
+        if federation.trainer.is_global_zero:
+            self._attempt = Attempt(self._folder.path, END_OF_RUN)
+            self._attempt.begin()
+            federation.kept_findings = self._attempt.findings()
+        return ()
+
     @rank_zero_only
     def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
         with self._writing():
             result.save(self._folder.path)
+            if self._attempt is not None:
+                self._attempt.note(result)
 
     @rank_zero_only
     def on_results(self, trainer: Trainer, federation: FederatedModule, results: Sequence[Result], when: str) -> None:
@@ -161,6 +174,7 @@ class RunRecorder(FederatedCallback):
             self._folder.write_json("privacy.json", privacy)
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
+        end_attempt(self._folder.path)
         if (tracker := tracker_of(trainer)) is not None:
             tracker.finish(summary, withheld(federation))
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
 BOTTOM = {
     *("app.dealing", "app.described", "app.errors", "app.files", "app.ranges", "app.reading", "app.renamed"),
-    *("app.seeding", "app.trust", "app.wording"),
+    *("app.seeding", "app.signals", "app.trust", "app.wording"),
 }
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 LIBRARY = {"callbacks", "app.attacks", "app.federation", "app.results"} | PURE

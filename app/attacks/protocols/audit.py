@@ -86,12 +86,15 @@ class Audit(Protocol):
             for round_ in (last, *earlier):
                 losses: dict[tuple[Adaptation, ...], Finding] = {}
                 for planned in self._planned(audit, kind, round_):
-                    finding = self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
+                    done = audit.done.get(self._conditions(audit, planned).label)
+                    finding = done or self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
                     adaptations = planned.selection.adaptations
                     if planned.attack.name == "yeom":
                         losses[adaptations] = finding
-                    finding = _compared(finding, losses.get(adaptations))
-                    yield finding if planned.adaptation else finding.with_notes(*notes)
+                    if done is None:
+                        finding = _compared(finding, losses.get(adaptations))
+                        finding = finding if planned.adaptation else finding.with_notes(*notes)
+                    yield finding
 
     def _planned(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
         """By attack; first the attacker who does not know the defenses."""
@@ -108,9 +111,7 @@ class Audit(Protocol):
 
     def _run(self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], planned: PlannedAttack) -> Finding:
         settings, attack, selection = self._settings, planned.attack, planned.selection
-        shadows = f"{settings.shadows.count} {planned.mode}" if attack.shadows else "none"
-        conditions = selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
-        conditions = replace(conditions, adaptation=planned.adaptation)
+        conditions = self._conditions(audit, planned)
         evaluation = AttackEvaluation(audit, sources[planned.mode], attack, settings.calibrate)
 
         def finding() -> Finding:
@@ -119,6 +120,12 @@ class Audit(Protocol):
             return evaluation.finding(models, conditions).with_notes(*notes)
 
         return guarded(conditions, finding)
+
+    def _conditions(self, audit: AuditContext, planned: PlannedAttack) -> AttackConditions:
+        attack = planned.attack
+        shadows = f"{self._settings.shadows.count} {planned.mode}" if attack.shadows else "none"
+        conditions = planned.selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
+        return replace(conditions, adaptation=planned.adaptation)
 
     def _unmatched(self, audit: AuditContext, kind: TargetKind) -> list[str]:
         """A note on defenses without an adaptive attacker."""

@@ -167,6 +167,8 @@ class RunFolder:
                 "rounds and results of both would be mixed in one folder",
                 "wait for it or stop it, or choose another --run.name",
             ) from error
+        except OSError as error:
+            raise cannot_write(self.path / LOCK, error) from error
 
     def release(self) -> None:
         """Let other processes write to the folder."""

@@ -87,7 +87,7 @@ def _listed(folder: Path) -> set[str]:
 
 def _is_within(folder: Path, name: str) -> bool:
     plain = name == PurePosixPath(name).as_posix() and not name.startswith("/") and ".." not in name.split("/")
-    return plain and "\0" not in name and listing_folder(folder / name) == Path(os.path.abspath(folder))
+    return plain and "\0" not in name and listing_folder(folder / name) == folder.resolve()
 
 
 def _refuse_unlisted(folder: Path, listed: set[str]) -> None:

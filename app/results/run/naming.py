@@ -16,32 +16,34 @@ LONGEST_PATH = 3500
 NAMES = "use letters, digits, dots, hyphens and underscores, with a slash between folders, such as mine or exp/mine"
 
 
-def named_folder(root: str | Path, name: str) -> Path:
-    """The folder of the run of that name.
+def named_folder(root: str | Path, name: str, root_option: str = "--run.root", name_option: str = "--run.name") -> Path:
+    """The folder of the run or comparison of that name.
 
     Args:
-        root: folder of all runs.
+        root: folder of all of them.
         name: one or more names of folders with slashes between them, each of up to `LONGEST_NAME` bytes.
+        root_option: option that says the root.
+        name_option: option that says the name.
 
     Raises:
         UserError: where the name could stand for a folder outside the root, or is reserved or too long.
     """
     if unprintable(str(root)):
-        raise UserError.of(f"--run.root is {shortened(root)}", "no folder can have that name", "name another folder")
+        raise UserError.of(f"{root_option} is {shortened(root)}", "no folder can have that name", "name another folder")
     for part in name.split("/"):
         if reason := _unfit(part):
-            raise UserError.of(f"--run.name is {shortened(name)}: {reason}", "no run is made", NAMES)
+            raise UserError.of(f"{name_option} is {shortened(name)}: {reason}", "nothing is made", NAMES)
     path, whole = Path(root) / name, Path(root).resolve()
     place = path.resolve()
     if whole not in place.parents:
         raise UserError.of(
-            f"--run.name is {shortened(name)}, which is a link out of {root} to {place}",
+            f"{name_option} is {shortened(name)}, which is a link out of {root} to {place}",
             "files there could be overwritten or deleted",
-            f"choose another --run.name, or keep runs there with --run.root {place.parent}",
+            f"choose another {name_option}, or keep it there with {root_option} {place.parent}",
         )
     if len(os.fsencode(place)) > LONGEST_PATH:
-        cause = f"the path of the run has {len(os.fsencode(place)):,} bytes: {shortened(path)}"
-        raise UserError.of(cause, "file systems refuse it", "shorten --run.root or --run.name")
+        cause = f"the path of its folder has {len(os.fsencode(place)):,} bytes: {shortened(path)}"
+        raise UserError.of(cause, "file systems refuse it", f"shorten {root_option} or {name_option}")
     return path
 
 

@@ -22,7 +22,7 @@ REFUSED = {
     "a\0b": "cannot be shown",
     "a\x1b[31m": "cannot be shown",
     "x" * 5000: "5,000 bytes",
-    "a/" * 2500 + "a": "the path of the run has",
+    "a/" * 2500 + "a": "the path of its folder has",
     "ä" * 150: "300 bytes",
 }
 
