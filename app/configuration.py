@@ -165,7 +165,7 @@ def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], An
     """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
         if len(keys) > 1:  # a comparison sets it for rows without the defense, too, which must not get one
-            refuse_absent(config, section, keys[0])
+            refuse_absent(config, section, keys)
         if value is not None or len(keys) > 1:
             config = overlay(config, option_layer(section, keys, value))
         elif not keys or keys[0] in (config.get(section) or {}):

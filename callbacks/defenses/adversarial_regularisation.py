@@ -83,7 +83,7 @@ class AdversarialRegularisation(FederatedCallback):
             if not 0 < (value := getattr(self, name)) < float("inf"):
                 consequence, allowed = "the attacker learns nothing", "to a positive number"
                 yield setting_problem("AdversarialRegularisation", name, value, consequence, allowed)
-        if self.warmup >= federation.rounds:
+        if self.weight > 0 and self.warmup >= federation.rounds:
             cause = f"AdversarialRegularisation warms up for {self.warmup} of {federation.rounds} rounds"
             remedy = "shorten --defenses.NAME.warmup, or train longer: --trainer.max_epochs"
             yield Problem(cause, "clients would never train against their attackers", remedy)
