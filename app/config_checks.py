@@ -1,4 +1,4 @@
-"""Mistakes in a configuration that its types let pass: null, a value for a group of options, callbacks out of place."""
+"""Mistakes in a parsed configuration that its types let pass: null, groups without options, misplaced callbacks."""
 
 from __future__ import annotations
 
@@ -102,8 +102,9 @@ def _argument_problems(kind: Any, name: str, value: Any, option: str) -> Iterato
 
 def _no_value(group: str, value: Any, example: str) -> Problem:
     shown = "null" if value is None else repr(value)
-    remedy = f"name them, such as --{example}, or leave it out"
-    return Problem(f"--{group} is {shown}", "it is a group of options", remedy)
+    return Problem(
+        f"--{group} is {shown}", "it is a group of options", f"name them, such as --{example}, or leave it out"
+    )
 
 
 def _parameter(kind: Any, name: str) -> inspect.Parameter | None:

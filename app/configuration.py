@@ -17,11 +17,12 @@ import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.catalogue import names
 from app.config_checks import config_problems
-from app.errors import UserError, raise_all
+from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
-from app.option_errors import near, unknown_option, user_errors
+from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
+from app.ranges import Seed, range_problems, unchecked
 from app.reading import OversizedError, RepeatedKeyError, load_yaml
 from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, refuse_absent, shipped_recipes
 from app.renamed import current_path
@@ -49,6 +50,8 @@ class Parser(LightningArgumentParser):
             super().error(message, ex)
         if isinstance(cause := ex and ex.__cause__, UserError):  # of a function that computes an option
             raise cause
+        if problem := range_problem(message):
+            raise OutOfRangeError(problem) from ex
         known = [option for action in self._actions for option in action.option_strings]
         places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
         if wrong := unknown_option(message, self._options()):
@@ -66,7 +69,10 @@ class Parser(LightningArgumentParser):
         if not self.exit_on_error:
             return super().parse_args(*args, **kwargs)
         with user_errors("the options cannot be read"):
-            config = super().parse_args(*args, **kwargs)
+            try:
+                config = super().parse_args(*args, **kwargs)
+            except OutOfRangeError as first:
+                raise UserError(*self._all_out_of_range(first, *args)) from first
             try:
                 self.validate(config, skip_unset=False)  # which refuses null where a value is due
             except (TypeError, ValueError, KeyError) as error:
@@ -74,6 +80,18 @@ class Parser(LightningArgumentParser):
             if "defenses" in config:
                 raise_all(config_problems(config, self._options()))
             return config
+
+    def _all_out_of_range(self, first: UserError, *args: Any) -> list[Problem]:
+        """The problems of all numbers outside their ranges; only the first where something else is wrong as well."""
+        try:
+            with unchecked():
+                objects = super().instantiate_classes(super().parse_args(*args))
+        except Exception:
+            return list(first.problems)
+        sections = ("model", "data", *SECTIONS)
+        found = [problem for name in sections for problem in range_problems(objects[name], name)]
+        known = {problem.remedy for problem in found}
+        return [*(problem for problem in first.problems if problem.remedy not in known), *found]
 
     def _options(self) -> list[str]:
         """Options with dots, such as `model.local.epochs`."""
@@ -93,7 +111,7 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
     seeds = "Seed of every random choice; `true` for PL_GLOBAL_SEED, or 0 without it."
-    parser.add_argument("--seed_everything", type=bool | int, default=True, help=seeds)
+    parser.add_argument("--seed_everything", type=bool | Seed, default=True, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
     parser.add_lightning_class_args(FederatedModule, "model")

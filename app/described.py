@@ -32,8 +32,7 @@ class Described:
 def described(value: Any) -> Any:
     """A value as plain data for a configuration: objects as `class_path` with all `init_args`, settings as mappings."""
     if isinstance(value, Described):
-        args, kwargs = value._given
-        return {"class_path": _path(type(value)), "init_args": described(_all_arguments(type(value), args, kwargs))}
+        return {"class_path": _path(type(value)), "init_args": described(arguments(value))}
     if isinstance(value, partial):
         return {"class_path": _path(value.func), "init_args": described(value.keywords)}
     if isinstance(value, Mapping):
@@ -51,17 +50,18 @@ def described(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else {"class_path": _path(value)}
 
 
-def _all_arguments(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a constructor by name, those included that were left to their defaults."""
-    bound = inspect.signature(kind.__init__).bind(None, *args, **kwargs)  # type: ignore[misc]
+def arguments(value: Described) -> dict[str, Any]:
+    """Arguments of an object's constructor by name, those included that were left to their defaults."""
+    args, kwargs = value._given
+    bound = inspect.signature(type(value).__init__).bind(None, *args, **kwargs)
     bound.apply_defaults()
-    arguments = dict(list(bound.arguments.items())[1:])
+    named = dict(list(bound.arguments.items())[1:])
     for name, parameter in bound.signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            arguments |= arguments.pop(name)
+            named |= named.pop(name)
         elif parameter.kind is parameter.VAR_POSITIONAL:  # of classes without a constructor of their own
-            del arguments[name]
-    return arguments
+            del named[name]
+    return named
 
 
 def _path(value: Any) -> str:

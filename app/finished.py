@@ -26,6 +26,7 @@ from app.results.run.record import RunRecord, read_run
 from app.results.run.results import RESULT_KINDS
 from app.run import Run, run_of
 from app.trust import refuse_foreign
+from app.wording import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -124,7 +125,7 @@ class FinishedRun:
             state = torch.load(checkpoint, map_location="cpu", weights_only=True)
             federation.personal.load_state_dict(state["personal"])
         at_round(run, rounds)
-        federation.cache = self.folder.path.parent / ".cache"
+        federation.cache = self.folder.cache()
         federation.hooks = RoundHooks(run.trainer, federation)
         return run
 
@@ -156,7 +157,7 @@ class FinishedRun:
         accuracy = self.record.final.get("server/accuracy")
         reached = "" if accuracy is None else f", server accuracy {accuracy:.2%}"
         labels = " / ".join((self.record.labels.dataset, self.record.labels.method, self.record.labels.defense))
-        return f"FinishedRun({self.folder.path}: {labels}, {len(self.metrics)} rounds{reached})"
+        return f"FinishedRun({self.folder.path}: {labels}, {counted(len(self.metrics), 'round')}{reached})"
 
     def _repr_html_(self) -> str:
         return html_table(("metric", "last round"), [[name, value] for name, value in self.record.final.items()])

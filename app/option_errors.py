@@ -23,6 +23,10 @@ UNKNOWN = (
 """How jsonargparse says that a class, a group of options or the whole configuration lacks an option."""
 
 
+class OutOfRangeError(UserError):
+    """A number outside its range."""
+
+
 def near(name: str, known: Iterable[str], count: int = 2) -> str:
     """The names nearest to a wrong one as the beginning of a remedy; empty where none is near."""
     matches = difflib.get_close_matches(name, list(known), n=count)
@@ -59,6 +63,20 @@ def options_of(path: str) -> list[str]:
         return []
     names = (action.dest for action in parser._actions if action.dest != "help" and "." not in action.dest)
     return [name for name in dict.fromkeys(names) if name != "shape"]  # which networks get from the data
+
+
+def range_problem(message: str) -> Problem | None:
+    """The problem of a number outside its range, from the parser's message; None where that is about something else."""
+    before, found, after = message.partition("Not of type ")
+    if not found:
+        return None
+    option = ""
+    for key in re.findall(r'Parser key "([\w.-]+)"', before):
+        option = key if key.startswith(option) else f"{option}.{key}"
+    given = re.search(r": (\S+) is out of range", after) or re.search(r"Given value: (.*)", after)
+    value = f"is {given[1]}" if given else "cannot be read"
+    ranges = " or ".join(dict.fromkeys(re.findall(r"Not of type ([^:]+):", message)))
+    return Problem(f"--{option} {value}", f"it must be {ranges}", f"set --{option} in that range")
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from app.errors import UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.placement import Placed, place_problems
+from app.federation.trainer_options import RULES
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.recipes import Layer
@@ -132,11 +134,13 @@ class Run:
     def fit(self) -> Run:
         """Train, or go on with a training that was interrupted; then run the attacks."""
         if self.folder is None:
-            self.trainer.fit(self.federation, datamodule=self.data)
+            with _refusals():
+                self.trainer.fit(self.federation, datamodule=self.data)
             return self
         try:
             rank_zero_only(self.folder.lock)()
-            self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
+            with _refusals():
+                self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
         finally:
             os.environ.pop(CHECKPOINT_VARIABLE, None)
             self.folder.release()
@@ -256,11 +260,31 @@ def _placed(section: str, callbacks: Callbacks) -> list[Placed]:
 
 
 def _trainer(options: Mapping[str, Any]) -> Trainer:
+    if options.get("barebones"):  # which Lightning refuses for the sake of options that nobody has set
+        rule = next(rule for rule in RULES if rule.option == "barebones")
+        raise UserError.of("--trainer.barebones is True", rule.consequence, rule.remedy)
     try:
         return Trainer(**options)
     except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
-        remedy = "correct the options that begin with --trainer; `rampart fit --help` explains them"
-        raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
+        raise _refused(error, "no run starts") from error
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Errors of Lightning about the trainer's settings and callbacks, in the form of ours."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise _refused(error, "the run stops here") from error
+    except RuntimeError as error:
+        if not str(error).startswith("Early stopping conditioned on metric"):
+            raise
+        raise _refused(error, "the run stops here") from error
+
+
+def _refused(error: Exception, consequence: str) -> UserError:
+    remedy = "correct the options that begin with --trainer; `rampart fit --help` explains them"
+    return UserError.of(f"the trainer refuses its settings: {error}", consequence, remedy)
 
 
 def _listed(option: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from app.attacks.shadows.federated import Federations
 from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT
+from app.wording import counted
 from datamodules.split import Membership
 
 
@@ -89,7 +90,7 @@ class AuditContext:
         for first, second in combinations(parts, 2):
             if len(shared := np.intersect1d(parts[first], parts[second])):
                 raise UserError.of(
-                    f"{len(shared)} samples are both {first} and {second} data, such as sample {shared[0]}",
+                    f"both {first} and {second} data: {counted(len(shared), 'sample')}, such as sample {shared[0]}",
                     "the attack would be evaluated on samples whose membership it knows",
                     "draw the sets with the data module's holdout, which keeps them apart",
                 )

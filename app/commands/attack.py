@@ -18,6 +18,7 @@ from app.configuration import Parser
 from app.finished import load_run
 from app.results.run.results import replay
 from app.results.run.tracking import run_tracker
+from app.wording import counted
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""
@@ -32,7 +33,7 @@ def attack(arguments: Sequence[str]) -> int:
     given = vars(parser.instantiate_classes(options)).items()
     values = {key: value for key, value in given if key not in ("run", "trust")}
     suite = AttackSuite(**values)
-    print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
+    print(f"attacking {run.folder.path}, trained for {counted(len(run.metrics), 'round')}", flush=True)
     tracker = run_tracker(run.folder.path, _tracking(run.config, options.trust))
     if tracker is not None:
         tracker.begin(run.config, partial(replay, run.folder))
@@ -42,7 +43,7 @@ def attack(arguments: Sequence[str]) -> int:
     place = run.folder.path / "attacks"
     print(f"\n{audit.table()}\n\nresults are in {place}: numbers, scores, images, tables and figures")
     if audit.failed:
-        print(f"error: {len(audit.failed)} attacks failed: {', '.join(audit.failed)}", file=sys.stderr)
+        print(f"error: {counted(len(audit.failed), 'attack')} failed: {', '.join(audit.failed)}", file=sys.stderr)
     return 1 if audit.failed else 0
 
 

@@ -17,6 +17,7 @@ from app.experiments.gpus import check_per_run
 from app.experiments.matrix import baseline_of
 from app.experiments.shards import Shard
 from app.results.text_table import text_table
+from app.wording import counted
 
 INTERRUPTED = 130
 
@@ -79,7 +80,8 @@ def _show_plan(comparison: Comparison) -> None:
     """Every run with its state, and the problems of existing runs."""
     spec, runs, folder = comparison.spec, comparison.part, comparison.folder
     method, defense = baseline_of(spec, comparison.runs)
-    print(f"{spec.name}: {spec.purpose}\n{len(runs)} runs in {folder.path}, compared with {method} and {defense}")
+    print(f"{spec.name}: {spec.purpose}")
+    print(f"{counted(len(runs), 'run')} in {folder.path}, compared with {method} and {defense}")
     rows = [(planned.name, folder.state(planned.name).value, shlex.join(planned.arguments)) for planned in runs]
     print(text_table((), rows, left=range(3), indent="  "))
     for problem in folder.problems(runs, comparison.parsed):

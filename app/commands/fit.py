@@ -21,6 +21,7 @@ from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
 from app.run import Run, run_of
+from app.wording import counted
 
 
 def fit(arguments: Sequence[str]) -> int:
@@ -52,7 +53,7 @@ CLOSING_FILES = {
 
 
 def _closing(run: Run, folder: Path) -> str:
-    lines = [f"\nfinished after {run.trainer.current_epoch} rounds: {folder}"]
+    lines = [f"\nfinished after {counted(run.trainer.current_epoch, 'round')}: {folder}"]
     if rows := _closing_rows(run):
         lines.append(text_table((), rows, left=(0, 2), indent="  "))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
@@ -74,7 +75,7 @@ def _closing_rows(run: Run) -> list[tuple[str, str, str]]:
 
 def _accuracies(report: RoundReport) -> Iterator[tuple[str, str, str]]:
     if report.server.total:
-        yield "server accuracy", f"{report.server.accuracy:.2%}", f"on {report.server.total} test samples"
+        yield "server accuracy", f"{report.server.accuracy:.2%}", f"on {counted(report.server.total, 'test sample')}"
     for name, where in (("trained_own", "their own test sets"), ("trained_common", "the common test set")):
         spread = Spread.of(getattr(client, name) for client in report.clients)
         if not math.isnan(spread.mean):

@@ -21,6 +21,7 @@ from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_ov
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 from app.results.text_table import bullet
 from app.run import run_of
+from app.wording import counted
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _problems(settings: PlanSettings, folder: Path) -> Iterator[Problem]:
     """What cannot be planned, before data are read."""
     if settings.rounds is not None and settings.rounds < 1:
         yield Problem(
-            f"{settings.rounds} rounds are to be planned",
+            f"{counted(settings.rounds, 'round')} are to be planned",
             "there would be nothing to show",
             "set --plan.rounds to 1 or more, or leave it out for all rounds of the run",
         )
@@ -82,8 +83,8 @@ def _keep(
         _delete_figures(folder)
         names = _draw(folder, federation, layers)
         record = plain_plan(federation, plan_audit, ledger) | {"pictures": names}
-        write_json(folder / "plan.json", record)
-        write_text(folder / "plan.csv", rows_csv(plan_audit))
+        write_json(folder / "plan.json", record, private=False)
+        write_text(folder / "plan.csv", rows_csv(plan_audit), private=False)
     except OSError as error:
         raise UserError.of(
             f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
@@ -94,10 +95,10 @@ def _keep(
 def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> list[str]:
     if not layers:
         return []
-    title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
-    write_figure(folder / "overview.png", draw_overview(layers, title))
+    title = f"{federation.method.title}, {counted(len(federation.client_pool.sizes), 'client')}"
+    write_figure(folder / "overview.png", draw_overview(layers, title), private=False)
     for layer in tqdm(layers, unit=" figures", delay=1, leave=False, disable=None):
-        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title))
+        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title), private=False)
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 
 

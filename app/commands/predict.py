@@ -26,6 +26,7 @@ from app.finished import load_run
 from app.models.base import DataShape
 from app.release import TrainedModel
 from app.results.text_table import text_table
+from app.wording import counted
 from datamodules.folder import SUFFIXES
 
 HEAD = ("file", "class", "probability", "number")
@@ -52,7 +53,7 @@ def predict(arguments: Sequence[str]) -> int:
         rows = [(str(file), *answer) for file, answer in zip(images, answers, strict=True)]
         write_new(output, csv_text([HEAD, *rows], line_end="\n").encode())
         print(text_table(HEAD, rows[:SHOWN], left=(0, 1)), notes(model), sep="\n", end="")
-        print(f"{output}: {len(rows)} images, classified by {whose(model)} of {run.folder.path}")
+        print(f"{output}: {counted(len(rows), 'image')}, classified by {whose(model)} of {run.folder.path}")
     return 1 if broken else 0
 
 
@@ -95,7 +96,7 @@ def _pixels(picture: Image.Image, shape: DataShape, pad: int, converted: Counter
         converted[f"scaled to {inner[0]}x{inner[1]} pixels"] += 1
     if pixels.size != whole:
         pixels = ImageOps.expand(pixels, pad, fill=0)
-        converted[f"{pad} black pixels added on each side"] += 1
+        converted[f"{counted(pad, 'black pixel')} added on each side"] += 1
     return torch.from_numpy(np.array(pixels)).view(shape.height, shape.width, shape.channels)
 
 

@@ -15,7 +15,8 @@ from app.commands.fit import quieten
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
 from app.results.report.page import files_folder
-from app.results.run.tracking import RUN_ID, TrackingMode, make_tracker
+from app.results.run.manifest import RUN_ID
+from app.results.run.tracking import TrackingMode, make_tracker
 
 
 def report(arguments: Sequence[str]) -> int:

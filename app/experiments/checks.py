@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from app.errors import Problem
 from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
+from app.results.run.labels import NO_DEFENSE
 
 LONGEST_NAME = 200
 """Characters of a run's name; file systems take 255 bytes, and some files' names are longer than their run's."""
@@ -65,7 +66,15 @@ def _include_problems(spec: ComparisonSpec) -> Iterator[Problem]:
 
 
 def _baseline_problems(spec: ComparisonSpec) -> Iterator[Problem]:
-    pairs = {(planned.labels.method, planned.labels.defense) for planned in planned_runs(spec)}
+    """A baseline that is not run; several rows of which none is without a defense, and no baseline."""
+    pairs = list(dict.fromkeys((planned.labels.method, planned.labels.defense) for planned in planned_runs(spec)))
+    if spec.baseline is None and len(pairs) > 1 and all(defense != NO_DEFENSE for _, defense in pairs):
+        method, defense = pairs[0]
+        yield Problem(
+            "no row is without a defense, and no baseline is named",
+            "it is unclear which row the others are compared with",
+            f"name it, such as `baseline: {{method: {method}, defense: {defense}}}`, or add `{NO_DEFENSE}` to defenses",
+        )
     if spec.baseline is not None and pairs and spec.baseline not in pairs:
         method, defense = spec.baseline
         yield Problem(

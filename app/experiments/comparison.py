@@ -15,12 +15,13 @@ from app.experiments.gpus import check_per_run, gpus
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import Combination, planned_runs
-from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.results.report.report import Report, report
+from app.wording import counted
 
 
 class Engine(Protocol):
@@ -72,6 +73,7 @@ class Comparison:
         """
         self.spec, self.runs = spec, planned_runs(spec)
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
+        raise_all(misnamed_datasets(spec, self.parsed))
         self.shard = shard
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
         self.folder = ComparisonFolder((root / spec.name).resolve())
@@ -120,7 +122,7 @@ class Comparison:
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
         done = len(runs) - len(jobs)
         which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "
-        print(f"comparison {folder.path}: {which}{len(self.runs)} runs, {done} of them finished", flush=True)
+        print(f"comparison {folder.path}: {which}{counted(len(self.runs), 'run')}, {done} of them finished", flush=True)
         if not jobs:
             return
         with StopRequest() as stop:
@@ -175,7 +177,7 @@ def compare(
         raise KeyboardInterrupt
     if comparison.failed:
         raise UserError.of(
-            f"{len(comparison.failed)} runs failed: {', '.join(comparison.failed)}",
+            f"{counted(len(comparison.failed), 'run')} failed: {', '.join(comparison.failed)}",
             f"they would be missing in the report; their messages are in {comparison.folder.path}",
             "correct the cause and call again: all others are kept",
         )

@@ -11,10 +11,14 @@ from typing import Any
 from app.configuration import complete_config, expand, run_parser
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
+from app.experiments.spec import ComparisonSpec
 from app.federation.capacities import Capacities
 
 PARTS = ("model", "data", "defenses", "attacks", "defense_order")
 """Parts of a configuration that a result depends on; the seed is part of a run's name."""
+
+OWN_IMAGES = "ImageFolder"
+"""Data module that is named after no dataset."""
 
 NAMED = 3
 """Combinations that a message names; further ones are only counted."""
@@ -68,6 +72,29 @@ def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
                 problems[problem].append("-".join(planned.combination))
     raise_all(_with_names(problem, names) for problem, names in problems.items())
     return parsed
+
+
+def misnamed_datasets(spec: ComparisonSpec, parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
+    """Datasets without recipes and options, hence described by `base`, whose name is that of other data.
+
+    A name fits where it is that of the data module, or begins with it (`digits-small`); images of one's own may have
+    any name.
+    """
+    for entry in spec.datasets:
+        if entry.configs or entry.options:
+            continue
+        used = {
+            run.config["data"]["class_path"].rpartition(".")[2] for key, run in parsed.items() if key[0] == entry.name
+        }
+        names = {entry.name.lower(), entry.name.lower().partition("-")[0]}
+        for data in sorted(used - {OWN_IMAGES}):
+            if data.lower() not in names:
+                yield Problem(
+                    f"the dataset {entry.name} has no settings of its own, and `base` says {data}",
+                    f"{data} would be trained on and shown as {entry.name}",
+                    f"say what it is, such as `{entry.name}: [my-{entry.name}.yaml]` or "
+                    f"`{entry.name}: {{set: {{data: MNIST}}}}`, or call it {data.lower()}",
+                )
 
 
 def _parse(arguments: tuple[str, ...]) -> ParsedRun:

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import precise
+from app.ranges import Decay, NonNegative, Positive, ServerRate
 
 
 class ServerOptimizer(torch.optim.Optimizer):
@@ -63,7 +64,7 @@ class ServerOptimizer(torch.optim.Optimizer):
 class FedAvg(ServerOptimizer):
     """The mean of the clients (McMahan et al. 2017), or a step of size `lr` towards it."""
 
-    def __init__(self, parameters: Iterable[Parameter], lr: float = 1.0) -> None:
+    def __init__(self, parameters: Iterable[Parameter], lr: ServerRate = 1.0) -> None:
         """Plain averaging.
 
         Args:
@@ -80,7 +81,7 @@ class FedAvg(ServerOptimizer):
 class FedAvgM(ServerOptimizer):
     """Averaging with server momentum (Hsu et al. 2019), without Nesterov or dampening."""
 
-    def __init__(self, parameters: Iterable[Parameter], lr: float = 0.9, momentum: float = 0.3) -> None:
+    def __init__(self, parameters: Iterable[Parameter], lr: ServerRate = 0.9, momentum: Decay = 0.3) -> None:
         """Momentum on the server; the defaults are those of the taxonomy's Table 6.
 
         Args:
@@ -103,9 +104,9 @@ class FedAdam(ServerOptimizer):
     def __init__(
         self,
         parameters: Iterable[Parameter],
-        lr: float = 0.01,
-        betas: tuple[float, float] = (0.9, 0.99),
-        tau: float = 1e-3,
+        lr: ServerRate = 0.01,
+        betas: tuple[Decay, Decay] = (0.9, 0.99),
+        tau: Positive = 1e-3,
     ) -> None:
         """Adam on the server.
 
@@ -137,7 +138,7 @@ class QFFL(ServerOptimizer):
 
     needs_received_loss = True
 
-    def __init__(self, parameters: Iterable[Parameter], q: float = 0.001) -> None:
+    def __init__(self, parameters: Iterable[Parameter], q: NonNegative = 0.001) -> None:
         """Fair averaging.
 
         Args:

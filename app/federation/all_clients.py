@@ -19,7 +19,9 @@ from app.federation.execution.distributed import gather
 from app.federation.execution.executors import make_executor
 from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import WidthNets
+from app.ranges import Count, Several, Share, Whole
 from app.seeding import numpy_generator, torch_generator
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -195,11 +197,11 @@ class Newcomers:
             that does not grow.
     """
 
-    clients: int = 0
-    visits: int = 10
-    round: int | None = None
+    clients: Whole = 0
+    visits: Count = 10
+    round: Several | None = None
     group: str | None = None
-    dictionary: float = 1.0
+    dictionary: Share = 1.0
 
     @property
     def joining(self) -> int | None:
@@ -208,42 +210,23 @@ class Newcomers:
 
     def problems(self, groups: Sequence[str]) -> Iterator[Problem]:
         clients = len(groups)
-        if not 0 <= self.clients < clients:
+        if self.clients >= clients:
             yield Problem(
                 f"{self.clients} of {clients} clients are newcomers",
                 "nobody would be left to train what they join",
-                f"set --model.newcomers.clients to at least 0 and below {clients}",
+                f"set --model.newcomers.clients below {clients}",
             )
-        if self.visits < 1:
-            yield Problem(
-                f"newcomers.visits is {self.visits}",
-                "newcomers would not fit anything",
-                "set --model.newcomers.visits to 1 or more",
-            )
-
         eligible = sum(group == self.group for group in groups)
         if self.group is not None and self.clients > eligible:
             yield Problem(
-                f"{self.clients} newcomers from group {self.group!r}, which has {eligible} clients",
+                f"{counted(self.clients, 'newcomer')} from group {self.group!r} with {counted(eligible, 'client')}",
                 "fewer would join than asked for",
                 f"choose --model.newcomers.group from {', '.join(sorted(set(groups)))}, or fewer newcomers",
             )
         yield from self._growth_problems()
 
     def _growth_problems(self) -> Iterator[Problem]:
-        if self.round is not None and self.round < 2:
-            yield Problem(
-                f"newcomers.round is {self.round}",
-                "nothing would have been trained before they join",
-                "set --model.newcomers.round to 2 or more",
-            )
-        if not 0 < self.dictionary <= 1:
-            yield Problem(
-                f"newcomers.dictionary is {self.dictionary}",
-                "it is the share of the factors that the federation starts with",
-                "set --model.newcomers.dictionary in (0, 1]",
-            )
-        elif self.dictionary < 1 and self.round is None:
+        if self.dictionary < 1 and self.round is None:
             yield Problem(
                 f"newcomers.dictionary is {self.dictionary}, but newcomers.round is not set",
                 "the other factors would never be used",

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import torch
 
 from app.errors import Problem
+from app.ranges import Positive, Share, Whole
 from app.seeding import torch_generator
+from app.wording import counted
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 """HeteroFL's five levels (Diao et al. 2021)."""
@@ -35,11 +37,11 @@ class Capacities:
         redraw: assign the rates to the clients anew in every round; needs `widest: draw`.
     """
 
-    large: int | None = None
-    small: float = 0.5
+    large: Whole | None = None
+    small: Share = 0.5
     levels: str | None = None
-    rates: list[float] | None = None
-    shares: list[float] | None = None
+    rates: list[Share] | None = None
+    shares: list[Positive] | None = None
     widest: Literal["data", "first", "draw"] = "data"
     redraw: bool = False
 
@@ -48,7 +50,11 @@ class Capacities:
         """The settings themselves, or those that a mapping or a plain list of rates stands for."""
         if isinstance(settings, Mapping):
             return Capacities(**settings)
-        return settings if isinstance(settings, Capacities) else Capacities(rates=list(settings) if settings else None)
+        return (
+            settings
+            if isinstance(settings, Capacities)
+            else Capacities(rates=None if settings is None else list(settings))
+        )
 
     def problems(self, clients: int) -> Iterator[Problem]:
         ways = [name for name in ("large", "levels", "rates") if getattr(self, name) is not None]
@@ -71,14 +77,12 @@ class Capacities:
                 "set --model.capacities.widest draw, or --model.capacities.redraw false",
             )
         yield from self._count_problems(clients)
-        if not self.levels or _parse(self.levels):
-            yield from self._rate_problems()
 
     def _count_problems(self, clients: int) -> Iterator[Problem]:
         unclear = "it is not clear how wide each client's submodel is"
-        if self.large is not None and not 0 <= self.large <= clients:
+        if self.large is not None and self.large > clients:
             yield Problem(
-                f"{self.large} clients are to be large, of {clients}",
+                f"{counted(self.large, 'client')} are to be large, of {clients}",
                 unclear,
                 f"set --model.capacities.large between 0 and {clients}",
             )
@@ -89,28 +93,18 @@ class Capacities:
                 "write levels a to e with their shares, such as --model.capacities.levels a1-b1-c1-d1-e1",
             )
         if self.shares is not None:
-            sound = all(share > 0 for share in self.shares) and math.isfinite(sum(self.shares))
-            if len(self.shares) != len(self.rates or []) or not sound:
+            if len(self.shares) != len(self.rates or []):
                 yield Problem(
-                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates, or one is not positive",
+                    f"there are {len(self.shares)} shares for {len(self.rates or [])} rates",
                     unclear,
-                    "give --model.capacities.shares one positive number per rate",
+                    "give --model.capacities.shares one number per rate",
                 )
         elif self.rates is not None and len(self.rates) not in (1, clients):
             yield Problem(
-                f"there are {len(self.rates)} capacities for {clients} clients",
+                f"there are {len(self.rates)} capacities for {counted(clients, 'client')}",
                 unclear,
                 f"give --model.capacities.rates one rate for all or {clients} rates, add --model.capacities.shares, "
                 "or change --data.partition.clients",
-            )
-
-    def _rate_problems(self) -> Iterator[Problem]:
-        rates, _ = self._mix()
-        if wrong := sorted({rate for rate in rates if not 0 < rate <= 1}):
-            yield Problem(
-                f"capacities hold {', '.join(map(str, wrong))}",
-                "a submodel can be neither empty nor larger than the server's network",
-                "give rates in (0, 1] to --model.capacities",
             )
 
     def assign(self, sizes: Sequence[int], seed: int) -> tuple[float, ...]:
@@ -144,7 +138,8 @@ class Capacities:
 
 def _dealt(rates: Sequence[float], shares: Sequence[float], clients: int) -> list[float]:
     """Rates for all clients, widest first, in the shares that whole numbers of clients come closest to."""
-    exact = [share / sum(shares) * clients for share in shares]
+    parts = [share / max(shares) for share in shares]  # whose sum is finite
+    exact = [part / sum(parts) * clients for part in parts]
     counts = [math.floor(value) for value in exact]
     by_rest = sorted(range(len(rates)), key=lambda position: (counts[position] - exact[position], position))
     for position in by_rest[: clients - sum(counts)]:

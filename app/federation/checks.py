@@ -12,12 +12,16 @@ from lightning.pytorch.callbacks import EarlyStopping
 from app.described import described
 from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
 from app.federation.placement import Placed, repeat_problems
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
+from app.ranges import range_problems
+from app.wording import counted
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
@@ -33,50 +37,27 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
             "there are no clients to train",
             "pass a FederatedDataModule: trainer.fit(federation, datamodule=Digits())",
         )
-    yield from federation.local.problems()
-    yield from federation.evaluation.problems()
-    yield from federation.newcomers.problems(data.groups)
-    yield from federation.capacities.problems(data.clients)
-    if not 0 < federation.participation <= 1:
-        yield Problem(
-            f"participation is {federation.participation}",
-            "it is the fraction of clients in a round",
-            "set --model.participation in (0, 1]",
-        )
-    if federation.block_size < 1:
-        yield Problem(
-            f"block_size is {federation.block_size}",
-            "no client would ever be trained",
-            "set --model.block_size to 1 or more",
-        )
+    outside = list(setting_problems(federation))
+    yield from outside
+    if not outside:  # these presume that numbers are in their ranges
+        yield from federation.local.problems()
+        yield from optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1))
+        yield from federation.newcomers.problems(data.groups)
+        yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)
 
 
-def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
-    """Problems of trainer options that would have no effect, or a bad one."""
-    trainer = federation.trainer
-    if trainer.gradient_clip_val:
-        yield Problem(
-            "the trainer clips gradients",
-            "the trainer never sees the clients' gradients, so nothing would be clipped",
-            "use --model.local.clip_norm instead of --trainer.gradient_clip_val",
-        )
-    if trainer.accumulate_grad_batches != 1:
-        yield Problem(
-            "the trainer accumulates gradients",
-            "a batch is a block of clients here, so nothing would be accumulated",
-            "use a larger --model.local.batch_size instead of --trainer.accumulate_grad_batches",
-        )
-    if trainer.precision in ("16-mixed", "16-true"):
-        yield Problem(
-            f"precision {trainer.precision} needs loss scaling",
-            "clients' gradients would vanish, because local training does not scale the loss",
-            "use --trainer.precision bf16-mixed or 32-true",
-        )
+def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
+    """Numbers outside their ranges, in the settings of the federation, its data and all callbacks."""
+    yield from range_problems(federation, "model")
+    yield from range_problems(getattr(federation.trainer, "datamodule", None), "data")
+    for callback in federated_callbacks(federation.trainer):
+        yield from range_problems(callback, f"{callback.kind}s.{callback.given_name}")
 
 
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    yield from monitor_problems(federation)
     if federation.net.private_names() and min(federation.client_pool.capacities) < 1:
         yield Problem(
             f"clients of width {min(federation.client_pool.capacities):g} with {type(federation.net).__name__}",
@@ -107,7 +88,7 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     alone = [client for client, size in enumerate(federation.data.sizes) if size < 2]
     if alone and uses_batch_statistics(federation.net):
         yield Problem(
-            f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
+            f"{counted(len(alone), 'client')} with a single training sample (client {alone[0]}, for one)",
             "batch norm cannot take statistics over one sample",
             "set --model.net.norm group, or give clients more data: --data.partition",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from app.errors import Problem
 from app.federation.execution.distributed import gather, precise
 from app.federation.local_training import merge_short
 from app.models.base import ScalableNet
 from app.models.norms import posthoc_statistics, uses_batch_statistics
+from app.ranges import Count, Whole
 from datamodules.base import FederatedDataModule
 from datamodules.store import ImageStore
 
@@ -36,27 +36,12 @@ class Evaluation:
         fine_tune: in the last round, also evaluate all clients after one more local training.
     """
 
-    every: int = 1
+    every: Count = 1
     clients: bool = True
-    batch_size: int = 128
-    limit: int | None = None
-    everyone: int = 0
+    batch_size: Count = 128
+    limit: Count | None = None
+    everyone: Whole = 0
     fine_tune: bool = False
-
-    def problems(self) -> Iterator[Problem]:
-        for name, value in (("every", self.every), ("batch_size", self.batch_size), ("limit", self.limit)):
-            if value is not None and value < 1:
-                yield Problem(
-                    f"evaluation.{name} is {value}",
-                    "nothing could be evaluated",
-                    f"set --model.evaluation.{name} to 1 or more",
-                )
-        if self.everyone < 0:
-            yield Problem(
-                f"evaluation.everyone is {self.everyone}",
-                "no round fits",
-                "set --model.evaluation.everyone to a number of rounds, or to 0 for the last round only",
-            )
 
     def all_clients_due(self, round_: int, rounds: int) -> bool:
         """Whether all clients of the federation are evaluated after this (0-based) round."""

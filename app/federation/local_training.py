@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from app.errors import Problem
+from app.ranges import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LocalTraining:
 
     Attributes:
         epochs: passes over the client's training set per round, at least 1.
-        steps: optimiser steps per round, instead of whole epochs.
+        steps: optimiser steps per round, instead of whole epochs; `epochs` stays 1 then.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
@@ -35,43 +35,25 @@ class LocalTraining:
         channels_last: keep images and convolutions in channels_last memory, which is faster on a CPU.
     """
 
-    epochs: int = 1
-    steps: int | None = None
-    batch_size: int = 128
+    epochs: Count = 1
+    steps: Count | None = None
+    batch_size: Count = 128
     shuffle: bool = True
     optimizer: OptimizerCallable = Adam
     lr_schedule: LRSchedulerCallable | None = None
-    lr_factors: tuple[tuple[float, float], ...] = ()
-    proximal: float = 0.0
+    lr_factors: tuple[tuple[Share, Positive], ...] = ()
+    proximal: NonNegative = 0.0
     mask_labels: bool = False
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     channels_last: bool = True
 
     def problems(self) -> Iterator[Problem]:
-        for name, value, least in (
-            ("epochs", self.epochs, 1),
-            ("batch_size", self.batch_size, 1),
-            ("steps", self.steps, 1),
-        ):
-            if value is not None and value < least:
-                yield Problem(
-                    f"local.{name} is {value}",
-                    "clients would not train at all",
-                    f"set --model.local.{name} to {least} or more",
-                )
-        if self.proximal < 0:
+        if self.steps is not None and self.epochs != 1:
             yield Problem(
-                f"local.proximal is {self.proximal}",
-                "the proximal term would push clients away from the server's model",
-                "set --model.local.proximal to 0 (off) or a positive number",
+                f"local.steps is {self.steps} and local.epochs is {self.epochs}",
+                "steps take the place of epochs, which would have no effect",
+                "leave out --model.local.steps, or set --model.local.epochs 1",
             )
-        for width, factor in self.lr_factors:
-            if not 0 < factor < math.inf:
-                yield Problem(
-                    f"local.lr_factors multiplies the learning rate of width {width:g} by {factor:g}",
-                    "its clients would not learn from their data",
-                    "set the factor above 0",
-                )
 
     def build_optimizer(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
         """A fresh optimiser at the round's learning rate, fused where torch can."""

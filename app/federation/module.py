@@ -23,13 +23,13 @@ from app.federation.checks import (
     defense_problems,
     federation_problems,
     network_problems,
-    trainer_problems,
+    setting_problems,
     warn_of_defenses,
 )
 from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
-from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.local_training import LocalTraining
@@ -40,9 +40,11 @@ from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import trainer_problems, whole_rounds
 from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
+from app.ranges import Count, Seed, Share
 from app.renamed import current
 from app.result import Result
 from app.seeding import derive_key
@@ -82,10 +84,10 @@ class FederatedModule(Described, LightningModule):
         self,
         net: Callable[[DataShape], ScalableNet] = CNN,
         method: SubmodelMethod | None = None,
-        capacities: Capacities | list[float] | None = None,
+        capacities: Capacities | list[Share] | None = None,
         local: LocalTraining = DEFAULT_TRAINING,
         server: ServerOptimizerFactory = FedAvg,
-        participation: float = 1.0,
+        participation: Share = 1.0,
         sampling: ClientSampling = "fixed",
         weighting: Literal["uniform", "samples"] = "uniform",
         uncovered_cells: UncoveredCells = "keep",
@@ -93,9 +95,9 @@ class FederatedModule(Described, LightningModule):
         evaluation: Evaluation = DEFAULT_EVALUATION,
         newcomers: Newcomers = NO_NEWCOMERS,
         executor: ExecutorKind = "auto",
-        workers: int | None = None,
-        block_size: int = 32,
-        seed: int = 0,
+        workers: Count | None = None,
+        block_size: Count = 32,
+        seed: Seed = 0,
     ) -> None:
         """Set up a federation; networks are built when the data are known.
 
@@ -193,7 +195,8 @@ class FederatedModule(Described, LightningModule):
         """
         from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
 
-        raise_all(trainer_problems(self))
+        raise_all(trainer_problems(self), setting_problems(self))
+        whole_rounds(self.trainer.callbacks)  # type: ignore[attr-defined]
         self.trainer.callbacks.sort(key=turn)  # type: ignore[attr-defined]
         callbacks = federated_callbacks(self.trainer)
         wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
@@ -216,6 +219,8 @@ class FederatedModule(Described, LightningModule):
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
         obstacles = self.hooks.vectorisation_obstacles()
+        if self.trainer._detect_anomaly:
+            obstacles.append(ANOMALIES)
         self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
 
     def teardown(self, stage: str) -> None:
@@ -383,9 +388,8 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run; 10,000 for a run without a limit."""
-        planned = self.trainer.max_epochs
-        return planned if planned is not None and planned >= 0 else 10_000
+        """Rounds of the whole run."""
+        return cast(int, self.trainer.max_epochs)
 
     @property
     def executor_name(self) -> str:

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.federation.evaluation import Score
@@ -128,6 +128,16 @@ def round_metrics(report: RoundReport, groups: Sequence[str], widths: Sequence[f
     if len(set(groups)) > 1:
         metrics |= _by_name(report.clients, [f"group-{groups[client.client]}" for client in report.clients])
     return metrics
+
+
+def known_metrics(groups: Sequence[str], widths: Sequence[float]) -> list[str]:
+    """Names of all metrics that a round may have, apart from those that callbacks measure."""
+    names = ["round", "server/accuracy", "server/loss", "clients/loss", "clients/dropped"]
+    parts = ["clients"]
+    parts += [f"capacity-{rate:g}" for rate in sorted(set(widths), reverse=True)] if len(set(widths)) > 1 else []
+    parts += [f"group-{group}" for group in sorted(set(groups))] if len(set(groups)) > 1 else []
+    statistics = [each.name for each in fields(Spread)]
+    return names + [f"{part}/{accuracy}/{each}" for part in parts for accuracy in ACCURACIES for each in statistics]
 
 
 def accuracy_spread(name: str, clients: Iterable[ClientReport]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.privacy.traits import Component
 from app.results.attacks.membership import AttackRecord
+from app.wording import counted
 from callbacks.attacks.shadow_federations import ShadowFederations
 from callbacks.attacks.shared_shadows import shared_training
 
@@ -187,7 +188,9 @@ def choice_problems(choices: Mapping[str, Sequence[Any] | None]) -> Iterator[Pro
 
 def _problems(every: int, rounds: tuple[int, ...], shadows: ShadowSettings) -> Iterator[Problem]:
     if every < 0:
-        yield Problem(f"attacks are to run every {every} rounds", "no round fits", "give 0 (at the end) or more")
+        yield Problem(
+            f"attacks are to run every {counted(every, 'round')}", "no round fits", "give 0 (at the end) or more"
+        )
     if rounds and rounds[0] < 1:
         yield Problem(f"round {rounds[0]} is to be attacked", "rounds are counted from 1", "give rounds from 1 on")
     if shadows.count < 2:

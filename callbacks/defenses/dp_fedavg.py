@@ -23,6 +23,7 @@ from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import budget_problems, delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
+from app.wording import counted
 
 
 class DPFedAvg(AccountedDefense):
@@ -89,7 +90,9 @@ class DPFedAvg(AccountedDefense):
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
         yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
         if self.delta is not None:
-            yield from delta_problems("DPFedAvg", self.delta, clients, f"there are {clients} clients", "client")
+            yield from delta_problems(
+                "DPFedAvg", self.delta, clients, f"there are {counted(clients, 'client')}", "client"
+            )
         if self.max_samples is not None and self.max_samples < 1:
             yield setting_problem("DPFedAvg", "max_samples", self.max_samples, "no client would count", "to 1 or more")
 
@@ -200,9 +203,9 @@ class DPFedAvg(AccountedDefense):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"DPFedAvg: the budget is spent after {trainer.current_epoch + 1} rounds; the run ends here. More "
-                    f"noise (--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) "
-                    "make it last longer.",
+                    f"DPFedAvg: the budget is spent after {counted(trainer.current_epoch + 1, 'round')}; the run ends "
+                    f"here. More noise (--defenses.{self.given_name}.noise) or fewer clients per round "
+                    "(--model.participation) make it last longer.",
                     stacklevel=2,
                 )
 

@@ -23,6 +23,7 @@ from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import delta_problems, positive_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
+from app.wording import counted
 
 NOMINAL = (
     "the theorem takes a trained model for an average over its samples, so that replacing one of m samples moves it by "
@@ -86,7 +87,9 @@ class NbAFL(AccountedDefense):
 
     def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
         yield from positive_problems("NbAFL", epsilon=self.epsilon, clip=self.clip)
-        yield from delta_problems("NbAFL", self.delta, largest, f"the largest client has {largest} samples", "sample")
+        yield from delta_problems(
+            "NbAFL", self.delta, largest, f"the largest client has {counted(largest, 'sample')}", "sample"
+        )
         if self.exposures is not None and not 1 <= self.exposures <= rounds:
             consequence = f"an upload is seen at least once and at most in all {rounds} rounds"
             allowed = f"between 1 and {rounds}, or leave it out"
@@ -257,7 +260,7 @@ def _amplified(setting: NbAFLSetting) -> float:
         least = math.ceil(setting.clients * -math.expm1(-setting.epsilon / setting.rounds))
         raise UserError.of(
             f"NbAFL's theorem has no down-link noise for {setting.participants} of {setting.clients} clients per round "
-            f"and epsilon {setting.epsilon:g} over {setting.rounds} rounds",
+            f"and epsilon {setting.epsilon:g} over {counted(setting.rounds, 'round')}",
             "its constant b is the logarithm of a negative number",
             f"let more than {least} clients take part (--model.participation), or lower the budget",
         )

@@ -51,7 +51,7 @@ class RunRecorder(FederatedCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
-        pl_module.cache = self._folder.path.parent / ".cache"
+        pl_module.cache = self._folder.cache()
         if stage == "fit" and not self._claimed:
             self._claimed = True
             config = described_run(pl_module, pl_module.data, trainer)

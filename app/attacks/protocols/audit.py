@@ -27,6 +27,7 @@ from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
+from app.wording import counted
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
 """Treatment of the numbers of an attack that fails a control."""
@@ -253,8 +254,8 @@ class AttackEvaluation:
         needed, truth = self.attack.needs_rounds, self.audit.truth
         if len(model.snapshots) < needed:
             return (
-                f"{self.attack.name} needs {needed} rounds, the transcript holds {len(model.snapshots)} of the target "
-                "(--transcript.last or --transcript.rounds keeps more)"
+                f"{self.attack.name} needs {counted(needed, 'round')}, the transcript holds {len(model.snapshots)} of "
+                "the target (--transcript.last or --transcript.rounds keeps more)"
             )
         chosen = self.audit.clients if client == NO_CLIENT else (client,)
         inside, outside = (sum(len(part[one]) for one in chosen) for part in (truth.members, truth.nonmembers))
@@ -262,6 +263,6 @@ class AttackEvaluation:
             return ""
         owner = "the federation" if client == NO_CLIENT else f"client {client}"
         return (
-            f"{owner} has {inside} members and {outside} non-members, too few to compare "
+            f"{owner} has {counted(inside, 'member')} and {counted(outside, 'non-member')}, too few to compare "
             "(--data.holdout.clients keeps non-members)"
         )

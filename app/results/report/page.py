@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from app.errors import UserError
-from app.files import replace_all
+from app.files import list_made, replace_all
 from app.metrics.membership import NotAvailable
 from app.reading import refuse_links
 from app.results.comparison.table import ComparisonTable
@@ -67,6 +67,7 @@ def write_page(path: Path, content: PageContent) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links(folder, itself=True)
         former = _linked(path, folder)
+        list_made(contents)
         replace_all(contents, private=False)
         for obsolete in former - set(contents):
             obsolete.unlink(missing_ok=True)

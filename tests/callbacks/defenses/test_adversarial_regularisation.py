@@ -325,20 +325,20 @@ WRONG = {
 def test_wrong_settings_are_refused(option):
     """With the option that corrects them."""
     with pytest.raises(UserError, match=f"{option} of Adv(.|\n)*--defenses.NAME.{option}"):
-        defended(AdversarialRegularisation(**{option: WRONG[option]}), rounds=0)
+        defended(AdversarialRegularisation(**{option: WRONG[option]}), rounds=1)
 
 
 def test_all_mistakes_at_once():
     """Every setting, and the missing reference sets."""
     with pytest.raises(UserError, match=r"--data.holdout.reference 0.1") as error:
-        trained(AdversarialRegularisation(**WRONG), rounds=0)
+        trained(AdversarialRegularisation(**WRONG), rounds=1)
     assert len(error.value.problems) == 7
 
 
 def test_a_client_without_reference_samples_is_named():
     """One of five samples at most."""
     with pytest.raises(UserError, match=r"client 1 \(it has 0\)"):
-        defended(SMALL(), data=with_reference((40, 2, 40), 0.1), rounds=0)
+        defended(SMALL(), data=with_reference((40, 2, 40), 0.1), rounds=1)
 
 
 def test_what_it_does_to_privacy():
