@@ -247,6 +247,12 @@ def _key(entries: Any, name: str) -> str | None:
     return next((key for key in entries or () if _spelling(key) == _spelling(name)), None)
 
 
+def callback_of(entries: Mapping[str, Any], name: str) -> Any:
+    """The callback of a name, hyphens and underscores alike."""
+    key = _key(entries, name)
+    return entries[key if key is not None else next(reversed(entries))]
+
+
 def _spelling(name: str) -> str:
     return name.lower().replace("_", "-")
 
