@@ -5,30 +5,46 @@ from __future__ import annotations
 import json
 import os
 import re
+from argparse import Action
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
-from app.catalogue import names
+from app.catalogue import callbacks_of, names
 from app.config_checks import config_problems
 from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.placement import PLACES
 from app.federation.transcript import TranscriptSettings
 from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
 from app.ranges import Seed, range_problems, unchecked
 from app.reading import OversizedError, RepeatedKeyError, load_yaml
-from app.recipes import CODES, SECTIONS, Layer, layered, merge, option_layer, overlay, refuse_absent, shipped_recipes
+from app.recipes import (
+    CODES,
+    SECTIONS,
+    Layer,
+    callback_of,
+    layered,
+    merge,
+    option_layer,
+    overlay,
+    refuse_absent,
+    shipped_recipes,
+)
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule
+
+OWN_RECORDERS = ("FairnessRecorder", "FederationProgress", "NewcomerRecorder", "RunRecorder", "TranscriptRecorder")
+"""Recorders that every run has anyway."""
 
 LONGEST_SHOWN = 80
 """Characters of an option's value that a message shows."""
@@ -40,6 +56,18 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,  # the tracker is added by --tracking
 }
+
+
+class SectionHelp(DefaultHelpFormatter):
+    """Keeps lines of a help text apart, and shows of defenses and attacks those that belong there instead of a type."""
+
+    def _expand_help(self, action: Action) -> str:
+        text: str = super()._expand_help(action)
+        return text.partition(" (type:")[0] if action.dest in SECTIONS else text
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        split = super()._split_lines
+        return [line for part in text.split("\n") for line in split(part, width)]
 
 
 class Parser(LightningArgumentParser):
@@ -108,7 +136,7 @@ class Parser(LightningArgumentParser):
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     """The parser of a run's options; a command may add options of its own."""
     usage = f"{program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
-    parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False)
+    parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False, formatter_class=SectionHelp)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
     seeds = "Seed of every random choice; `true` for PL_GLOBAL_SEED, or 0 without it."
     parser.add_argument("--seed_everything", type=bool | Seed, default=True, help=seeds)
@@ -121,8 +149,9 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     entries = dict[str, FederatedCallback]
     order = "Names of all defenses in the order in which they act; by default the order of the layers."
     defenses = "Defenses by name, in the order in which they act on updates."
-    parser.add_argument("--defenses", type=entries, default={}, help=defenses)
-    parser.add_argument("--attacks", type=entries, default={}, help="Attacks by name, run after the defenses.")
+    attacks = "Attacks by name, run during the training and after it."
+    parser.add_argument("--defenses", type=entries, default={}, help=_section_help("defenses", defenses))
+    parser.add_argument("--attacks", type=entries, default={}, help=_section_help("attacks", attacks))
     parser.add_argument("--defense_order", type=list[str] | None, default=None, help=order)
     where = "Weights & Biases: in the run folder, online, or not; by default as WANDB_MODE says."
     parser.add_argument("--tracking", type=TrackingMode, default=default_mode(), help=where)
@@ -135,6 +164,19 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     parser.link_arguments("seed_everything", "model.seed", compute_fn=seed_of)
     parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=seed_of)
     return parser
+
+
+def _section_help(section: str, purpose: str) -> str:
+    """What a section takes, how it is written, and the classes that come with Rampart, a line each."""
+    recipes = ", ".join(recipe.name for recipe in shipped_recipes() if recipe.kind == SECTIONS[section])
+    lines = [
+        purpose,
+        f"--{section} RECIPE adds one or several of {recipes};",
+        f"--{section}.NAME CLASS adds one of a class, --{section}.NAME.OPTION VALUE sets an option of it,",
+        f"--{section}.help CLASS or --{section}.NAME.help explains its options. Classes:",
+        *(f"{name}: {about}" for name, about in callbacks_of(*PLACES[section]) if name not in OWN_RECORDERS),
+    ]
+    return "\n".join(lines).replace("%", "%%")
 
 
 def seed_of(option: bool | int) -> int:
@@ -165,17 +207,23 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
     layers: list[Layer] = list(below)
     entries: list[tuple[str, list[str], Any]] = []
     rest: list[str] = []
+    helps: list[tuple[str, str]] = []
     for option, value in _pairs(arguments):
         section, *keys = option.removeprefix("--").split(".")
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
-        elif option.startswith("--") and section in SECTIONS and keys[-1:] != ["help"]:
+        elif option.startswith("--") and section in SECTIONS and keys[1:] == ["help"]:
+            helps.append((section, keys[0]))
+        elif option.startswith("--") and section in SECTIONS and keys != ["help"]:
             entries.append((section, keys, {} if value is None and len(keys) == 1 else _loaded(option, keys, value)))
         else:
             _vet(option, value or "")
             rest.extend(part for part in (option, value) if part is not None)
     with user_errors("the configuration cannot be read"):
         config = _with_options(layered(layers), entries)
+        for section, name in helps:
+            present = overlay(config, {section: {name: {}}})[section]
+            rest += [f"--{section}.help", callback_of(present, name)["class_path"]]
         return ["--config", json.dumps(config), *rest]
 
 
@@ -183,7 +231,7 @@ def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], An
     """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
         if len(keys) > 1:  # a comparison sets it for rows without the defense, too, which must not get one
-            refuse_absent(config, section, keys[0])
+            refuse_absent(config, section, keys)
         if value is not None or len(keys) > 1:
             config = overlay(config, option_layer(section, keys, value))
         elif not keys or keys[0] in (config.get(section) or {}):

@@ -12,8 +12,7 @@ shipped recipe of that name.
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,10 @@ def find_recipe(name: str) -> Path:
 
 
 def _file_or_shipped(path: str, name: str, known: Mapping[str, Path]) -> Path | None:
-    return Path(path) if os.path.isfile(path) else known.get(name)  # False, too, for a path that no system takes
+    try:
+        return Path(path) if Path(path).is_file() else known.get(name)
+    except OSError:  # such as a path that is too long
+        return None
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
@@ -245,6 +247,12 @@ def _key(entries: Any, name: str) -> str | None:
     return next((key for key in entries or () if _spelling(key) == _spelling(name)), None)
 
 
+def callback_of(entries: Mapping[str, Any], name: str) -> Any:
+    """The callback of a name, hyphens and underscores alike."""
+    key = _key(entries, name)
+    return entries[key if key is not None else next(reversed(entries))]
+
+
 def _spelling(name: str) -> str:
     return name.lower().replace("_", "-")
 
@@ -265,13 +273,13 @@ def option_layer(section: str, keys: list[str], value: Any) -> dict[str, Any]:
     return {section: {name: entry} if keys else entry}
 
 
-def refuse_absent(config: Mapping[str, Any], section: str, name: str) -> None:
+def refuse_absent(config: Mapping[str, Any], section: str, keys: Sequence[str]) -> None:
     """Refuse an option of a defense or an attack that is not there."""
-    present = config.get(section) or {}
+    present, name = config.get(section) or {}, keys[0]
     if _key(present, name) is None:
         raise UserError.of(
-            f"there is no {name!r} among the {section}",
-            "its option would have no effect",
+            f"--{section}.{'.'.join(keys)}: there is no {name!r} among the {section}",
+            "the option would have no effect",
             f"{_similar(name, present)}add it with --config or --{section}.{name} CLASS; "
             f"present: {', '.join(present) or 'none'}",
         )

@@ -7,11 +7,12 @@ finished runs are kept, unfinished ones are resumed.
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
+from app.commands.parser import CommandParser
 from app.experiments.comparison import Comparison, Engines, requested_spec
 from app.experiments.matrix import baseline_of
 from app.experiments.shards import Shard
@@ -22,9 +23,11 @@ from app.wording import counted
 INTERRUPTED = 130
 
 
-def compare_parser() -> ArgumentParser:
+def compare_parser() -> CommandParser:
     """The options of the command."""
-    parser = ArgumentParser("rampart compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = CommandParser(
+        "rampart compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     what = "what to compare: a file, or one that comes with the program (`rampart list comparisons` shows them)"
     parser.add_argument("-c", "--config", required=True, metavar="FILE_OR_NAME", help=what)
     parser.add_argument("--scale", metavar="NAME", help="size in which to make it, one of those that the file names")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from app.errors import Problem
+from app.errors import Problem, UserError
 from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
+from app.recipes import layered
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.naming import LONGEST_NAME, shortened
 
@@ -23,6 +25,7 @@ def problems_of(spec: ComparisonSpec) -> Iterator[Problem]:
     yield from _include_problems(spec)
     yield from _baseline_problems(spec)
     yield from _run_name_problems(spec)
+    yield from _undefended_problems(spec)
 
 
 def name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -83,6 +86,30 @@ def _baseline_problems(spec: ComparisonSpec) -> Iterator[Problem]:
             "there would be nothing to compare the others with",
             "name a method and a defense that are run, or include them",
         )
+
+
+def _undefended_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    """Defenses that every run gets, also those that are reported as undefended."""
+    undefended = any(planned.labels.defense == NO_DEFENSE for planned in planned_runs(spec))
+    if undefended and (shared := _shared_defenses(spec)):
+        yield Problem(
+            f"every run gets a defense ({', '.join(shared)}), also those under {NO_DEFENSE}",
+            "defended runs would be reported as undefended",
+            "move it to `defenses`, such as `defenses: {dp-sgd: , both: [dp-sgd, memdefense]}`",
+        )
+
+
+def _shared_defenses(spec: ComparisonSpec) -> list[str]:
+    """Defenses of `base`, `attacks` and `set`; none where a recipe is wrong, which is raised with the runs."""
+    added = [option for option, value in spec.options if option.startswith("defenses") and value != "null"]
+    with contextlib.suppress(UserError):
+        return [*(layered([*spec.base, *spec.attacks]).get("defenses") or {}), *filter(_adds, added)]
+    return []
+
+
+def _adds(option: str) -> bool:
+    """Whether it adds a defense, and does not only set an option of one."""
+    return option.count(".") < 2
 
 
 def _run_name_problems(spec: ComparisonSpec) -> Iterator[Problem]:

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.configuration import complete_config, expand, run_parser
+from jsonargparse import Namespace
+
+from app.configuration import Parser, complete_config, expand, run_parser
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.spec import ComparisonSpec
 from app.federation.capacities import Capacities
+from app.federation.checks import unsent_problems
 
 PARTS = ("model", "data", "defenses", "attacks", "defense_order")
 """Parts of a configuration that a result depends on; the seed is part of a run's name."""
@@ -99,9 +102,16 @@ def misnamed_datasets(spec: ComparisonSpec, parsed: Mapping[Combination, ParsedR
 
 def _parse(arguments: tuple[str, ...]) -> ParsedRun:
     parser = run_parser()
-    config = complete_config(parser, parser.parse_args(expand(arguments)))
-    raise_all(_capacity_problems(config))
+    parsed = parser.parse_args(expand(arguments))
+    config = complete_config(parser, parsed)
+    raise_all(_capacity_problems(config), _unsent_problems(parser, parsed))
     return ParsedRun(config)
+
+
+def _unsent_problems(parser: Parser, parsed: Namespace) -> Iterator[Problem]:
+    """Defenses of what clients send, in a run under which they send nothing."""
+    if parsed.model.personal == ["*"] and parsed.defenses:
+        yield from unsent_problems(parser.instantiate_classes(parsed).defenses.values())
 
 
 def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:

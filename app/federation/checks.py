@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
+
+
+NOTHING_SENT = "every weight stays on its client"
 
 
 def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
@@ -176,6 +179,13 @@ def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
     return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
 
 
+def unsent_problems(defenses: Iterable[FederatedCallback]) -> Iterator[Problem]:
+    """Defenses of what clients send, where every weight stays on its client."""
+    parts = [Component(type(defense).__name__, defense.traits()) for defense in defenses]
+    nothing = Component(NOTHING_SENT, frozenset({"nothing-sent"}))
+    yield from (clash.problem for clash in clashes([nothing, *parts]) if clash.rule.first == "nothing-sent")
+
+
 def _placed(callback: FederatedCallback) -> Placed:
     unnamed = callback.given_name == FederatedCallback.given_name
     return Placed("", "" if unnamed else callback.given_name, type(callback), described(callback))
@@ -202,7 +212,7 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
         ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
         (f"early stopping by {', '.join(monitored)}", "stops-early", bool(monitored)),
-        ("every weight stays on its client", "nothing-sent", federation.personal.everything),
+        (NOTHING_SENT, "nothing-sent", federation.personal.everything),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:

@@ -51,7 +51,7 @@ class TranscriptRecorder(FederatedCallback):
             yield Problem(
                 f"round {missing[0]} is to be kept in the transcript, of {federation.rounds}",
                 "there is no such round, and an attack on it would find nothing",
-                f"name rounds from 1 to {federation.rounds}: --transcript.rounds, or train longer: --trainer.max_epochs",
+                "keep earlier rounds (--transcript.rounds), or train longer (--trainer.max_epochs)",
             )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

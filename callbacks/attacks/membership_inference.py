@@ -92,7 +92,7 @@ class MembershipInference(FederatedCallback):
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if late := [round_ for round_ in (*self.rounds, self.every) if round_ > federation.rounds]:
             cause = f"round {late[0]} is to be attacked, of {federation.rounds}"
-            remedy = "name earlier rounds: --attacks.NAME.rounds, --attacks.NAME.every, or train longer: --trainer.max_epochs"
+            remedy = "lower --attacks.NAME.rounds or --attacks.NAME.every, or train longer: --trainer.max_epochs"
             yield Problem(cause, "it would never be", remedy)
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
