@@ -288,7 +288,8 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def report(self) -> RoundReport:
-        return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, self.clock.reading())
+        seconds, cpu_seconds = self.clock.reading(), self.clock.cpu_reading()
+        return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, seconds, cpu_seconds)
 
     def score_of_members(self) -> Score:
         """The server's model on all training data; empty where clients share nothing with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from app.federation.execution.distributed import from_first, gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.promises import statements, withheld
-from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
+from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row, cpu_clock
 from app.files import cannot_write
 from app.privacy.ledger import Spend
 from app.result import Result
@@ -50,6 +51,7 @@ class RunRecorder(FederatedCallback):
         self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
         self._attempt: Attempt | None = None
+        self._trained: tuple[float, float] | None = None  # wall and CPU clock at the end of the training
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -150,6 +152,16 @@ class RunRecorder(FederatedCallback):
         with self._writing():
             conclude(self._folder, results, when, tracker_of(trainer))
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._trained = time.perf_counter(), cpu_clock()
+
+    def _cost_after_training(self) -> dict[str, float]:
+        """Seconds of attacks and of the last evaluations; empty where this process has trained no round."""
+        if self._trained is None:
+            return {}
+        wall, cpu = self._trained
+        return {"attack_phase/seconds": time.perf_counter() - wall, "attack_phase/cpu_seconds": cpu_clock() - cpu}
+
     def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
         with self._writing():
             self._finish(trainer, federation)
@@ -160,7 +172,7 @@ class RunRecorder(FederatedCallback):
         final = dict(records[-1]) if records else {}
         if (members := federation.score_of_members()).total:
             final["server/train_accuracy"] = members.accuracy
-        cost = _total_cost(costs)
+        cost = _total_cost(costs) | self._cost_after_training()
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
         draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
@@ -208,6 +220,8 @@ def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
     total["rounds"] = float(len(costs))
     if costs:
         total["seconds_per_round"] = total["seconds/total"] / len(costs)
+        if "cpu_seconds" in total:  # not measured by earlier versions
+            total["cpu_seconds_per_round"] = total["cpu_seconds"] / len(costs)
         total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
         own = [name for name in names if name.startswith("client_seconds/") and name != "client_seconds/evaluate"]
         total["own_seconds_per_client_round"] = sum(total[name] for name in own) / max(1.0, total["clients"])
