@@ -94,7 +94,8 @@ def command_lines(draw):
     """A scene with one to three odd options."""
     scene = draw(st.sampled_from([*SCENES, "plain", "plain", "plain"]))
     count = draw(st.integers(1, 3))
-    odd = [(draw(st.sampled_from(options(scene))), draw(st.sampled_from(USUAL) | st.sampled_from(VALUES))) for _ in range(count)]
+    values = st.sampled_from(USUAL) | st.sampled_from(VALUES)
+    odd = [(draw(st.sampled_from(options(scene))), draw(values)) for _ in range(count)]
     return [*QUICK, *SCENES[scene][0], *(f"--{name}={value}" for name, value in odd)]
 
 
