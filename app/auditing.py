@@ -39,7 +39,8 @@ from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.attacks.membership_figures import draw_roc
 from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.frames import as_frame, html_table
-from app.results.run.results import conclude
+from app.results.run.attempts import Attempt
+from app.results.run.results import RESULT_KINDS, conclude
 from app.results.run.tracking import RoundLogger
 from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.image_reconstruction import ImageReconstruction
@@ -199,20 +200,39 @@ def audit(
     return attack_run(run, suite)
 
 
-def attack_run(run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None) -> Audit:
-    """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile."""
+def attack_run(
+    run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None, attempt: Attempt | None = None
+) -> Audit:
+    """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile.
+
+    Results of an earlier attempt at the same attacks are not repeated.
+    """
     _ = run.transcript  # without which there is nothing to attack
+    if not run.metrics:
+        cause = f"metrics.jsonl of {run.folder.path} tells no round"
+        raise UserError.of(cause, "it is unknown what was trained", "take the file from a copy, or train the run again")
     results: list[Result] = []
     with run.folder.locked():
-        for callback in suite.callbacks:
-            own = []
-            for result in _attacked(run, callback):
-                result.save(run.folder.path)
-                own.append(result)
+        for part, callback in enumerate(suite.callbacks):
+            kept = None if attempt is None else attempt.results(part, RESULT_KINDS)
+            own = list(_saved(run, callback, part, attempt)) if kept is None else kept
             for kind in dict.fromkeys(map(type, own)):
                 conclude(run.folder, [result for result in own if type(result) is kind], tracker=tracker)
             results += own
     return Audit(tuple(results))
+
+
+def _saved(run: FinishedRun, callback: FederatedCallback, part: int, attempt: Attempt | None) -> Iterator[Result]:
+    """The results of one callback, each of them saved and noted when it is there."""
+    if attempt is not None and not isinstance(callback, MaliciousServer):
+        run.run.federation.kept_findings = attempt.findings()
+    for result in _attacked(run, callback):
+        result.save(run.folder.path)
+        if attempt is not None:
+            attempt.note(result, part)
+        yield result
+    if attempt is not None:
+        attempt.note_end(part)
 
 
 def _attacked(run: FinishedRun, callback: FederatedCallback) -> Iterable[Result]:
@@ -279,8 +299,13 @@ def _repeated_rounds(finished: FinishedRun, server: MaliciousServer, rounds: int
     federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
     repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"repeating {repeated} of {finished.folder.path} with a malicious server: {server.label}", flush=True)
-    with redirect_stdout(StringIO()):  # results are shown together with those of other attacks
-        trainer.fit(federation, datamodule=run.data)
+    try:
+        with redirect_stdout(StringIO()):  # results are shown together with those of other attacks
+            trainer.fit(federation, datamodule=run.data)
+    except SystemExit:  # how Lightning ends an interrupted run
+        if not trainer.interrupted:
+            raise
+        raise KeyboardInterrupt from None
     return federation.results
 
 

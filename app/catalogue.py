@@ -15,7 +15,6 @@ import datamodules
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.federation.aggregation import ServerOptimizer
-from app.federation.hooks import FederatedCallback
 from app.federation.submodels import SubmodelMethod
 from app.models.base import ScalableNet
 from app.recipes import published_coverage, shipped_comparisons, shipped_recipes
@@ -34,10 +33,10 @@ def classes(base: type, package: ModuleType) -> list[Entry]:
     return sorted((kind.__name__, _first_line(kind)) for kind in concrete)
 
 
-def _defenses() -> list[Entry]:
-    entries = classes(FederatedCallback, callbacks)
-    others = {kind.__name__ for kind in _subclasses(FederatedCallback) if getattr(kind, "kind", "") != "defense"}
-    return [entry for entry in entries if entry[0] not in others]
+def callbacks_of(*kinds: str) -> list[Entry]:
+    """Name and first docstring line of the callbacks of these kinds that come with Rampart."""
+    exported = (getattr(callbacks, name) for name in sorted(callbacks.__all__))
+    return [(one.__name__, _first_line(one)) for one in exported if getattr(one, "kind", "") in kinds]
 
 
 def _attacks() -> list[Entry]:
@@ -56,7 +55,7 @@ CATALOGUE: dict[str, tuple[str, Callable[[], list[Entry]]]] = {
         "--model.server NAME",
         lambda: [entry for entry in classes(ServerOptimizer, app.federation) if entry[0] != "ServerOptimizer"],
     ),
-    "defenses": ("--defenses.ANY_NAME NAME", _defenses),
+    "defenses": ("--defenses.ANY_NAME NAME", lambda: callbacks_of("defense")),
     "attacks": ("--attacks NAME,NAME of rampart attack", _attacks),
     "suites": ("--config NAME", lambda: _recipes("attack")),
     "datasets": ("--data NAME", lambda: classes(FederatedDataModule, datamodules)),

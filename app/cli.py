@@ -5,16 +5,22 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+import traceback
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from app.commands.parser import CommandParser
 from app.errors import UserError
+from app.signals import hangup_terminates
 
 DISTRIBUTION = "rampart-fl"
 """Name under which the program is installed."""
+
+DEBUG = "RAMPART_DEBUG"
+"""Variable that, if set, shows where in the program an error was found."""
 
 PIPE_CLOSED = 141
 """Exit code of a program that SIGPIPE ends, as shells count it."""
@@ -60,13 +66,16 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code: 0 done, 1 partly failed, 2 a mistake in the arguments, 130 interrupted."""
-    name, *options = _parsed(list(sys.argv[1:] if arguments is None else arguments))
-    run = COMMANDS[name].load()
-    # configurations may name the user's own classes; only now, so that ours come first
-    sys.path.append(str(Path.cwd()))
     try:
-        code = run(options)
+        name, *options = _parsed(list(sys.argv[1:] if arguments is None else arguments))
+        run = COMMANDS[name].load()
+        # configurations may name the user's own classes; only now, so that ours come first
+        sys.path.append(str(Path.cwd()))
+        with hangup_terminates():
+            code = run(options)
     except UserError as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
@@ -80,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parsed(arguments: list[str]) -> list[str]:
     """The arguments, the first of which is a command; exits where it is an option, or no command."""
     lines = "\n".join(f"  {name:<9} {command.purpose}" for name, command in COMMANDS.items())
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog="rampart",
         description=f"{__doc__}\n\ncommands:\n{lines}",
         formatter_class=RawDescriptionHelpFormatter,

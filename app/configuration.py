@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
+from argparse import Action
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import ActionConfigFile, DefaultHelpFormatter, Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
-from app.catalogue import names
-from app.errors import Problem, UserError
+from app.catalogue import callbacks_of, names
+from app.config_checks import config_problems
+from app.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.placement import PLACES
 from app.federation.transcript import TranscriptSettings
-from app.ranges import Seed
-from app.recipes import CODES, Layer, layered, put, shipped_recipes
+from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
+from app.ranges import Seed, range_problems, unchecked
+from app.reading import OversizedError, RepeatedKeyError, load_yaml
+from app.recipes import (
+    CODES,
+    SECTIONS,
+    Layer,
+    callback_of,
+    layered,
+    merge,
+    option_layer,
+    overlay,
+    refuse_absent,
+    shipped_recipes,
+)
 from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule
 
-SECTIONS = ("defenses", "attacks")
+OWN_RECORDERS = ("FairnessRecorder", "FederationProgress", "NewcomerRecorder", "RunRecorder", "TranscriptRecorder")
+"""Recorders that every run has anyway."""
+
+LONGEST_SHOWN = 80
+"""Characters of an option's value that a message shows."""
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "num_sanity_val_steps": 0,
@@ -39,46 +58,85 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
+class SectionHelp(DefaultHelpFormatter):
+    """Keeps lines of a help text apart, and shows of defenses and attacks those that belong there instead of a type."""
+
+    def _expand_help(self, action: Action) -> str:
+        text: str = super()._expand_help(action)
+        return text.partition(" (type:")[0] if action.dest in SECTIONS else text
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        split = super()._split_lines
+        return [line for part in text.split("\n") for line in split(part, width)]
+
+
 class Parser(LightningArgumentParser):
     """Raises errors with a remedy, which names the nearest option."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a part of another parser
             super().error(message, ex)
-        if problem := _range_problem(message):
-            raise UserError(problem) from ex
-        wrong = re.findall(r"--[\w.]+", message) if "unrecognized" in message else []
+        if isinstance(cause := ex and ex.__cause__, UserError):  # of a function that computes an option
+            raise cause
+        if problem := range_problem(message):
+            raise OutOfRangeError(problem) from ex
         known = [option for action in self._actions for option in action.option_strings]
+        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
+        if wrong := unknown_option(message, self._options()):
+            raise UserError.of(wrong.cause, "it would have no effect", f"{wrong.remedy}{places}") from ex
+        hint = "".join(near(option, known) for option in re.findall(r"--[\w.]+", message) if "unrecognized" in message)
         if unknown := re.findall(r"dot import path string: ([\w-]+)", message):
-            wrong, known = unknown, names()
-        near = [match for option in wrong for match in difflib.get_close_matches(option, known, n=2)]
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = near(unknown[0], names())
         if unknown and unknown[0].lower() in {*CODES, *(recipe.name for recipe in shipped_recipes())}:
             hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
         if "NestedArg(" in message:
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
-        places = f"`{self.prog} --help` explains every option, `rampart list` shows what there is to choose from"
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
+        if not self.exit_on_error:
+            return super().parse_args(*args, **kwargs)
+        with user_errors("the options cannot be read"):
+            try:
+                config = super().parse_args(*args, **kwargs)
+            except OutOfRangeError as first:
+                raise UserError(*self._all_out_of_range(first, *args)) from first
+            try:
+                self.validate(config, skip_unset=False)  # which refuses null where a value is due
+            except (TypeError, ValueError, KeyError) as error:
+                self.error(str(error), error)
+            if "defenses" in config:
+                raise_all(config_problems(config, self._options()))
+            return config
 
-def _range_problem(message: str) -> Problem | None:
-    """The problem of a number outside its range, from the parser's message; None where that is about something else."""
-    before, found, after = message.partition("Not of type ")
-    if not found:
-        return None
-    option = ""
-    for key in re.findall(r'Parser key "([\w.-]+)"', before):
-        option = key if key.startswith(option) else f"{option}.{key}"
-    given = re.search(r": (\S+) is out of range", after) or re.search(r"Given value: (.*)", after)
-    value = f"is {given[1]}" if given else "cannot be read"
-    ranges = " or ".join(dict.fromkeys(re.findall(r"Not of type ([^:]+):", message)))
-    return Problem(f"--{option} {value}", f"it must be {ranges}", f"set --{option} in that range")
+    def _all_out_of_range(self, first: UserError, *args: Any) -> list[Problem]:
+        """The problems of all numbers outside their ranges; only the first where something else is wrong as well."""
+        try:
+            with unchecked():
+                objects = super().instantiate_classes(super().parse_args(*args))
+        except Exception:
+            return list(first.problems)
+        sections = ("model", "data", *SECTIONS)
+        found = [problem for name in sections for problem in range_problems(objects[name], name)]
+        known = {problem.remedy for problem in found}
+        return [*(problem for problem in first.problems if problem.remedy not in known), *found]
+
+    def _options(self) -> list[str]:
+        """Options with dots, such as `model.local.epochs`."""
+        strings = (option for action in self._actions for option in action.option_strings)
+        return [option.removeprefix("--") for option in strings if option.startswith("--")]
+
+    def instantiate_classes(self, config: Namespace, *args: Any, **kwargs: Any) -> Namespace:
+        if not self.exit_on_error:
+            return super().instantiate_classes(config, *args, **kwargs)
+        with user_errors("the run cannot be put together"):
+            return super().instantiate_classes(config, *args, **kwargs)
 
 
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     """The parser of a run's options; a command may add options of its own."""
     usage = f"{program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
-    parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False)
+    parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False, formatter_class=SectionHelp)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
     seeds = "Seed of every random choice; `true` for PL_GLOBAL_SEED, or 0 without it."
     parser.add_argument("--seed_everything", type=bool | Seed, default=True, help=seeds)
@@ -91,8 +149,9 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     entries = dict[str, FederatedCallback]
     order = "Names of all defenses in the order in which they act; by default the order of the layers."
     defenses = "Defenses by name, in the order in which they act on updates."
-    parser.add_argument("--defenses", type=entries, default={}, help=defenses)
-    parser.add_argument("--attacks", type=entries, default={}, help="Attacks by name, run after the defenses.")
+    attacks = "Attacks by name, run during the training and after it."
+    parser.add_argument("--defenses", type=entries, default={}, help=_section_help("defenses", defenses))
+    parser.add_argument("--attacks", type=entries, default={}, help=_section_help("attacks", attacks))
     parser.add_argument("--defense_order", type=list[str] | None, default=None, help=order)
     where = "Weights & Biases: in the run folder, online, or not; by default as WANDB_MODE says."
     parser.add_argument("--tracking", type=TrackingMode, default=default_mode(), help=where)
@@ -107,9 +166,28 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     return parser
 
 
+def _section_help(section: str, purpose: str) -> str:
+    """What a section takes, how it is written, and the classes that come with Rampart, a line each."""
+    recipes = ", ".join(recipe.name for recipe in shipped_recipes() if recipe.kind == SECTIONS[section])
+    lines = [
+        purpose,
+        f"--{section} RECIPE adds one or several of {recipes};",
+        f"--{section}.NAME CLASS adds one of a class, --{section}.NAME.OPTION VALUE sets an option of it,",
+        f"--{section}.help CLASS or --{section}.NAME.help explains its options. Classes:",
+        *(f"{name}: {about}" for name, about in callbacks_of(*PLACES[section]) if name not in OWN_RECORDERS),
+    ]
+    return "\n".join(lines).replace("%", "%%")
+
+
 def seed_of(option: bool | int) -> int:
     """The seed that `--seed_everything` stands for; equal on all processes, to which Lightning passes the variable."""
-    return int(os.environ.get("PL_GLOBAL_SEED") or 0) if option is True else int(option)
+    if option is not True:
+        return int(option)
+    text = os.environ.get("PL_GLOBAL_SEED") or "0"
+    if not text.isdecimal() or int(text) >= 2**32:
+        remedy = "set it to a whole number from 0 to 2^32 - 1, or write --seed_everything NUMBER"
+        raise UserError.of(f"the variable PL_GLOBAL_SEED is {text!r}", "it is no seed", remedy)
+    return int(text)
 
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:
@@ -122,27 +200,69 @@ def expand(arguments: Sequence[str], below: Sequence[Layer] = ()) -> list[str]:
     """Arguments for jsonargparse: all layers merged into one `--config`, then everything else.
 
     `--config` may be given many times, with a file or the name of a recipe; later ones lie on top, and options on the
-    command line on top of all. `--defenses.NAME.OPTION VALUE` reaches into a named defense (likewise attacks).
+    command line on top of all. `--defenses NAME` and `--defenses.NAME` add the defense of a recipe,
+    `--defenses.NAME CLASS` one of any class, and `--defenses.NAME.OPTION VALUE` sets one of its options (likewise
+    attacks).
     """
     layers: list[Layer] = list(below)
     entries: list[tuple[str, list[str], Any]] = []
     rest: list[str] = []
+    helps: list[tuple[str, str]] = []
     for option, value in _pairs(arguments):
         section, *keys = option.removeprefix("--").split(".")
         if option in ("--config", "-c"):
             layers.append(_required(option, value))
-        elif option.startswith("--") and section in SECTIONS and keys not in ([], ["help"]):
-            entries.append((section, keys, _class_or_value(keys, yaml.safe_load(_required(option, value)))))
+        elif option.startswith("--") and section in SECTIONS and keys[1:] == ["help"]:
+            helps.append((section, keys[0]))
+        elif option.startswith("--") and section in SECTIONS and keys != ["help"]:
+            entries.append((section, keys, {} if value is None and len(keys) == 1 else _loaded(option, keys, value)))
         else:
+            _vet(option, value or "")
             rest.extend(part for part in (option, value) if part is not None)
-    config = layered(layers)
+    with user_errors("the configuration cannot be read"):
+        config = _with_options(layered(layers), entries)
+        for section, name in helps:
+            present = overlay(config, {section: {name: {}}})[section]
+            rest += [f"--{section}.help", callback_of(present, name)["class_path"]]
+        return ["--config", json.dumps(config), *rest]
+
+
+def _with_options(config: dict[str, Any], entries: list[tuple[str, list[str], Any]]) -> dict[str, Any]:
+    """A configuration with the options of defenses and attacks on top; `null` removes one that may be there."""
     for section, keys, value in entries:
-        put(config, section, keys, value)
-    for section in SECTIONS:
-        named = config.get(section)
-        if isinstance(named, dict):  # a layer may remove what no layer below has added
-            config[section] = {name: entry for name, entry in named.items() if entry is not None}
-    return ["--config", json.dumps(config), *rest]
+        if len(keys) > 1:  # a comparison sets it for rows without the defense, too, which must not get one
+            refuse_absent(config, section, keys)
+        if value is not None or len(keys) > 1:
+            config = overlay(config, option_layer(section, keys, value))
+        elif not keys or keys[0] in (config.get(section) or {}):
+            config = merge(config, option_layer(section, keys, None))
+    return {key: value for key, value in config.items() if key not in SECTIONS or value is not None}
+
+
+def _loaded(option: str, keys: list[str], text: str | None) -> Any:
+    """The value of an option of the sections, read as YAML."""
+    try:
+        return _class_or_value(keys, load_yaml(_required(option, text)))
+    except yaml.YAMLError as error:
+        raise _unreadable(option, text or "", error) from error
+
+
+def _vet(option: str, text: str) -> None:
+    """Refuse a value that holds itself, is nested without end or repeats a key; all others are jsonargparse's."""
+    if "{" not in text and "[" not in text:
+        return
+    try:
+        load_yaml(text)
+    except (OversizedError, RepeatedKeyError) as error:
+        raise _unreadable(option, text, error) from error
+    except yaml.YAMLError:
+        return
+
+
+def _unreadable(option: str, text: str, error: yaml.YAMLError) -> UserError:
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    cause = f"cannot read {option} {shown}: {' '.join(str(error).split())}"
+    return UserError.of(cause, "no run starts", "correct the value; text with special characters needs quotes")
 
 
 def _class_or_value(keys: list[str], value: Any) -> Any:

@@ -24,6 +24,7 @@ from app.models.base import DataShape, ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.release import FORMAT, TrainedModel, filled, tensors
 from app.renamed import current
+from app.results.run.naming import shortened
 from app.trust import refuse_foreign
 
 ENDINGS = (".pt", ".safetensors", ".onnx")
@@ -39,8 +40,13 @@ def new_file(path: str | Path, overwrite: bool, endings: tuple[str, ...] = ENDIN
     """
     target = Path(path)
     if target.suffix.lower() not in endings:
-        raise UserError.of(f"{target} has an unknown ending", "it tells no format", f"use {' or '.join(endings)}")
-    if target.exists() and not overwrite:
+        cause = f"{shortened(target)} has an unknown ending"
+        raise UserError.of(cause, "it tells no format", f"use {' or '.join(endings)}")
+    try:
+        exists = target.exists()
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    if exists and not overwrite:
         raise UserError.of(f"{target} exists", "it would be lost", "choose another file, or add --overwrite")
     return target
 
@@ -50,9 +56,13 @@ def write_new(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_all({path: content}, private=False)
-    except OSError as error:
-        cause = f"cannot write {path}: {error.strerror or error}"
-        raise UserError.of(cause, "nothing is kept", "choose another file, or free some space") from error
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: Exception) -> UserError:
+    cause = f"cannot write {shortened(path)}: {getattr(error, 'strerror', None) or error}"
+    return UserError.of(cause, "nothing is kept", "choose another file, or free some space")
 
 
 def save_model(model: TrainedModel, path: str | Path, overwrite: bool = False) -> Path:

@@ -20,12 +20,16 @@ from app.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 DPI = 130
 """Resolution of figures, in dots per inch."""
 
 PART = ".part"
 """Ending of temporary files, whose names are random."""
+
+LIST = ".files"
+"""File in a run's folder that lists what the program has made in it: a path within the folder per line, as JSON."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Signs that begin a formula in a spreadsheet."""
@@ -38,12 +42,15 @@ def replace_all(contents: Mapping[Path, bytes | memoryview], private: bool = Tru
 
     Args:
         contents: what to write, by path; the folders exist.
-        private: only the user may read them; otherwise those whom the umask lets.
+        private: only the user may read them, and they are listed as files of the run around them; otherwise they are
+            what the user asked for by name, and may be read by those whom the umask lets.
 
     Raises:
         OSError: where a file cannot be written; nothing is replaced, and temporary files are deleted.
     """
     temporary = {path: path.with_name(f".{secrets.token_hex(8)}{PART}") for path in contents}
+    if private:
+        list_made(contents)
     try:
         for path, content in contents.items():
             with open_new(temporary[path], private) as file:
@@ -77,11 +84,35 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+def list_made(paths: Iterable[Path]) -> None:
+    """List files that are about to be made in the folder of a run; others, and files that exist, are passed over."""
+    for path in paths:
+        if not os.path.lexists(path) and (folder := listing_folder(path)) is not None and path.name != LIST:
+            name = (path.parent.resolve() / path.name).relative_to(folder).as_posix()
+            _append(folder / LIST, json.dumps(name) + "\n")
+
+
+def listing_folder(path: Path) -> Path | None:
+    """The nearest folder around a file that keeps a list; None where there is none, or in a hidden one, as a cache."""
+    place = path.parent.resolve()
+    for folder in (place, *place.parents):
+        if (folder / LIST).is_file():
+            return folder
+        if folder.name.startswith("."):
+            return None
+    return None
+
+
 def append_text(path: Path, text: str, sync: bool = False) -> None:
     """Add to the end of a private file, which is made where it is missing; a link is refused as an OSError.
 
     With `sync`, the text is on the disk when the function returns, and not only in the memory of the system.
     """
+    list_made([path])
+    _append(path, text, sync)
+
+
+def _append(path: Path, text: str, sync: bool = False) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", newline="") as file:
         file.write(text)
@@ -122,19 +153,19 @@ def hold_lock(path: Path, shared: bool = False, wait: bool = False) -> IO[str]:
     return file
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step, line ends as they are."""
-    replace_all({path: text.encode()})
+def write_text(path: Path, text: str, private: bool = True) -> None:
+    """Write a text file in one step, line ends as they are; see `replace_all`."""
+    replace_all({path: text.encode()}, private)
 
 
-def write_json(path: Path, record: Any) -> None:
+def write_json(path: Path, record: Any, private: bool = True) -> None:
     """Write a JSON file in one step; see `json_text`."""
-    write_text(path, json_text(record))
+    write_text(path, json_text(record), private)
 
 
-def write_figure(path: Path, figure: Figure) -> None:
-    """Write a PNG file in one step."""
-    replace_all({path: png_bytes(figure)})
+def write_figure(path: Path, figure: Figure, private: bool = True) -> None:
+    """Write a PNG file in one step; see `replace_all`."""
+    replace_all({path: png_bytes(figure)}, private)
 
 
 def json_text(record: Any) -> str:
@@ -175,8 +206,39 @@ def npz_bytes(arrays: Mapping[str, Any], compressed: bool = False) -> bytes:
 def png_bytes(figure: Figure) -> bytes:
     """The content of a PNG file."""
     file = io.BytesIO()
+    spell_missing_glyphs(figure)
     figure.savefig(file, dpi=DPI, format="png")
     return file.getvalue()
+
+
+def spell_missing_glyphs(figure: Figure) -> None:
+    """Replace characters that no font of a text has by their code: `U+732B` for a Chinese character, say."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = axis.get_ticklabels()
+            spelled = [_spelled(label) for label in labels]
+            if spelled != [label.get_text() for label in labels]:
+                axis.set_ticks(axis.get_majorticklocs(), spelled)
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(_spelled(text))
+
+
+def _spelled(text: Text) -> str:
+    """A text without characters that its fonts lack."""
+    if text.get_text().isascii():
+        return text.get_text()
+    from matplotlib.font_manager import findfont, get_font
+
+    fonts = text.get_fontproperties()
+    known: set[int] = {ord("\n")}
+    for family in fonts.get_family():
+        single = fonts.copy()
+        single.set_family(family)
+        known |= get_font(findfont(single)).get_charmap().keys()
+    return "".join(sign if ord(sign) in known else f"U+{ord(sign):04X}" for sign in text.get_text())
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import torch
 
@@ -20,15 +22,23 @@ from app.recipes import read_layer
 from app.release import TrainedModel, trained_model
 from app.result import Result
 from app.results.frames import as_frame, html_table
+from app.results.run.attempts import END_OF_RUN, Attempt
 from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
-from app.results.run.record import RunRecord, read_run
+from app.results.run.naming import shortened
+from app.results.run.record import RunRecord, error_text, read_run
 from app.results.run.results import RESULT_KINDS
 from app.run import Run, run_of
 from app.trust import refuse_foreign
+from app.wording import counted
 
 if TYPE_CHECKING:
     import pandas
+
+
+FOLDER = "name the folder of a run, as in runs/"
+BROKEN = (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, BadZipFile, UnpicklingError)
+"""What reading a damaged model may end in."""
 
 
 class FinishedRun:
@@ -48,20 +58,29 @@ class FinishedRun:
         """Take the folder of a run; see `load_run`."""
         path = Path(folder)
         self.folder, self.trust = RunFolder(path), trust
-        if not (path / "config.yaml").is_file():
-            raise UserError.of(f"{path} is no run", "there is nothing to open", "name the folder of a run, as in runs/")
-        if not self.folder.finished:
-            raise UserError.of(
-                f"the run {path} is not finished",
-                "its last model has not been released",
-                f"finish it first: rampart fit --config {path / 'config.yaml'} --run.name {path.name}",
-            )
-        refuse_links(path)
+        try:
+            if not (path / "config.yaml").is_file():
+                raise UserError.of(f"{shortened(path)} is no run", "there is nothing to open", FOLDER)
+            if not self.folder.finished:
+                raise _unfinished(path)
+            refuse_links(path)
+        except OSError as error:
+            cause = f"{shortened(path)} cannot be opened: {error.strerror or error}"
+            raise UserError.of(cause, "there is nothing to open", FOLDER) from error
 
     @cached_property
     def record(self) -> RunRecord:
-        """Everything that tables and reports read of it."""
-        return read_run(self.folder.path)
+        """Everything that tables and reports read of it.
+
+        Raises:
+            UserError: where its summary or its configuration cannot be read.
+        """
+        try:
+            return read_run(self.folder.path)
+        except UserError as error:
+            if error.problems[0].remedy:
+                raise
+            raise self._broken(str(error), error) from error
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -116,17 +135,33 @@ class FinishedRun:
     @cached_property
     def run(self) -> Run:
         """The run, built again, with the released model and what clients keep to themselves."""
-        run = self.rebuilt()
-        federation, rounds = run.prepared(), len(self.metrics)
-        released = Transcript(self.folder.path / "transcript").external_view().released()
-        federation.space.write(federation.net, released.to(federation.device))
+        rounds, run = len(self.metrics), self.rebuilt()
+        federation = run.prepared()
+        try:
+            released = Transcript(self.folder.path / "transcript").external_view().released()
+            federation.space.write(federation.net, released.to(federation.device))
+        except BROKEN as error:
+            raise self._broken("transcript/released.npz does not hold the run's model", error) from error
         if (checkpoint := newest_usable(self.folder.checkpoints)) is not None:
-            state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-            federation.personal.load_state_dict(state["personal"])
+            try:
+                state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+                federation.personal.load_state_dict(state["personal"])
+            except BROKEN as error:
+                raise self._broken(f"{checkpoint.name} is no checkpoint of the run", error) from error
         at_round(run, rounds)
-        federation.cache = self.folder.path.parent / ".cache"
+        federation.cache = self.folder.cache()
         federation.hooks = RoundHooks(run.trainer, federation)
         return run
+
+    def _broken(self, what: str, error: Exception) -> UserError:
+        """The error of a run whose files cannot be used."""
+        path, reason = self.folder.path, "" if isinstance(error, UserError) else f" ({error_text(error)})"
+        again = f"rampart fit --config {path / 'config.yaml'} --run.root {path.parent} --run.name {path.name}"
+        return UserError.of(
+            f"the run {path} is damaged: {what}{reason}",
+            "it cannot be opened",
+            f"take its files from a copy, or train it again: {again} --run.overwrite true",
+        )
 
     def model(self, client: int | None = None, static: bool = False) -> TrainedModel:
         """The released model, or the one that a client would use after the last round.
@@ -156,10 +191,23 @@ class FinishedRun:
         accuracy = self.record.final.get("server/accuracy")
         reached = "" if accuracy is None else f", server accuracy {accuracy:.2%}"
         labels = " / ".join((self.record.labels.dataset, self.record.labels.method, self.record.labels.defense))
-        return f"FinishedRun({self.folder.path}: {labels}, {len(self.metrics)} rounds{reached})"
+        return f"FinishedRun({self.folder.path}: {labels}, {counted(len(self.metrics), 'round')}{reached})"
 
     def _repr_html_(self) -> str:
         return html_table(("metric", "last round"), [[name, value] for name, value in self.record.final.items()])
+
+
+def _unfinished(path: Path) -> UserError:
+    """The error of a run that has not ended, with the command that ends it."""
+    where = f"--config {path / 'config.yaml'} --run.root {path.parent} --run.name {path.name}"
+    kept = ""
+    if labels := Attempt(path, END_OF_RUN).labels:
+        kept = f"; its rounds are not trained again, and these results of attacks are kept: {', '.join(labels)}"
+    return UserError.of(
+        f"the run {path} is not finished",
+        "its last model has not been released, or attacks at its end are missing",
+        f"finish it first: rampart fit {where}{kept}",
+    )
 
 
 def at_round(run: Run, rounds: int) -> None:

@@ -10,6 +10,8 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from numbers import Integral, Real
@@ -22,6 +24,19 @@ from app.errors import Problem, UserError, raise_all
 
 LARGEST = 2**31 - 1
 """The largest count, which no run comes near."""
+
+
+_CHECKED: ContextVar[bool] = ContextVar("_CHECKED", default=True)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Numbers outside their ranges are let pass, so that `range_problems` can name all of them."""
+    token = _CHECKED.set(False)
+    try:
+        yield
+    finally:
+        _CHECKED.reset(token)
 
 
 class Ranged:
@@ -37,7 +52,11 @@ class Ranged:
         Raises:
             ValueError: where it is outside the range, or no number.
         """
-        return cls.checked(cls.base(value) if isinstance(value, str) else value)
+        try:
+            number = cls.base(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError(f"{value} is out of range") from None
+        return cls.checked(number)
 
     @classmethod
     def checked(cls, value: Any) -> Any:
@@ -48,7 +67,7 @@ class Ranged:
         """
         numbers = Integral if cls.base is int else Real
         sound = isinstance(value, numbers) and not isinstance(value, bool) and not _huge(value)
-        if not sound or not cls.holds(cls.base(value)):
+        if not sound or (_CHECKED.get() and not cls.holds(cls.base(value))):
             raise ValueError(f"{value} is out of range")
         return cls.base(value)
 
@@ -146,7 +165,7 @@ def range_problems(value: Any, option: str = "") -> Iterator[Problem]:
         for name, given in _given(value).items():
             if text := _allowed_instead(declared.get(name), given):
                 path = f"{option}.{name}" if option else name
-                cause = f"{path} is {given}" if option else f"{name} of {_title(kind)} is {given}"
+                cause = f"--{path} is {given}" if option else f"{name} of {_title(kind)} is {given}"
                 yield Problem(cause, f"it must be {text}", f"set {'--' if option else ''}{path} in that range")
             else:
                 yield from range_problems(given, option and f"{option}.{name}")

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 from zipfile import ZipFile
 
 import numpy as np
@@ -36,8 +36,30 @@ UNOPENED = "wandb"
 """Folder in which Weights & Biases makes links of its own; nothing here opens them."""
 
 
+PLAIN_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
+"""Kinds of YAML values that are read; dates stay text, and everything else is refused."""
+
+
 class OversizedError(yaml.YAMLError, ValueError):
     """A YAML text whose aliases or depth would take more memory than its size tells."""
+
+
+class RepeatedKeyError(yaml.YAMLError):
+    """A YAML mapping with a key more than once, of which all but the last would be lost."""
+
+
+class PlainLoader(yaml.SafeLoader):
+    """Reads mappings, lists, text, numbers, true, false and null."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors: ClassVar = {
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in PLAIN_TAGS
+    }
 
 
 def open_own(path: Path, largest: int) -> IO[bytes]:
@@ -97,33 +119,49 @@ def load_yaml(text: str) -> Any:
     """Plain data from YAML.
 
     Raises:
-        yaml.YAMLError: where it is no YAML; an `OversizedError` where it would grow too large.
+        yaml.YAMLError: where it is no YAML; an `OversizedError` where it would grow too large, a `RepeatedKeyError`
+            where a mapping has a key twice.
     """
-    loader = yaml.SafeLoader(text)
+    loader = PlainLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _values(node, {}) > MOST_SETTINGS:
-            raise OversizedError(f"its aliases stand for more than {MOST_SETTINGS:,} values")
+        if (values := _values(node, {})) > MOST_SETTINGS:
+            many = f"its aliases stand for more than {MOST_SETTINGS:,} values"
+            raise OversizedError("it holds itself" if values == math.inf else many)
         return loader.construct_document(node)
     except RecursionError as error:
         raise OversizedError("it is nested too deeply, or holds itself") from error
+    except yaml.YAMLError:
+        raise
+    except (ValueError, KeyError, OverflowError) as error:  # such as `!!int text`, or a number of 5000 digits
+        raise yaml.YAMLError(f"it holds a value that is none of its kind: {error}") from error
     finally:
         loader.dispose()
 
 
 def _values(node: yaml.Node, known: dict[int, float]) -> float:
-    """Values of a node, with those of aliases; infinitely many where it holds itself."""
+    """Values of a node, with those of aliases; infinitely many where it holds itself. Refuses keys that repeat."""
     if id(node) not in known:
         known[id(node)] = math.inf
         inner: list[Any] = []
         if isinstance(node, yaml.MappingNode):
+            _refuse_repeated(node)
             inner = [part for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
             inner = node.value
         known[id(node)] = 1 + sum(_values(part, known) for part in inner)
     return known[id(node)]
+
+
+def _refuse_repeated(mapping: yaml.MappingNode) -> None:
+    lines: dict[tuple[str, str], int] = {}
+    for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
+        name, line = (key.tag, key.value), key.start_mark.line + 1
+        if name in lines:
+            raise RepeatedKeyError(f"the key {key.value!r} is there twice, in lines {lines[name]} and {line}")
+        lines[name] = line
 
 
 def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:

@@ -4,12 +4,15 @@ Mappings are merged key by key, so a method, two defenses and an attack suite ad
 replaced; `null` removes what a layer below has put there. An object (`class_path` with `init_args`) is merged with one
 of the same class and replaced by one of another class. A key with a question mark (`net?`) gives way: it counts only
 where the layers below have chosen nothing, or an object of the same class.
+
+A defense or an attack that a layer only names (`defenses: [memdefense]`, `defenses: {memdefense: }`) stands for the
+shipped recipe of that name.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,10 @@ DEFAULTS = FOLDER / "default.yaml"
 COVERAGE = FOLDER / "coverage.yaml"
 COMPARISONS = FOLDER / "comparisons"
 SWEEPS = FOLDER / "sweeps"
+SECTIONS = {"defenses": "defense", "attacks": "attack"}
+"""Sections that hold callbacks by name, and the kind of recipes that fill them."""
+
+OBJECT_KEYS = {"class_path", "init_args", "dict_kwargs"}
 CODES = {code.lower(): name for name, code in NAMES.items()}
 """Codes of the taxonomy whose recipe goes by the method's own name."""
 
@@ -112,7 +119,10 @@ def find_recipe(name: str) -> Path:
 
 
 def _file_or_shipped(path: str, name: str, known: Mapping[str, Path]) -> Path | None:
-    return Path(path) if Path(path).is_file() else known.get(name)
+    try:
+        return Path(path) if Path(path).is_file() else known.get(name)
+    except OSError:  # such as a path that is too long
+        return None
 
 
 def _similar(name: str, known: Iterable[str]) -> str:
@@ -130,7 +140,7 @@ def layered(layers: Iterable[Layer]) -> dict[str, Any]:
     problems: list[Problem] = []
     for layer in layers:
         try:
-            config = merge(config, layer if isinstance(layer, Mapping) else read_layer(find_recipe(str(layer))))
+            config = overlay(config, layer if isinstance(layer, Mapping) else read_layer(find_recipe(str(layer))))
         except UserError as error:
             problems.extend(error.problems)
     raise_all(problems)
@@ -141,8 +151,11 @@ def read_layer(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     remedy = "correct the file; `rampart fit --print_config` shows the form"
     try:
-        content = load_yaml(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        cause = f"cannot read {path}: byte {error.start + 1} is no UTF-8 text"
+        raise UserError.of(cause, "no run starts", "save the file as UTF-8") from error
+    except (OSError, yaml.YAMLError) as error:
         raise UserError.of(f"cannot read {path}: {' '.join(str(error).split())}", "no run starts", remedy) from error
     if not isinstance(content, Mapping):
         raise UserError.of(f"{path} holds no settings", "no run starts", remedy)
@@ -167,18 +180,109 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def put(config: dict[str, Any], section: str, keys: list[str], value: Any) -> None:
-    """Set one option of a named callback: `--defenses.NAME.OPTION VALUE`, or its class with `--defenses.NAME CLASS`."""
-    name, *rest = keys
-    entry: dict[str, Any] = {"class_path": value} if not rest else {"init_args": _nested(rest, value)}
-    entries = config.get(section) or {}
-    if rest and name not in entries:
+def overlay(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` overlaid with a layer, and under it the recipes of defenses and attacks that it only names.
+
+    Raises:
+        UserError: where it names a defense or an attack without a class that neither `below` nor a recipe has.
+    """
+    _refuse_other_keys(layer)
+    above, base = dict(layer), dict(below)
+    for section in (section for section in SECTIONS if section in layer):
+        entries = {}
+        for name, value in _entries(section, layer[section]).items():
+            entry = _object(f"{section}.{name}", value)
+            key = _key(base.get(section), name)
+            if key is None and not name.endswith("?") and _class_of(entry) is None:
+                recipe = _recipe_of(section, name, base.get(section) or {})
+                base = merge(base, recipe)
+                key, entry = next(iter(recipe[section])), entry or {}
+            entries[key or name] = entry
+        above[section] = entries if layer[section] is not None else None
+    return merge(base, above)
+
+
+def _entries(section: str, content: Any) -> dict[str, Any]:
+    """Callbacks of a layer by name, from a mapping, a name, or a list of names."""
+    if content is None or isinstance(content, Mapping):
+        return dict(content or {})
+    names = content.split(",") if isinstance(content, str) else content
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        remedy = f"write {section}: [NAME, NAME] for recipes, or {section}: {{NAME: {{class_path: CLASS}}}}"
+        raise UserError.of(f"{section} is {content!r}", "it is no name, list of names or mapping", remedy)
+    return {name.strip(): {} for name in names}
+
+
+def _object(where: str, value: Any) -> Any:
+    """A callback of a layer as `class_path` and `init_args`: its class may stand alone, and so may its options."""
+    if isinstance(value, str):
+        return {"class_path": value}
+    if value is not None and not isinstance(value, Mapping):
+        remedy = f"write {where}: CLASS, or {where}: {{class_path: CLASS, init_args: {{OPTION: VALUE}}}}"
+        raise UserError.of(f"{where} is {value!r}", "it names no class", remedy)
+    stray = [str(key) for key in value or () if key not in OBJECT_KEYS]
+    if value and len(stray) == len(value):
+        return {"init_args": value}
+    if stray:
+        remedy = f"put options below init_args: {where}: {{class_path: CLASS, init_args: {{OPTION: VALUE}}}}"
+        raise UserError.of(f"{where} has {', '.join(stray)} beside its class", "it would have no effect", remedy)
+    return value
+
+
+def _recipe_of(section: str, name: str, present: Iterable[str]) -> dict[str, Any]:
+    """The recipe that a defense or an attack without a class stands for."""
+    known = {recipe.name: recipe.path for recipe in shipped_recipes() if recipe.kind == SECTIONS[section]}
+    if (path := known.get(_spelling(name))) is None:
+        raise UserError.of(
+            f"there is no {name!r} among the {section}, and no recipe of that name",
+            "the run would be made without it",
+            f"{_similar(name, known)}name a class, such as --{section}.{name} CLASS, or a recipe: {', '.join(known)}; "
+            f"present: {', '.join(present) or 'none'}",
+        )
+    return read_layer(path)
+
+
+def _key(entries: Any, name: str) -> str | None:
+    """The name of a callback that is there already, hyphens and underscores alike; None where it is not."""
+    return next((key for key in entries or () if _spelling(key) == _spelling(name)), None)
+
+
+def callback_of(entries: Mapping[str, Any], name: str) -> Any:
+    """The callback of a name, hyphens and underscores alike."""
+    key = _key(entries, name)
+    return entries[key if key is not None else next(reversed(entries))]
+
+
+def _spelling(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def _refuse_other_keys(layer: Mapping[Any, Any], where: str = "") -> None:
+    for key, value in layer.items():
+        if not isinstance(key, str):
+            place = f" in {where.removesuffix('.')}" if where else ""
+            raise UserError.of(f"the name of a setting{place} is {key!r}", "names are text", "put it in quotes")
+        if isinstance(value, Mapping):
+            _refuse_other_keys(value, f"{where}{key}.")
+
+
+def option_layer(section: str, keys: list[str], value: Any) -> dict[str, Any]:
+    """The layer of `--defenses VALUE`, of `--defenses.NAME CLASS` or of `--defenses.NAME.OPTION VALUE`."""
+    name, *rest = keys or [""]
+    entry = {"init_args": _nested(rest, value)} if rest else value
+    return {section: {name: entry} if keys else entry}
+
+
+def refuse_absent(config: Mapping[str, Any], section: str, keys: Sequence[str]) -> None:
+    """Refuse an option of a defense or an attack that is not there."""
+    present, name = config.get(section) or {}, keys[0]
+    if _key(present, name) is None:
         raise UserError.of(
             f"--{section}.{'.'.join(keys)}: there is no {name!r} among the {section}",
             "the option would have no effect",
-            f"add it with --config or --{section}.{name} CLASS; present: {', '.join(entries) or 'none'}",
+            f"{_similar(name, present)}add it with --config or --{section}.{name} CLASS; "
+            f"present: {', '.join(present) or 'none'}",
         )
-    config[section] = merge(entries, {name: entry if value is not None or rest else None})
 
 
 def _nested(keys: list[str], value: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +16,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from app.configuration import TRAINER_DEFAULTS, Parser, complete_config, expand, run_parser, seed_of
-from app.errors import UserError
+from app.errors import UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
+from app.federation.placement import Placed, place_problems
+from app.federation.trainer_options import RULES
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.recipes import Layer
@@ -100,7 +103,8 @@ class Run:
         self.federation, self.data, self.tracker = federation, data, tracker
         self.folder = RunFolder(Path(folder)) if isinstance(folder, (str, Path)) else folder
         options = {**TRAINER_DEFAULTS, **(trainer or {})}
-        own = [*_named(defenses), *_named(attacks), *(options.pop("callbacks", None) or []), *recorders]
+        raise_all(place_problems([*_placed("defenses", defenses), *_placed("attacks", attacks)]))
+        own = [*_named(defenses), *_named(attacks), *_listed(options.pop("callbacks", None)), *recorders]
         further = QUIET if self.folder is None else self._folder_options(self.folder, options, transcript)
         self.trainer = _trainer({**further, **options, "callbacks": [*own, *further.get("callbacks", ())]})
         self.config = dict(config or {})
@@ -124,17 +128,19 @@ class Run:
         return {
             "callbacks": callbacks,
             "plugins": [*(given.pop("plugins", None) or []), VerifiedCheckpointIO()],
-            "logger": logger if self.tracker is None else [*_loggers(logger), self.tracker],
+            "logger": logger if self.tracker is None else [*_listed(logger), self.tracker],
         }
 
     def fit(self) -> Run:
         """Train, or go on with a training that was interrupted; then run the attacks."""
         if self.folder is None:
-            self.trainer.fit(self.federation, datamodule=self.data)
+            with _refusals():
+                self.trainer.fit(self.federation, datamodule=self.data)
             return self
         try:
             rank_zero_only(self.folder.lock)()
-            self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
+            with _refusals():
+                self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
         finally:
             os.environ.pop(CHECKPOINT_VARIABLE, None)
             self.folder.release()
@@ -248,15 +254,40 @@ def _named(callbacks: Callbacks) -> Iterable[FederatedCallback]:
     return callbacks
 
 
+def _placed(section: str, callbacks: Callbacks) -> list[Placed]:
+    named = callbacks.items() if isinstance(callbacks, Mapping) else (("", callback) for callback in callbacks)
+    return [Placed(section, name, type(callback)) for name, callback in named]
+
+
 def _trainer(options: Mapping[str, Any]) -> Trainer:
+    if options.get("barebones"):  # which Lightning refuses for the sake of options that nobody has set
+        rule = next(rule for rule in RULES if rule.option == "barebones")
+        raise UserError.of("--trainer.barebones is True", rule.consequence, rule.remedy)
     try:
         return Trainer(**options)
     except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
-        remedy = "correct the options that begin with --trainer; `rampart fit --help` explains them"
-        raise UserError.of(f"the trainer refuses its settings: {error}", "no run starts", remedy) from error
+        raise _refused(error, "no run starts") from error
 
 
-def _loggers(option: Any) -> list[Any]:
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Errors of Lightning about the trainer's settings and callbacks, in the form of ours."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise _refused(error, "the run stops here") from error
+    except RuntimeError as error:
+        if not str(error).startswith("Early stopping conditioned on metric"):
+            raise
+        raise _refused(error, "the run stops here") from error
+
+
+def _refused(error: Exception, consequence: str) -> UserError:
+    remedy = "correct the options that begin with --trainer; `rampart fit --help` explains them"
+    return UserError.of(f"the trainer refuses its settings: {error}", consequence, remedy)
+
+
+def _listed(option: Any) -> list[Any]:
     if isinstance(option, (list, tuple)):
         return list(option)
     return [] if isinstance(option, bool) or option is None else [option]

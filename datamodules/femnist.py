@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from app.errors import Problem, UserError, raise_all
+from app.wording import counted
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.partitions import Partition, Staircase
 
@@ -165,7 +166,7 @@ def _read_file(file: Path, test: bool, writers: list[_LeafWriter]) -> Iterator[P
 def _grey(pixels: list[list[float]], count: int) -> np.ndarray:
     """(count, 28, 28) uint8 from `count` lists of 784 numbers in 0..1; ValueError where they are not."""
     if len(pixels) != count:
-        raise ValueError(f"{len(pixels)} images and {count} labels")
+        raise ValueError(f"{counted(len(pixels), 'image')} and {counted(count, 'label')}")
     values = np.array(pixels, dtype=np.float32).reshape(count, SIDE, SIDE)
     if not np.all((values >= 0) & (values <= 1)):
         raise ValueError("pixels outside 0..1")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from tqdm import tqdm
 
 from app.errors import Problem, raise_all
 from app.ranges import Count, Inside
+from app.wording import counted
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.checks import first_few
 from datamodules.partitions import Natural, Partition
@@ -26,6 +30,7 @@ MANY_IMAGES = 2000
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 COLUMNS = ("path", "label", "client")
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 
 
 class ImageFolder(FederatedDataModule):
@@ -36,7 +41,7 @@ class ImageFolder(FederatedDataModule):
 
     Args:
         root: folder with one folder per client, in it one per class; not used with a table.
-        table: csv file with the columns path (relative to the file), label, client; None reads `root`.
+        table: csv file in UTF-8 with the columns path (relative to the file), label, client; None reads `root`.
         image_size: height and width in pixels that images are scaled to, at least 1.
         grayscale: one grey channel instead of three colours.
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
@@ -67,6 +72,7 @@ class ImageFolder(FederatedDataModule):
         entries, problems = list_folder(Path(self.root)) if self.table is None else list_table(Path(self.table))
         images, unreadable = read_images(entries, self.image_size, self.grayscale)
         raise_all(problems + unreadable)
+        warn_of_single_labels(entries)
         class_names, labels = _numbered([entry.label for entry in entries])
         owner_names, owners = _numbered([entry.client for entry in entries])
         test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
@@ -83,6 +89,7 @@ class ImageEntry:
     path: Path
     label: str
     client: str
+    source: str  # the file, or the row of the table that lists it
 
 
 def list_folder(root: Path) -> tuple[list[ImageEntry], list[Problem]]:
@@ -96,9 +103,9 @@ def list_folder(root: Path) -> tuple[list[ImageEntry], list[Problem]]:
         classes = _folders(client)
         bare += [] if classes else [str(client)]
         for label in classes:
-            files = sorted(file for file in label.iterdir() if file.suffix.lower() in SUFFIXES)
+            files = sorted(f for f in label.iterdir() if f.suffix.lower() in SUFFIXES and not _is_resource(f))
             empty += [] if files else [str(label)]
-            entries += [ImageEntry(file, label.name, client.name) for file in files]
+            entries += [ImageEntry(file, label.name, client.name, str(file)) for file in files]
     remedy = "add images or remove the folders"
     return entries, [
         *_problems("client folders without class folders: ", bare, "these clients would have no samples", layout),
@@ -111,25 +118,57 @@ def list_table(table: Path) -> tuple[list[ImageEntry], list[Problem]]:
     if not table.is_file():
         remedy = "let --data.table name a csv file with the columns path, label, client"
         return [], [Problem(f"no table {table}", "there is no data to train on", remedy)]
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-        rows = list(reader)
+    try:
+        text = table.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        return [], [_encoding_problem(table, error)]
+    rows, columns = _rows(table, text)
+    missing = [name for name in COLUMNS if name not in columns]
     if missing:
-        cause = f"{table} has no column {', '.join(missing)}"
+        cause = f"{table} has no column {', '.join(missing)}; its columns are {first_few(columns) or 'none'}"
         return [], [Problem(cause, "images cannot be dealt to clients", "name the columns path, label, client")]
     if not rows:
         return [], [Problem(f"{table} has no rows", "there is no data to train on", "list one image per row")]
     return _entries(table, rows)
 
 
+def _encoding_problem(table: Path, error: UnicodeDecodeError) -> Problem:
+    """A table in another encoding, such as the Latin-1 or Windows-1252 that spreadsheets write."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return Problem(
+        f"{table} is not encoded in UTF-8: line {line} holds the byte 0x{error.object[error.start]:02x}",
+        "names with accents would be misread",
+        "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8'), or convert it: "
+        f"iconv -f ISO-8859-1 -t UTF-8 {table.name} > utf8.csv",
+    )
+
+
+def _rows(table: Path, text: str) -> tuple[list[dict[str, str]], list[str]]:
+    """Rows and column names of a table; the delimiter is the one that finds the most of the needed columns."""
+
+    def columns(delimiter: str) -> list[str]:
+        return next(csv.reader(text.splitlines(), delimiter=delimiter, skipinitialspace=True), [])
+
+    delimiter = max(DELIMITERS, key=lambda mark: len(set(COLUMNS) & set(columns(mark))))
+    if delimiter != ",":
+        warnings.warn(
+            f"{table}: the delimiter is {DELIMITERS[delimiter]}, not a comma; it is read that way", stacklevel=2
+        )
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)), columns(
+        delimiter
+    )
+
+
 def _entries(table: Path, rows: list[dict[str, str]]) -> tuple[list[ImageEntry], list[Problem]]:
     blank = [str(line) for line, row in enumerate(rows, 2) if not all(row[name] for name in COLUMNS)]
-    filled = [row for row in rows if all(row[name] for name in COLUMNS)]
-    entries = [ImageEntry(table.parent / row["path"], row["label"].strip(), row["client"].strip()) for row in filled]
+    entries = [
+        ImageEntry(table.parent / row["path"], row["label"].strip(), row["client"].strip(), f"row {line} of {table}")
+        for line, row in enumerate(rows, 2)
+        if all(row[name] for name in COLUMNS) and not _is_resource(Path(row["path"]))
+    ]
     absent = [str(entry.path) for entry in entries if not entry.path.is_file()]
     without, fill = "these images have no class or no client", "fill in path, label and client"
-    missing = f"{len(absent)} missing file{'s' * (len(absent) > 1)} in {table}: "
+    missing = f"{counted(len(absent), 'missing file')} in {table}: "
     return [entry for entry in entries if entry.path.is_file()], [
         *_problems(f"{table} has blank cells in row ", blank, without, fill),
         *_problems(missing, absent, "the clients would lack them", "correct the paths, which start at the table"),
@@ -141,7 +180,24 @@ def _problems(cause: str, names: Sequence[str], consequence: str, remedy: str) -
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name != "__MACOSX")
+
+
+def _is_resource(path: Path) -> bool:
+    """Whether a file is one that macOS keeps beside another for its attributes: `._x.png` beside `x.png`."""
+    return path.name.startswith("._")
+
+
+def warn_of_single_labels(entries: Sequence[ImageEntry]) -> None:
+    """Name labels that a single image has, such as misspelt ones."""
+    counts = Counter(entry.label for entry in entries)
+    single = [f"{entry.label} ({entry.source})" for entry in entries if counts[entry.label] == 1]
+    if single:
+        warnings.warn(
+            f"{counted(len(single), 'label')} with 1 image: {first_few(single)}. Each becomes a class that is "
+            "either never trained or never tested. Remedy: correct the label, add images or remove the image.",
+            stacklevel=2,
+        )
 
 
 def read_images(entries: Sequence[ImageEntry], size: int, grayscale: bool) -> tuple[Tensor, list[Problem]]:
@@ -156,7 +212,7 @@ def read_images(entries: Sequence[ImageEntry], size: int, grayscale: bool) -> tu
             broken.append(str(entry.path))
             continue
         images[place] = torch.from_numpy(np.array(scaled)).view(images.shape[1:])
-    cause = f"{len(broken)} unreadable image{'s' * (len(broken) > 1)}: "
+    cause = f"{counted(len(broken), 'unreadable image')}: "
     return images, _problems(cause, broken, "the clients would lack them", "replace or remove these files")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from app.errors import Problem, UserError, raise_all
 from app.ranges import Decay, range_problems
 from app.seeding import numpy_generator
+from app.wording import counted
 from datamodules.checks import first_few
 from datamodules.partitions.base import Partition
 
@@ -94,7 +95,7 @@ class Membership:
         every = np.concatenate([*own, self.shadow, self.population, self.test])
         ids, counts = np.unique(every, return_counts=True)
         twice = ids[counts > 1]
-        assert len(twice) == 0, f"{len(twice)} samples are in more than one set, first {twice[:5].tolist()}"
+        assert len(twice) == 0, f"in more than one set: {counted(len(twice), 'sample')}, first {twice[:5].tolist()}"
 
 
 def stratified_mask(labels: np.ndarray, fraction: float, generator: np.random.Generator) -> np.ndarray:
@@ -174,7 +175,9 @@ def _refuse_memberless(
     members: Sequence[np.ndarray], nonmembers: Sequence[np.ndarray], reference: Sequence[np.ndarray]
 ) -> None:
     kept = [sum(len(sets[client]) for sets in (nonmembers, reference) if sets) for client in range(len(members))]
-    lacking = [f"{client} (of its {kept[client]} samples)" for client, own in enumerate(members) if len(own) == 0]
+    lacking = [
+        f"{client} (of its {counted(kept[client], 'sample')})" for client, own in enumerate(members) if len(own) == 0
+    ]
     if lacking:
         also = " and --data.holdout.reference" if reference else ""
         raise UserError.of(

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from app.files import csv_text, plain_names, write_text
+from app.wording import counted
 
 MOST_CLIENTS_IN_WORDS = 25
 MOST_CLASSES_IN_WORDS = 20
@@ -58,10 +59,11 @@ class PartitionTable:
 
     def _title(self) -> str:
         sizes = self.counts.sum(1)
+        total = f"{counted(len(sizes), 'client')}, {counted(int(sizes.sum()), 'training sample')}"
         if len(sizes) == 1:
-            return f"1 client, {sizes.sum():,} training samples"
+            return total
         spread = f"{sizes.min():,} each" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,} each"
-        return f"{len(sizes)} clients, {sizes.sum():,} training samples, {spread}"
+        return f"{total}, {spread}"
 
     def _label_axes(self, axes: Axes) -> None:
         clients, classes = self.counts.shape

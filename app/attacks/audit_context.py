@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from app.attacks.findings import Finding
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Ids
 from app.attacks.public_knowledge import PublicKnowledge
@@ -17,6 +18,7 @@ from app.attacks.shadows.federated import Federations
 from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT
+from app.wording import counted
 from datamodules.split import Membership
 
 
@@ -31,6 +33,7 @@ class AuditContext:
     # repeats the federation for `shadows: federated`, None where that is not possible
     federations: Federations | None = None
     cache: Path | None = None  # folder of shadow models, None to keep none
+    done: Mapping[str, Finding] = field(default_factory=dict)  # of an attempt that was interrupted, by label
 
     @cached_property
     def query(self) -> ModelQuery:
@@ -89,7 +92,7 @@ class AuditContext:
         for first, second in combinations(parts, 2):
             if len(shared := np.intersect1d(parts[first], parts[second])):
                 raise UserError.of(
-                    f"{len(shared)} samples are both {first} and {second} data, such as sample {shared[0]}",
+                    f"both {first} and {second} data: {counted(len(shared), 'sample')}, such as sample {shared[0]}",
                     "the attack would be evaluated on samples whose membership it knows",
                     "draw the sets with the data module's holdout, which keeps them apart",
                 )

@@ -11,20 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from app.auditing import AttackSuite, attack_run
+from jsonargparse import Namespace
+
+from app.auditing import AttackSuite, Audit, attack_run
 from app.commands.export import TRUST
 from app.commands.fit import quieten
 from app.configuration import Parser
-from app.finished import load_run
+from app.finished import FinishedRun, load_run
+from app.results.run.attempts import Attempt, end_attempt
 from app.results.run.results import replay
 from app.results.run.tracking import run_tracker
+from app.signals import termination_interrupts
+from app.wording import counted
+
+INTERRUPTED = 130
 
 LISTS = ("--attacks", "--targets", "--rounds")
 """Options whose values may be written without brackets."""
 
 
 def attack(arguments: Sequence[str]) -> int:
-    """Attack a finished run; returns the exit code: 1 where an attack failed."""
+    """Attack a finished run; returns the exit code: 1 where an attack failed, 130 where it was interrupted."""
     quieten()
     parser = attack_parser()
     options = parser.parse_args(list(with_lists(arguments)))
@@ -32,18 +39,43 @@ def attack(arguments: Sequence[str]) -> int:
     given = vars(parser.instantiate_classes(options)).items()
     values = {key: value for key, value in given if key not in ("run", "trust")}
     suite = AttackSuite(**values)
-    print(f"attacking {run.folder.path}, trained for {len(run.metrics)} rounds", flush=True)
-    tracker = run_tracker(run.folder.path, _tracking(run.config, options.trust))
-    if tracker is not None:
-        tracker.begin(run.config, partial(replay, run.folder))
-    audit = attack_run(run, suite, tracker)
-    if tracker is not None:
-        tracker.finalize("success")
+    try:
+        with run.folder.locked(), termination_interrupts():
+            audit = _attacked(run, suite, options.trust, _described(parser, options))
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the attacks that are left, and repeats none that is done")
+        return INTERRUPTED
     place = run.folder.path / "attacks"
     print(f"\n{audit.table()}\n\nresults are in {place}: numbers, scores, images, tables and figures")
     if audit.failed:
-        print(f"error: {len(audit.failed)} attacks failed: {', '.join(audit.failed)}", file=sys.stderr)
+        print(f"error: {counted(len(audit.failed), 'attack')} failed: {', '.join(audit.failed)}", file=sys.stderr)
     return 1 if audit.failed else 0
+
+
+def _attacked(run: FinishedRun, suite: AttackSuite, trust: bool, what: str) -> Audit:
+    """Attack a run, or go on where an attempt at `what` was interrupted."""
+    attempt = Attempt(run.folder.path, what)
+    attempt.begin()
+    print(f"attacking {run.folder.path}, trained for {counted(len(run.metrics), 'round')}", flush=True)
+    if attempt.labels:
+        print(f"an earlier attempt was interrupted; its results are kept: {', '.join(attempt.labels)}", flush=True)
+    tracker, status = run_tracker(run.folder.path, _tracking(run.config, trust)), "failed"
+    if tracker is not None:
+        tracker.begin(run.config, partial(replay, run.folder))
+    try:
+        audit, status = attack_run(run, suite, tracker, attempt), "success"
+    finally:
+        if tracker is not None:
+            tracker.finalize(status)
+    end_attempt(run.folder.path)
+    return audit
+
+
+def _described(parser: Parser, options: Namespace) -> str:
+    """The attacks and all their settings as text."""
+    chosen = options.clone()
+    chosen.run, chosen.trust = "", False
+    return str(parser.dump(chosen, skip_validation=True))
 
 
 def attack_parser() -> Parser:

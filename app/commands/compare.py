@@ -7,23 +7,27 @@ finished runs are kept, unfinished ones are resumed.
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
+from app.commands.parser import CommandParser
 from app.experiments.comparison import Comparison, Engines, requested_spec
 from app.experiments.matrix import baseline_of
 from app.experiments.shards import Shard
 from app.ranges import Count, Positive, Seed, ranged_option
 from app.results.text_table import text_table
+from app.wording import counted
 
 INTERRUPTED = 130
 
 
-def compare_parser() -> ArgumentParser:
+def compare_parser() -> CommandParser:
     """The options of the command."""
-    parser = ArgumentParser("rampart compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = CommandParser(
+        "rampart compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     what = "what to compare: a file, or one that comes with the program (`rampart list comparisons` shows them)"
     parser.add_argument("-c", "--config", required=True, metavar="FILE_OR_NAME", help=what)
     parser.add_argument("--scale", metavar="NAME", help="size in which to make it, one of those that the file names")
@@ -80,7 +84,8 @@ def _show_plan(comparison: Comparison) -> None:
     """Every run with its state, and the problems of existing runs."""
     spec, runs, folder = comparison.spec, comparison.part, comparison.folder
     method, defense = baseline_of(spec, comparison.runs)
-    print(f"{spec.name}: {spec.purpose}\n{len(runs)} runs in {folder.path}, compared with {method} and {defense}")
+    print(f"{spec.name}: {spec.purpose}")
+    print(f"{counted(len(runs), 'run')} in {folder.path}, compared with {method} and {defense}")
     rows = [(planned.name, folder.state(planned.name).value, shlex.join(planned.arguments)) for planned in runs]
     print(text_table((), rows, left=range(3), indent="  "))
     for problem in folder.problems(runs, comparison.parsed):

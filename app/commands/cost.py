@@ -21,8 +21,10 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
 from app.ranges import Count
+from app.results.run.naming import shortened
 from app.results.text_table import bullet, text_table
 from app.run import run_of
+from app.wording import counted
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 
@@ -55,13 +57,14 @@ def cost(arguments: Sequence[str]) -> int:
     number = settings.round
     if number > federation.rounds:
         raise UserError.of(
-            f"--cost.round is {number}, and the run has {federation.rounds} rounds",
+            f"--cost.round is {number}, and the run has {counted(federation.rounds, 'round')}",
             "there is nothing to estimate",
             f"set --cost.round to {federation.rounds} or less",
         )
     costs = list(_costs(federation, number))
     clients = costs[0].clients
-    print(f"{federation.method.title}: {federation.space.size:,} weights, {clients} clients in round {number}\n")
+    taking_part = f"{counted(clients, 'client')} in round {number}"
+    print(f"{federation.method.title}: {federation.space.size:,} weights, {taking_part}\n")
     print(_table(costs), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
     if settings.json is not None:
         _write(Path(settings.json), costs)
@@ -124,8 +127,7 @@ def _seconds(value: float) -> str:
 def _write(path: Path, costs: list[ChannelCost]) -> None:
     records = [asdict(cost) | {"shared_decrypt": cost.shared_decrypt} for cost in costs]
     try:
-        write_json(path, records)
-    except OSError as error:
-        raise UserError.of(
-            f"cannot write {path}: {error.strerror or error}", "the numbers are not kept", "choose another --cost.json"
-        ) from error
+        write_json(path, records, private=False)
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
+        cause = f"cannot write {shortened(path)}: {getattr(error, 'strerror', None) or error}"
+        raise UserError.of(cause, "the numbers are not kept", "choose another --cost.json") from error

@@ -5,10 +5,11 @@ The ending of the file tells the format: `app.export.load_model` reads .pt and .
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from app.commands.fit import quieten
+from app.commands.parser import CommandParser
 from app.export import new_file, save_model
 from app.finished import load_run
 from app.release import TrainedModel
@@ -16,9 +17,9 @@ from app.release import TrainedModel
 TRUST = "let the run's configuration name classes that do not come with this program: their code runs"
 
 
-def model_parser(command: str, description: str) -> ArgumentParser:
+def model_parser(command: str, description: str) -> CommandParser:
     """The options of a command that uses a trained model."""
-    parser = ArgumentParser(
+    parser = CommandParser(
         f"rampart {command}",
         description=description,
         formatter_class=RawDescriptionHelpFormatter,

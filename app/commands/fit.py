@@ -21,13 +21,15 @@ from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
 from app.run import Run, run_of
+from app.wording import counted
 
 
 def fit(arguments: Sequence[str]) -> int:
     """Train a federation; returns the exit code."""
     quieten()
     parser = run_parser("rampart fit", str(__doc__))
-    run = run_of(parser, parser.parse_args(expand(arguments)))
+    config = parser.parse_args(expand(arguments))
+    run = run_of(parser, config)
     assert run.folder is not None
     _announce(run.folder)
     try:
@@ -35,7 +37,8 @@ def fit(arguments: Sequence[str]) -> int:
     except SystemExit:  # how Lightning ends an interrupted run
         if not run.trainer.interrupted:
             raise
-        _say(f"interrupted; the same command with --run.name {run.folder.name} resumes the run")
+        name = run.folder.path.relative_to(config.run.root)
+        _say(f"interrupted; the same command with --run.name {name} resumes the run")
         return 130
     _say(_closing(run, run.folder.path))
     return 0
@@ -52,7 +55,7 @@ CLOSING_FILES = {
 
 
 def _closing(run: Run, folder: Path) -> str:
-    lines = [f"\nfinished after {run.trainer.current_epoch} rounds: {folder}"]
+    lines = [f"\nfinished after {counted(run.trainer.current_epoch, 'round')}: {folder}"]
     if rows := _closing_rows(run):
         lines.append(text_table((), rows, left=(0, 2), indent="  "))
     lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
@@ -74,7 +77,7 @@ def _closing_rows(run: Run) -> list[tuple[str, str, str]]:
 
 def _accuracies(report: RoundReport) -> Iterator[tuple[str, str, str]]:
     if report.server.total:
-        yield "server accuracy", f"{report.server.accuracy:.2%}", f"on {report.server.total} test samples"
+        yield "server accuracy", f"{report.server.accuracy:.2%}", f"on {counted(report.server.total, 'test sample')}"
     for name, where in (("trained_own", "their own test sets"), ("trained_common", "the common test set")):
         spread = Spread.of(getattr(client, name) for client in report.clients)
         if not math.isnan(spread.mean):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from app.catalogue import CATALOGUE, published
+from app.commands.parser import CommandParser
 from app.results.text_table import text_table
 
 
 def list_choices(arguments: Sequence[str]) -> int:
     """Print the catalogue, or the named parts of it."""
-    parser = ArgumentParser(prog="rampart list", description=__doc__)
+    parser = CommandParser(prog="rampart list", description=__doc__)
     parser.add_argument("what", nargs="*", help=f"any of: {', '.join(CATALOGUE)}; all without a name")
     chosen = parser.parse_args(list(arguments)).what
-    if unknown := [what for what in chosen if what not in CATALOGUE]:
-        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(CATALOGUE)}")
+    for unknown in (what for what in chosen if what not in CATALOGUE):
+        parser.error(f"invalid choice: {unknown!r} (choose from {', '.join(CATALOGUE)})")
     for what in chosen or CATALOGUE:
         usage, entries = CATALOGUE[what]
         print(f"{what}  ({usage})")

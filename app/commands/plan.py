@@ -18,10 +18,12 @@ from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.files import write_figure, write_json, write_text
 from app.ranges import Count
+from app.results.run.naming import shortened
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 from app.results.text_table import bullet
 from app.run import run_of
+from app.wording import counted
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ def plan(arguments: Sequence[str]) -> int:
     raise_all(_problems(settings, folder))
     federation = run_of(parser, config, "dry").prepared()
     rounds = settings.rounds or federation.rounds
+    if rounds < 1:
+        remedy = "set --trainer.max_epochs to 1 or more, or --plan.rounds"
+        raise UserError.of("the run has no round", "there is nothing to plan", remedy)
     maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
     uploads = uploaded_rounds(federation, range(rounds))
     bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
@@ -64,8 +69,18 @@ def plan(arguments: Sequence[str]) -> int:
 
 def _problems(settings: PlanSettings, folder: Path) -> Iterator[Problem]:
     """What cannot be planned, before data are read."""
-    if (folder / "config.yaml").exists():
+    try:
+        holds_run = (folder / "config.yaml").exists()
+    except OSError as error:
+        yield _not_kept(folder, error)
+        return
+    if holds_run:
         yield Problem(f"{folder} holds a run", "its plan.json would be overwritten", "choose another --plan.folder")
+
+
+def _not_kept(folder: Path, error: Exception) -> Problem:
+    cause = f"cannot write {shortened(folder)}: {getattr(error, 'strerror', None) or error}"
+    return Problem(cause, "the plan is not kept", "choose another --plan.folder")
 
 
 def _keep(
@@ -77,22 +92,20 @@ def _keep(
         _delete_figures(folder)
         names = _draw(folder, federation, layers)
         record = plain_plan(federation, plan_audit, ledger) | {"pictures": names}
-        write_json(folder / "plan.json", record)
-        write_text(folder / "plan.csv", rows_csv(plan_audit))
-    except OSError as error:
-        raise UserError.of(
-            f"cannot write {folder}: {error.strerror or error}", "the plan is not kept", "choose another --plan.folder"
-        ) from error
+        write_json(folder / "plan.json", record, private=False)
+        write_text(folder / "plan.csv", rows_csv(plan_audit), private=False)
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
+        raise UserError(_not_kept(folder, error)) from error
     return f"overview.png and one figure for each of {len(layers)} weight layers" if names else ""
 
 
 def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> list[str]:
     if not layers:
         return []
-    title = f"{federation.method.title}, {len(federation.client_pool.sizes)} clients"
-    write_figure(folder / "overview.png", draw_overview(layers, title))
+    title = f"{federation.method.title}, {counted(len(federation.client_pool.sizes), 'client')}"
+    write_figure(folder / "overview.png", draw_overview(layers, title), private=False)
     for layer in tqdm(layers, unit=" figures", delay=1, leave=False, disable=None):
-        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title))
+        write_figure(folder / f"{layer.name}.png", draw_layer(layer, title), private=False)
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 
 
@@ -102,6 +115,6 @@ def _delete_figures(folder: Path) -> None:
         names = json.loads((folder / "plan.json").read_text())["pictures"]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    for name in names:
-        if Path(name).name == name and name.endswith(".png"):
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and Path(name).name == name and name.endswith(".png"):
             (folder / name).unlink(missing_ok=True)

@@ -25,7 +25,9 @@ from app.files import csv_text
 from app.finished import load_run
 from app.models.base import DataShape
 from app.release import TrainedModel
+from app.results.run.naming import shortened
 from app.results.text_table import text_table
+from app.wording import counted
 from datamodules.folder import SUFFIXES
 
 HEAD = ("file", "class", "probability", "number")
@@ -52,19 +54,24 @@ def predict(arguments: Sequence[str]) -> int:
         rows = [(str(file), *answer) for file, answer in zip(images, answers, strict=True)]
         write_new(output, csv_text([HEAD, *rows], line_end="\n").encode())
         print(text_table(HEAD, rows[:SHOWN], left=(0, 1)), notes(model), sep="\n", end="")
-        print(f"{output}: {len(rows)} images, classified by {whose(model)} of {run.folder.path}")
+        print(f"{output}: {counted(len(rows), 'image')}, classified by {whose(model)} of {run.folder.path}")
     return 1 if broken else 0
 
 
 def _files(path: Path) -> list[Path]:
     """The file, or all images below the folder."""
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-    else:
-        found = [path] if path.is_file() else []
+    remedy = f"name files or folders of {' '.join(sorted(SUFFIXES))}"
+    try:
+        if path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+        else:
+            found = [path] if path.is_file() else []
+    except OSError as error:
+        cause = f"{shortened(path)} cannot be opened: {error.strerror or error}"
+        raise UserError.of(cause, "nothing can be classified", remedy) from error
     if not found:
-        cause = f"{path} holds no images" if path.is_dir() else f"there is no {path}"
-        raise UserError.of(cause, "nothing can be classified", f"name files or folders of {' '.join(sorted(SUFFIXES))}")
+        cause = f"{path} holds no images" if path.is_dir() else f"there is no {shortened(path)}"
+        raise UserError.of(cause, "nothing can be classified", remedy)
     return found
 
 
@@ -95,7 +102,7 @@ def _pixels(picture: Image.Image, shape: DataShape, pad: int, converted: Counter
         converted[f"scaled to {inner[0]}x{inner[1]} pixels"] += 1
     if pixels.size != whole:
         pixels = ImageOps.expand(pixels, pad, fill=0)
-        converted[f"{pad} black pixels added on each side"] += 1
+        converted[f"{counted(pad, 'black pixel')} added on each side"] += 1
     return torch.from_numpy(np.array(pixels)).view(shape.height, shape.width, shape.channels)
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 import webbrowser
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
+from app.commands.parser import CommandParser
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
 from app.results.report.page import files_folder
-from app.results.run.tracking import RUN_ID, TrackingMode, make_tracker
+from app.results.run.manifest import RUN_ID
+from app.results.run.tracking import TrackingMode, make_tracker
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -31,9 +33,9 @@ def report(arguments: Sequence[str]) -> int:
     return 0
 
 
-def report_parser() -> ArgumentParser:
+def report_parser() -> CommandParser:
     """The options of the command."""
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog="rampart report",
         description=__doc__,
         formatter_class=RawDescriptionHelpFormatter,

@@ -18,6 +18,7 @@ from app.federation.execution.distributed import autocast_of
 from app.finished import FinishedRun, load_run
 from app.reading import read_text
 from app.results.text_table import text_table
+from app.wording import counted
 
 FORMATS = {"accuracy": "{:.2%}", "loss": "{:.4f}"}
 DIFFERENT = "warning: the run recorded other numbers: its data, its files, the program or the device have changed"
@@ -38,7 +39,7 @@ def validate(arguments: Sequence[str]) -> int:
         told = ", ".join(recorded.values()) + (": equal" if same else ": different") if recorded else "nothing"
         rows.append((name, str(measured.total), *numbers.values(), told))
         equal &= same or options.static  # which no run is evaluated with
-    print(f"{whose(model)} of {run.folder.path}, after {len(run.metrics)} rounds")
+    print(f"{whose(model)} of {run.folder.path}, after {counted(len(run.metrics), 'round')}")
     print(text_table(("test set", "samples", "accuracy", "loss", "the run recorded"), rows, left=(0, 4)))
     print(notes(model), end="")
     if not equal:

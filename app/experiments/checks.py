@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from app.errors import Problem
+from app.errors import Problem, UserError
 from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
-
-LONGEST_NAME = 200
-"""Characters of a run's name; file systems take 255 bytes, and some files' names are longer than their run's."""
+from app.recipes import layered
+from app.results.run.labels import NO_DEFENSE
+from app.results.run.naming import LONGEST_NAME, shortened
 
 
 def problems_of(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -24,13 +25,17 @@ def problems_of(spec: ComparisonSpec) -> Iterator[Problem]:
     yield from _include_problems(spec)
     yield from _baseline_problems(spec)
     yield from _run_name_problems(spec)
+    yield from _undefended_problems(spec)
 
 
 def name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
     """A name that no folder can have."""
     if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*", spec.name):
         remedy = "use letters, digits, dots, hyphens and underscores"
-        yield Problem(f"the name of the comparison is {spec.name!r}", "it could not name a folder", remedy)
+        yield Problem(f"the name of the comparison is {shortened(spec.name)}", "it could not name a folder", remedy)
+    elif len(spec.name) > LONGEST_NAME:
+        cause = f"the name of the comparison has {len(spec.name):,} characters: {shortened(spec.name)}"
+        yield Problem(cause, "a file system may refuse it", f"choose a --name of up to {LONGEST_NAME}")
 
 
 def _dataset_problems(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -65,7 +70,15 @@ def _include_problems(spec: ComparisonSpec) -> Iterator[Problem]:
 
 
 def _baseline_problems(spec: ComparisonSpec) -> Iterator[Problem]:
-    pairs = {(planned.labels.method, planned.labels.defense) for planned in planned_runs(spec)}
+    """A baseline that is not run; several rows of which none is without a defense, and no baseline."""
+    pairs = list(dict.fromkeys((planned.labels.method, planned.labels.defense) for planned in planned_runs(spec)))
+    if spec.baseline is None and len(pairs) > 1 and all(defense != NO_DEFENSE for _, defense in pairs):
+        method, defense = pairs[0]
+        yield Problem(
+            "no row is without a defense, and no baseline is named",
+            "it is unclear which row the others are compared with",
+            f"name it, such as `baseline: {{method: {method}, defense: {defense}}}`, or add `{NO_DEFENSE}` to defenses",
+        )
     if spec.baseline is not None and pairs and spec.baseline not in pairs:
         method, defense = spec.baseline
         yield Problem(
@@ -73,6 +86,30 @@ def _baseline_problems(spec: ComparisonSpec) -> Iterator[Problem]:
             "there would be nothing to compare the others with",
             "name a method and a defense that are run, or include them",
         )
+
+
+def _undefended_problems(spec: ComparisonSpec) -> Iterator[Problem]:
+    """Defenses that every run gets, also those that are reported as undefended."""
+    undefended = any(planned.labels.defense == NO_DEFENSE for planned in planned_runs(spec))
+    if undefended and (shared := _shared_defenses(spec)):
+        yield Problem(
+            f"every run gets a defense ({', '.join(shared)}), also those under {NO_DEFENSE}",
+            "defended runs would be reported as undefended",
+            "move it to `defenses`, such as `defenses: {dp-sgd: , both: [dp-sgd, memdefense]}`",
+        )
+
+
+def _shared_defenses(spec: ComparisonSpec) -> list[str]:
+    """Defenses of `base`, `attacks` and `set`; none where a recipe is wrong, which is raised with the runs."""
+    added = [option for option, value in spec.options if option.startswith("defenses") and value != "null"]
+    with contextlib.suppress(UserError):
+        return [*(layered([*spec.base, *spec.attacks]).get("defenses") or {}), *filter(_adds, added)]
+    return []
+
+
+def _adds(option: str) -> bool:
+    """Whether it adds a defense, and does not only set an option of one."""
+    return option.count(".") < 2
 
 
 def _run_name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
@@ -86,5 +123,5 @@ def _run_name_problems(spec: ComparisonSpec) -> Iterator[Problem]:
             cause = f"the runs {combinations} would both be called {name}"
             yield Problem(cause, "one would overwrite the other", "rename an entry of an axis")
         if len(name) > LONGEST_NAME:
-            cause = f"the name {name} has {len(name)} characters"
+            cause = f"the name {shortened(name)} has {len(name)} characters"
             yield Problem(cause, "a file system may refuse it", f"shorten names to {LONGEST_NAME} in all")

@@ -15,13 +15,15 @@ from app.experiments.gpus import check_per_run, gpus
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import Combination, planned_runs
-from app.experiments.parsing import ParsedRun, parse_all
+from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
 from app.ranges import Count, Positive, range_problems
 from app.results.report.report import Report, report
+from app.results.run.naming import named_folder
+from app.wording import counted
 
 
 class Engine(Protocol):
@@ -74,9 +76,10 @@ class Comparison:
         """
         self.spec, self.runs = spec, planned_runs(spec)
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
+        raise_all(misnamed_datasets(spec, self.parsed))
         self.shard = shard
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
-        self.folder = ComparisonFolder((root / spec.name).resolve())
+        self.folder = ComparisonFolder(named_folder(root, spec.name, "--root", "--name").resolve())
         self.failed: list[str] = []
         self.interrupted = False
 
@@ -122,11 +125,13 @@ class Comparison:
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
         done = len(runs) - len(jobs)
         which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "
-        print(f"comparison {folder.path}: {which}{len(self.runs)} runs, {done} of them finished", flush=True)
+        print(f"comparison {folder.path}: {which}{counted(len(self.runs), 'run')}, {done} of them finished", flush=True)
         if not jobs:
             return
         with StopRequest() as stop:
             engine, workers = _engine(engines, len(jobs))
+            if lowered := _lowered(engines, len(jobs), workers):
+                print(lowered, flush=True)
             board = Board(folder, jobs, done, workers)
             engine.run(jobs, board, stop)
             board.close()
@@ -177,7 +182,7 @@ def compare(
         raise KeyboardInterrupt
     if comparison.failed:
         raise UserError.of(
-            f"{len(comparison.failed)} runs failed: {', '.join(comparison.failed)}",
+            f"{counted(len(comparison.failed), 'run')} failed: {', '.join(comparison.failed)}",
             f"they would be missing in the report; their messages are in {comparison.folder.path}",
             "correct the cause and call again: all others are kept",
         )
@@ -203,6 +208,14 @@ def requested_spec(
         raise UserError.of("no run has these seeds", "there is nothing to run", "name other seeds, or exclude less")
     raise_all(name_problems(spec))
     return spec
+
+
+def _lowered(engines: Engines, jobs: int, workers: int) -> str:
+    """Why fewer runs are made at a time than was asked for; empty where as many are, or no more are left."""
+    if engines.jobs is None or engines.gpus_per_run is None or workers >= min(jobs, engines.jobs):
+        return ""
+    most = f"the GPUs suffice for no more with --gpus_per_run {engines.gpus_per_run:g}"
+    return f"note: {workers} {'run' if workers == 1 else 'runs'} at a time instead of {engines.jobs} (--jobs): {most}"
 
 
 def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:

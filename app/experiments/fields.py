@@ -102,10 +102,19 @@ class FieldReader:
         is_mapping = isinstance(content, Mapping)
         parts = self.mapping(content, where, ("configs", "set")) if is_mapping else {"configs": content}
         configs = parts.get("configs")
-        if configs is None and (axis != "datasets" or self._is_nearly_recipe(name)):
+        if configs is None and (kind := self._other_kind(name, axis)):
+            remedy = f"name it below {kind}s, or write `{name}: [...]` with the recipes that it stands for"
+            self.add_problem(f"{where} is the recipe of {'an' if kind == 'attack' else 'a'} {kind}", remedy)
+        elif configs is None and (axis != "datasets" or self._is_nearly_recipe(name)):
             configs = name  # a dataset may also be described by `base`
         options = self.options(parts.get("set"), f"{where}.set")
         return AxisEntry(name, self.recipes(configs, where), options, listed)
+
+    def _other_kind(self, name: str, axis: str) -> str | None:
+        """The kind of a shipped recipe that belongs to another axis: `attack`, `defense` or `method`."""
+        kinds = {recipe.name: recipe.kind for recipe in shipped_recipes()}
+        kind = kinds.get(name.lower())
+        return kind if kind in ("attack", "defense", "method") and f"{kind}s" != axis else None
 
     def is_recipe(self, name: str) -> bool:
         """Whether there is a recipe or a file of that name."""

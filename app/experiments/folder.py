@@ -58,13 +58,13 @@ class ComparisonFolder:
 
     def claim(self) -> None:
         """Make the folder; refused where it is a single run, or cannot be written."""
-        if (self.path / "config.yaml").is_file() or self.path.is_file():
-            raise UserError.of(
-                f"{self.path} is not the folder of a comparison",
-                "its files would be mixed with the runs of the comparison",
-                "choose another --name or --root",
-            )
         try:
+            if (self.path / "config.yaml").is_file() or self.path.is_file():
+                raise UserError.of(
+                    f"{self.path} is not the folder of a comparison",
+                    "its files would be mixed with the runs of the comparison",
+                    "choose another --name or --root",
+                )
             (self.path / ".logs").mkdir(parents=True, exist_ok=True)
             refuse_links(self.path)
         except OSError as error:

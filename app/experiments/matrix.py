@@ -65,7 +65,10 @@ def included(spec: ComparisonSpec, pattern: Pattern) -> list[RunLabels]:
 
 
 def baseline_of(spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> tuple[str, str]:
-    """Method and defense that the others are compared with: as stated, else the first run without a defense."""
+    """Method and defense that the others are compared with: as stated, else the first ones without a defense.
+
+    Where no run is without a defense, there is a single row, or the comparison states its baseline.
+    """
     undefended = [planned for planned in runs if planned.labels.defense == NO_DEFENSE]
     first = (undefended or list(runs))[0].labels
     return spec.baseline or (first.method, first.defense)

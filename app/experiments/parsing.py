@@ -8,13 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.configuration import complete_config, expand, run_parser
+from jsonargparse import Namespace
+
+from app.configuration import Parser, complete_config, expand, run_parser
 from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
+from app.experiments.spec import ComparisonSpec
 from app.federation.capacities import Capacities
+from app.federation.checks import unsent_problems
 
 PARTS = ("model", "data", "defenses", "attacks", "defense_order")
 """Parts of a configuration that a result depends on; the seed is part of a run's name."""
+
+OWN_IMAGES = "ImageFolder"
+"""Data module that is named after no dataset."""
 
 NAMED = 3
 """Combinations that a message names; further ones are only counted."""
@@ -70,11 +77,41 @@ def parse_all(runs: Iterable[PlannedRun]) -> dict[Combination, ParsedRun]:
     return parsed
 
 
+def misnamed_datasets(spec: ComparisonSpec, parsed: Mapping[Combination, ParsedRun]) -> Iterator[Problem]:
+    """Datasets without recipes and options, hence described by `base`, whose name is that of other data.
+
+    A name fits where it is that of the data module, or begins with it (`digits-small`); images of one's own may have
+    any name.
+    """
+    for entry in spec.datasets:
+        if entry.configs or entry.options:
+            continue
+        used = {
+            run.config["data"]["class_path"].rpartition(".")[2] for key, run in parsed.items() if key[0] == entry.name
+        }
+        names = {entry.name.lower(), entry.name.lower().partition("-")[0]}
+        for data in sorted(used - {OWN_IMAGES}):
+            if data.lower() not in names:
+                yield Problem(
+                    f"the dataset {entry.name} has no settings of its own, and `base` says {data}",
+                    f"{data} would be trained on and shown as {entry.name}",
+                    f"say what it is, such as `{entry.name}: [my-{entry.name}.yaml]` or "
+                    f"`{entry.name}: {{set: {{data: MNIST}}}}`, or call it {data.lower()}",
+                )
+
+
 def _parse(arguments: tuple[str, ...]) -> ParsedRun:
     parser = run_parser()
-    config = complete_config(parser, parser.parse_args(expand(arguments)))
-    raise_all(_capacity_problems(config))
+    parsed = parser.parse_args(expand(arguments))
+    config = complete_config(parser, parsed)
+    raise_all(_capacity_problems(config), _unsent_problems(parser, parsed))
     return ParsedRun(config)
+
+
+def _unsent_problems(parser: Parser, parsed: Namespace) -> Iterator[Problem]:
+    """Defenses of what clients send, in a run under which they send nothing."""
+    if parsed.model.personal == ["*"] and parsed.defenses:
+        yield from unsent_problems(parser.instantiate_classes(parsed).defenses.values())
 
 
 def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:

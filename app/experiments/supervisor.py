@@ -1,7 +1,7 @@
 """Runs a command that ends with its parent process, however that ends, and keeps a file locked until then.
 
 `python -m app.experiments.supervisor PARENT LOCK CORES -- COMMAND ...`: an interrupt is passed on to the command and
-all its processes; a request to terminate, and the end of the parent, kill them.
+all its processes, SIGHUP too, as an interrupt; a request to terminate, and the end of the parent, kill them.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _watched(command: Sequence[str], parent: int, file: IO[str]) -> int:
         _signal(child.pid, signal.SIGINT)
 
     signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
     signal.signal(signal.SIGTERM, lambda *_: _signal(child.pid, signal.SIGKILL))
     file.truncate(0)
     file.write(f"{child.pid}\n")

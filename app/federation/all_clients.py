@@ -21,6 +21,7 @@ from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import WidthNets
 from app.ranges import Count, Several, Share, Whole
 from app.seeding import numpy_generator, torch_generator
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -218,7 +219,7 @@ class Newcomers:
         eligible = sum(group == self.group for group in groups)
         if self.group is not None and self.clients > eligible:
             yield Problem(
-                f"{self.clients} newcomers from group {self.group!r}, which has {eligible} clients",
+                f"{counted(self.clients, 'newcomer')} from group {self.group!r} with {counted(eligible, 'client')}",
                 "fewer would join than asked for",
                 f"choose --model.newcomers.group from {', '.join(sorted(set(groups)))}, or fewer newcomers",
             )

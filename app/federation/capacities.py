@@ -13,6 +13,7 @@ import torch
 from app.errors import Problem
 from app.ranges import Positive, Share, Whole
 from app.seeding import torch_generator
+from app.wording import counted
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 """HeteroFL's five levels (Diao et al. 2021)."""
@@ -81,7 +82,7 @@ class Capacities:
         unclear = "it is not clear how wide each client's submodel is"
         if self.large is not None and self.large > clients:
             yield Problem(
-                f"{self.large} clients are to be large, of {clients}",
+                f"{counted(self.large, 'client')} are to be large, of {clients}",
                 unclear,
                 f"set --model.capacities.large between 0 and {clients}",
             )
@@ -100,7 +101,7 @@ class Capacities:
                 )
         elif self.rates is not None and len(self.rates) not in (1, clients):
             yield Problem(
-                f"there are {len(self.rates)} capacities for {clients} clients",
+                f"there are {len(self.rates)} capacities for {counted(clients, 'client')}",
                 unclear,
                 f"give --model.capacities.rates one rate for all or {clients} rates, add --model.capacities.shares, "
                 "or change --data.partition.clients",

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import EarlyStopping
 
+from app.described import described
 from app.errors import Problem, UserError
-from app.federation.hooks import federated_callbacks
+from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
+from app.federation.placement import Placed, repeat_problems
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
 from app.ranges import range_problems
+from app.wording import counted
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
+
+
+NOTHING_SENT = "every weight stays on its client"
 
 
 def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
@@ -32,11 +40,13 @@ def federation_problems(federation: FederatedModule) -> Iterator[Problem]:
             "there are no clients to train",
             "pass a FederatedDataModule: trainer.fit(federation, datamodule=Digits())",
         )
-    if problems := list(setting_problems(federation)):  # the other checks presume that numbers are in their ranges
-        yield from problems
-        return
-    yield from federation.newcomers.problems(data.groups)
-    yield from federation.capacities.problems(data.clients)
+    outside = list(setting_problems(federation))
+    yield from outside
+    if not outside:  # these presume that numbers are in their ranges
+        yield from federation.local.problems()
+        yield from optimiser_problems(federation.local, max(1, federation.trainer.max_epochs or 1))
+        yield from federation.newcomers.problems(data.groups)
+        yield from federation.capacities.problems(data.clients)
     yield from trainer_problems(federation)
 
 
@@ -49,31 +59,9 @@ def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
             yield replace(problem, cause=f"{problem.cause} ({type(callback).__name__})")
 
 
-def trainer_problems(federation: FederatedModule) -> Iterator[Problem]:
-    """Problems of trainer options that would have no effect, or a bad one."""
-    trainer = federation.trainer
-    if trainer.gradient_clip_val:
-        yield Problem(
-            "the trainer clips gradients",
-            "the trainer never sees the clients' gradients, so nothing would be clipped",
-            "use --model.local.clip_norm instead of --trainer.gradient_clip_val",
-        )
-    if trainer.accumulate_grad_batches != 1:
-        yield Problem(
-            "the trainer accumulates gradients",
-            "a batch is a block of clients here, so nothing would be accumulated",
-            "use a larger --model.local.batch_size instead of --trainer.accumulate_grad_batches",
-        )
-    if trainer.precision in ("16-mixed", "16-true"):
-        yield Problem(
-            f"precision {trainer.precision} needs loss scaling",
-            "clients' gradients would vanish, because local training does not scale the loss",
-            "use --trainer.precision bf16-mixed or 32-true",
-        )
-
-
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
+    yield from monitor_problems(federation)
     if federation.net.private_names() and min(federation.client_pool.capacities) < 1:
         yield Problem(
             f"clients of width {min(federation.client_pool.capacities):g} with {type(federation.net).__name__}",
@@ -104,7 +92,7 @@ def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     alone = [client for client, size in enumerate(federation.data.sizes) if size < 2]
     if alone and uses_batch_statistics(federation.net):
         yield Problem(
-            f"{len(alone)} clients have a single training sample (client {alone[0]}, for one)",
+            f"{counted(len(alone), 'client')} with a single training sample (client {alone[0]}, for one)",
             "batch norm cannot take statistics over one sample",
             "set --model.net.norm group, or give clients more data: --data.partition",
         )
@@ -157,7 +145,9 @@ def submodel_problems(
 
 def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems of the callbacks' own settings, and of their combination."""
-    for callback in federated_callbacks(federation.trainer):
+    callbacks = federated_callbacks(federation.trainer)
+    yield from repeat_problems([_placed(callback) for callback in callbacks])
+    for callback in callbacks:
         for problem in callback.problems(federation):
             yield replace(problem, remedy=problem.remedy.replace(".NAME.", f".{callback.given_name}."))
     yield from (clash.problem for clash in _clashes(federation) if clash.rule.severity == "error")
@@ -190,6 +180,18 @@ def stack_traits(federation: FederatedModule) -> frozenset[Trait]:
     return frozenset[Trait]().union(*(callback.traits() for callback in federated_callbacks(federation.trainer)))
 
 
+def unsent_problems(defenses: Iterable[FederatedCallback]) -> Iterator[Problem]:
+    """Defenses of what clients send, where every weight stays on its client."""
+    parts = [Component(type(defense).__name__, defense.traits()) for defense in defenses]
+    nothing = Component(NOTHING_SENT, frozenset({"nothing-sent"}))
+    yield from (clash.problem for clash in clashes([nothing, *parts]) if clash.rule.first == "nothing-sent")
+
+
+def _placed(callback: FederatedCallback) -> Placed:
+    unnamed = callback.given_name == FederatedCallback.given_name
+    return Placed("", "" if unnamed else callback.given_name, type(callback), described(callback))
+
+
 def _clashes(federation: FederatedModule) -> Iterator[Clash]:
     return clashes([*_settings(federation), *_callbacks(federation)])
 
@@ -211,6 +213,7 @@ def _settings(federation: FederatedModule) -> Iterator[Component]:
         ("model.sampling fixed", "fixed-participation", fixed),
         ("widths drawn step by step", "ordered-dropout", federation.method.local_widths is not None),
         (f"early stopping by {', '.join(monitored)}", "stops-early", bool(monitored)),
+        (NOTHING_SENT, "nothing-sent", federation.personal.everything),
         ("a network with a private choice of factors", "hidden-choice", bool(federation.net.private_names())),
     ]
     for name, trait, present in settings:

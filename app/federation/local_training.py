@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from app.errors import Problem
 from app.ranges import Count, NonNegative, Positive, Share
 
 
@@ -19,7 +20,7 @@ class LocalTraining:
 
     Attributes:
         epochs: passes over the client's training set per round, at least 1.
-        steps: optimiser steps per round, instead of whole epochs.
+        steps: optimiser steps per round, instead of whole epochs; `epochs` stays 1 then.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         shuffle: whether every epoch goes through the samples in a new order.
         optimizer: torch optimiser by class path.
@@ -45,6 +46,14 @@ class LocalTraining:
     mask_labels: bool = False
     clip_norm: Positive | None = None
     channels_last: bool = True
+
+    def problems(self) -> Iterator[Problem]:
+        if self.steps is not None and self.epochs != 1:
+            yield Problem(
+                f"local.steps is {self.steps} and local.epochs is {self.epochs}",
+                "steps take the place of epochs, which would have no effect",
+                "leave out --model.local.steps, or set --model.local.epochs 1",
+            )
 
     def build_optimizer(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
         """A fresh optimiser at the round's learning rate, fused where torch can."""

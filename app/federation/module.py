@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from app.described import Described, described
@@ -24,13 +25,12 @@ from app.federation.checks import (
     federation_problems,
     network_problems,
     setting_problems,
-    trainer_problems,
     warn_of_defenses,
 )
 from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
-from app.federation.execution.executors import Executor, ExecutorKind, available_cores, make_executor
+from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.local_training import LocalTraining
@@ -41,6 +41,7 @@ from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
+from app.federation.trainer_options import trainer_problems, whole_rounds
 from app.federation.transcript import Transcript
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
@@ -48,6 +49,7 @@ from app.ranges import Count, Seed, Share
 from app.renamed import current
 from app.result import Result
 from app.seeding import derive_key
+from app.signals import termination_interrupts
 from app.trust import refuse_foreign
 from datamodules.base import FederatedDataModule
 
@@ -139,6 +141,7 @@ class FederatedModule(Described, LightningModule):
         self.results: list[Result] = []
         self.transcript: Transcript | None = None
         self.cache: Path | None = None
+        self.kept_findings: Mapping[str, Any] = {}
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
         self.helpers = Helpers(self)
@@ -196,6 +199,7 @@ class FederatedModule(Described, LightningModule):
         from app.federation.transcript_recorder import TranscriptRecorder  # which is about federations
 
         raise_all(trainer_problems(self), setting_problems(self))
+        whole_rounds(self.trainer.callbacks)  # type: ignore[attr-defined]
         self.trainer.callbacks.sort(key=turn)  # type: ignore[attr-defined]
         callbacks = federated_callbacks(self.trainer)
         wanted = [*overriding(callbacks, "on_transcript"), *overriding(callbacks, "on_round_kept")]
@@ -218,6 +222,8 @@ class FederatedModule(Described, LightningModule):
         self._learning_rates = self.local.learning_rates(self.rounds)
         self.local_context = self._context()
         obstacles = self.hooks.vectorisation_obstacles()
+        if self.trainer._detect_anomaly:
+            obstacles.append(ANOMALIES)
         self._executor = make_executor(self.executor_kind, self.local_context, self.worker_count, obstacles)
 
     def teardown(self, stage: str) -> None:
@@ -282,7 +288,8 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def report(self) -> RoundReport:
-        return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, self.clock.reading())
+        seconds, cpu_seconds = self.clock.reading(), self.clock.cpu_reading()
+        return RoundReport(self.plan.round + 1, tuple(self._round.reports), self._server.score, seconds, cpu_seconds)
 
     def score_of_members(self) -> Score:
         """The server's model on all training data; empty where clients share nothing with it."""
@@ -333,9 +340,12 @@ class FederatedModule(Described, LightningModule):
             self._conclude()
 
     def _conclude(self) -> None:
+        if self.trainer.received_sigterm:
+            raise SIGTERMException
         if not self.trainer.interrupted:
             self._concluded = True
-            self.hooks.conclude()
+            with termination_interrupts():
+                self.hooks.conclude()
 
     # ---- checkpoint ------------------------------------------------------------------------------------------------
 
@@ -385,9 +395,8 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run; 10,000 for a run without a limit."""
-        planned = self.trainer.max_epochs
-        return planned if planned is not None and planned >= 0 else 10_000
+        """Rounds of the whole run."""
+        return cast(int, self.trainer.max_epochs)
 
     @property
     def executor_name(self) -> str:

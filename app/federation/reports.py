@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from app.federation.evaluation import Score
@@ -72,6 +73,7 @@ class RoundReport:
     clients: tuple[ClientReport, ...]  # reports of the participants, by client id
     server: Score  # evaluation of the server's model after aggregation, empty where it was not evaluated
     seconds: dict[str, float]  # wall-clock seconds per phase on the first process (`PhaseClock`)
+    cpu_seconds: float = 0.0  # CPU seconds of the round on the first process (`cpu_clock`)
 
 
 @dataclass
@@ -85,13 +87,18 @@ class PhaseClock:
 
     seconds: dict[str, float] = field(default_factory=dict)
     _started: float = 0.0
+    _cpu_started: float = 0.0
 
     def start(self) -> None:
         self.seconds = dict.fromkeys(("clients", "defend", "channel", "server", "evaluate"), 0.0)
-        self._started = time.perf_counter()
+        self._started, self._cpu_started = time.perf_counter(), cpu_clock()
 
     def reading(self) -> dict[str, float]:
         return {**self.seconds, "total": time.perf_counter() - self._started}
+
+    def cpu_reading(self) -> float:
+        """CPU seconds since the start of the round."""
+        return cpu_clock() - self._cpu_started
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -100,6 +107,15 @@ class PhaseClock:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def cpu_clock() -> float:
+    """CPU seconds of this process on all cores, and of the processes that it has started and waited for.
+
+    Unlike wall-clock seconds they hardly depend on what else the machine has to do.
+    """
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 ACCURACIES = ("received_common", "received_own", "trained_common", "trained_own")
@@ -130,6 +146,16 @@ def round_metrics(report: RoundReport, groups: Sequence[str], widths: Sequence[f
     return metrics
 
 
+def known_metrics(groups: Sequence[str], widths: Sequence[float]) -> list[str]:
+    """Names of all metrics that a round may have, apart from those that callbacks measure."""
+    names = ["round", "server/accuracy", "server/loss", "clients/loss", "clients/dropped"]
+    parts = ["clients"]
+    parts += [f"capacity-{rate:g}" for rate in sorted(set(widths), reverse=True)] if len(set(widths)) > 1 else []
+    parts += [f"group-{group}" for group in sorted(set(groups))] if len(set(groups)) > 1 else []
+    statistics = [each.name for each in fields(Spread)]
+    return names + [f"{part}/{accuracy}/{each}" for part in parts for accuracy in ACCURACIES for each in statistics]
+
+
 def accuracy_spread(name: str, clients: Iterable[ClientReport]) -> dict[str, float]:
     """Mean, worst and standard deviation of every accuracy that was measured."""
     members = list(clients)
@@ -147,10 +173,11 @@ def client_row(client: ClientReport) -> list[float | int]:
 
 
 def round_cost(report: RoundReport) -> dict[str, float]:
-    """Seconds per phase, the clients' own seconds, and bytes of a round."""
+    """Seconds per phase, CPU seconds, the clients' own seconds, and bytes of a round."""
     return {
         "round": report.round,
         **{f"seconds/{phase}": seconds for phase, seconds in report.seconds.items()},
+        "cpu_seconds": report.cpu_seconds,
         "client_seconds/train": sum(client.train_seconds for client in report.clients),
         "client_seconds/defend": sum(client.defend_seconds for client in report.clients),
         "client_seconds/evaluate": sum(client.evaluate_seconds for client in report.clients),

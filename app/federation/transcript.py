@@ -107,7 +107,8 @@ class Transcript:
         """
         folder = self._round(round_)
         try:
-            for path in (*folder.glob("*.npz"), *folder.glob(f".*{PART}"), folder / SEALED):
+            names = ("broadcast.npz", "aggregate.npz", "client-?????*.*.npz", f".*{PART}", SEALED)
+            for path in [path for name in names for path in folder.glob(name)]:
                 path.unlink(missing_ok=True)
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
+from app.errors import Problem
 from app.federation.channels.base import Message
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
@@ -43,6 +45,14 @@ class TranscriptRecorder(FederatedCallback):
         self._chosen, self._settings, self._announce = folder, settings, announce
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._open_end = False
+
+    def problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        if missing := [round_ for round_ in self._settings.rounds if not 1 <= round_ <= federation.rounds]:
+            yield Problem(
+                f"round {missing[0]} is to be kept in the transcript, of {federation.rounds}",
+                "there is no such round, and an attack on it would find nothing",
+                "keep earlier rounds (--transcript.rounds), or train longer (--trainer.max_epochs)",
+            )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from app.errors import Problem, raise_all
+from app.wording import counted
 
 NO_CLIENT = -1
 """Client id of a non-member that is compared with the members of every client (an attack on the global model)."""
@@ -114,7 +115,7 @@ def _value_problems(rows: MembershipScores) -> Iterator[Problem]:
     pairs = np.stack([rows.clients, rows.samples])
     if repeated := pairs.shape[1] - np.unique(pairs, axis=1).shape[1]:
         yield Problem(
-            f"{repeated} rows repeat a pair of client and sample",
+            f"{counted(repeated, 'row')} with a pair of client and sample that another row has",
             "intervals would be too narrow",
             "give each sample one score per client",
         )

@@ -19,6 +19,7 @@ from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Ranking, Weights, confid
 from app.metrics.intervals import Interval, bounded_interval, student_quantile
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
+from app.wording import counted
 
 Verdict = Literal["better", "worse", "indistinguishable"]
 
@@ -161,7 +162,7 @@ def _pairing_problems(one: MembershipScores, two: MembershipScores) -> Iterator[
         )
     elif changed := int(np.sum(one.members != two.members)):
         yield Problem(
-            f"{changed} samples are members in one run only",
+            f"members in one run only: {counted(changed, 'sample')}",
             "a difference could come from the samples",
             "train both runs with the same seed of membership, or compare them over seeds",
         )

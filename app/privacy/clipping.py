@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from app.errors import UserError
+from app.wording import counted
 
 _BLOCK = 2**17
 """Coordinates whose squares are added one after another: so many rounding errors stay below 1e-3 in float32."""
@@ -51,7 +52,7 @@ def check_rows(rows: int, samples: int) -> None:
     """Refuse a layer whose input or gradient has not one row per sample."""
     if rows != samples:
         raise UserError.of(
-            f"DP-SGD: a layer of the network got {rows} rows for {samples} samples",
+            f"DP-SGD: a layer of the network got {counted(rows, 'row')} for {counted(samples, 'sample')}",
             "parts of a sample would be clipped one by one, and together exceed the clipping norm",
             "choose another --model.net, whose layers keep samples in their first dimension",
         )

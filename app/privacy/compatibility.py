@@ -96,7 +96,15 @@ _REFUSALS = (
     "set --defenses.NAME.gradient_suppression null, the one check that looks at them",
 )
 
+_NOTHING_SENT = (
+    "it acts on what clients send, so nothing would be defended by it",
+    "leave {second} out, or choose a method under which clients send weights (--model.personal)",
+    "{second} where {first}",
+)
+_ON_UPLOADS: tuple[Trait, ...] = ("client-dp", "own-noise", "channel", "pruned-uploads", "kept-cells", "chosen-cells")
+
 RULES: tuple[Rule, ...] = (
+    *(_rule((f"nothing-sent-{trait}", "error", "nothing-sent", trait), *_NOTHING_SENT) for trait in _ON_UPLOADS),
     _rule(
         ("two-channels", "error", "channel", "channel"),
         "only one of them would be used",

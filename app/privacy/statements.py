@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from app.wording import counted
+
 MEANINGLESS = 10.0
 """Above this epsilon there is no meaningful formal guarantee."""
 
@@ -73,5 +75,5 @@ class ChannelStatement:
 
     def line(self) -> str:
         simulated = " (simulated: same numbers, no cryptography)" if self.simulated else ""
-        leaks = f"; {len(self.accepted)} leaks of the plan were accepted (privacy.json)" if self.accepted else ""
+        leaks = f"; {counted(len(self.accepted), 'accepted leak')} of the plan (privacy.json)" if self.accepted else ""
         return f"{self.mechanism}{simulated}: {self.hides}{leaks}"

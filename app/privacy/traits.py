@@ -31,6 +31,7 @@ Trait = Literal[
     "loss-weights",  # clients count by their loss
     "fixed-participation",  # always equally many clients take part
     "ordered-dropout",  # clients draw narrower networks step by step
+    "nothing-sent",  # every weight stays on its client
     "hidden-choice",  # the network has parameters that clients never send, such as which factors they use
 ]
 

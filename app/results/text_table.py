@@ -74,8 +74,3 @@ def bullet(text: str, width: int = 110) -> str:
     return textwrap.fill(
         text, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: `1 client`, `2,000 clients`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

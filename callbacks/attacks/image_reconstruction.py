@@ -15,7 +15,7 @@ from app.federation.hooks import FederatedCallback, federated_callbacks, overrid
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.results.attacks.reconstruction import ReconstructionRecord
-from callbacks.attacks.membership_inference import public_knowledge
+from callbacks.attacks.membership_inference import choice_problems, public_knowledge
 
 
 class ImageReconstruction(FederatedCallback):
@@ -38,6 +38,7 @@ class ImageReconstruction(FederatedCallback):
     vectorisable = True
 
     def __init__(self, attacks: list[str | PassiveAttack] | None = None) -> None:
+        raise_all(choice_problems({"attacks": attacks}))
         self.attacks = [make_passive(attack) for attack in (attacks or ("gradient-inversion", "mi-face"))]
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ from app.metrics.membership import NotAvailable
 from app.ranges import Count
 from app.result import fits_file
 from app.results.attacks.reconstruction import ReconstructionRecord
+from app.wording import counted
 from callbacks.attacks.membership_inference import public_knowledge
 
 Score = Literal["matched", "legacy"]
@@ -103,12 +104,14 @@ class MaliciousServer(FederatedCallback):
         if self.round is not None and self.round > latest:
             yield Problem(
                 f"{self.attack.name} is to start in round {self.round} of {federation.rounds}",
-                f"it takes {self.attack.rounds} rounds",
+                f"it takes {counted(self.attack.rounds, 'round')}",
                 f"set --attacks.NAME.round to 1..{latest}" if latest > 0 else "train more rounds: --trainer.max_epochs",
             )
         elif latest < 1:
             remedy = f"train at least {self.attack.rounds} rounds: --trainer.max_epochs"
-            yield Problem(f"{self.attack.name} takes {self.attack.rounds} rounds", "the run is shorter", remedy)
+            yield Problem(
+                f"{self.attack.name} takes {counted(self.attack.rounds, 'round')}", "the run is shorter", remedy
+            )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,6 +19,8 @@ from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
+from app.described import described
+from app.errors import Problem, raise_all
 from app.federation.execution.distributed import autocast_of
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
@@ -74,6 +78,7 @@ class MembershipInference(FederatedCallback):
         adaptive: bool = True,
     ) -> None:
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
+        raise_all(choice_problems({"attacks": attacks, "targets": targets}))
         settings = AuditSettings(
             targets=tuple(targets or ("global", "uploads")),
             rounds=self.rounds,
@@ -83,6 +88,12 @@ class MembershipInference(FederatedCallback):
             adaptive=adaptive,
         )
         self.protocol = _protocol(protocol, attacks, settings)
+
+    def problems(self, federation: FederatedModule) -> Iterator[Problem]:
+        if late := [round_ for round_ in (*self.rounds, self.every) if round_ > federation.rounds]:
+            cause = f"round {late[0]} is to be attacked, of {federation.rounds}"
+            remedy = "lower --attacks.NAME.rounds or --attacks.NAME.every, or train longer: --trainer.max_epochs"
+            yield Problem(cause, "it would never be", remedy)
 
     def rounds_to_keep(self, rounds: int) -> set[int]:
         regular = range(self.every, rounds + 1, self.every) if self.every else ()
@@ -108,6 +119,7 @@ class MembershipInference(FederatedCallback):
             final,
             ShadowFederations(federation),
             None if federation.cache is None else federation.cache / "shadows",
+            federation.kept_findings if final else {},
         )
         with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
             for finding in self.protocol.findings(audit):
@@ -159,3 +171,15 @@ def _protocol(
         paper = MemDefensePaper if name == "memdefense" else WafflePaper
         return paper(names, adaptive=settings.adaptive)
     return PAPERS[name](names)
+
+
+def choice_problems(choices: Mapping[str, Sequence[Any] | None]) -> Iterator[Problem]:
+    """Choices of attacks or targets that are empty, or name one twice; None stands for the usual ones."""
+    for option, chosen in choices.items():
+        texts = [json.dumps(described(one), sort_keys=True, default=str) for one in chosen or ()]
+        if chosen is not None and not chosen:
+            remedy = f"name some, or leave {option} out for the usual ones"
+            yield Problem(f"the list of {option} is empty", "nothing would be attacked", remedy)
+        elif repeated := [one for place, one in enumerate(texts) if one in texts[:place]]:
+            cause = f"{repeated[0]} is more than once among the {option}"
+            yield Problem(cause, "one result would overwrite the other", "name it once")

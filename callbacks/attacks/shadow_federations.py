@@ -139,7 +139,7 @@ def _reference_sets(attacked: Membership, seed: int) -> tuple[Ids, ...]:
     parts = np.array_split(order, len(wanted))
     if any(size and not len(part) for size, part in zip(wanted, parts, strict=True)):
         raise UserError.of(
-            f"the attacker has {len(order)} population samples for {len(wanted)} clients with reference sets",
+            f"population samples of the attacker: {len(order)}, clients with reference sets: {len(wanted)}",
             "a shadow federation could not repeat a defense that needs reference samples of every client",
             "raise --data.holdout.population and train again, or use --attacks.membership.shadows.mode central",
         )

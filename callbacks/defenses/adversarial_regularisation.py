@@ -71,6 +71,10 @@ class AdversarialRegularisation(FederatedCallback):
         return frozenset({"trains-differently", "local-adversary"}) if self.weight > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
+        if self.weight > 0 and self.warmup >= federation.rounds:
+            cause = f"AdversarialRegularisation warms up for {self.warmup} of {federation.rounds} rounds"
+            remedy = "shorten --defenses.NAME.warmup, or train longer: --trainer.max_epochs"
+            yield Problem(cause, "clients would never train against their attackers", remedy)
         if self.weight != 0:
             yield from federation.data.membership.reference_problems()
 

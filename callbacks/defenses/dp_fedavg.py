@@ -24,6 +24,7 @@ from app.privacy.settings import budget_problems, delta_problems, raised_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 from app.ranges import Bound, Count, Inside, NonNegative, Positive
+from app.wording import counted
 
 
 class DPFedAvg(AccountedDefense):
@@ -90,7 +91,9 @@ class DPFedAvg(AccountedDefense):
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
         yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
         if self.delta is not None:
-            yield from delta_problems("DPFedAvg", self.delta, clients, f"there are {clients} clients", "client")
+            yield from delta_problems(
+                "DPFedAvg", self.delta, clients, f"there are {counted(clients, 'client')}", "client"
+            )
 
     def _calibrated(self, federation: FederatedModule) -> float:
         """The noise multiplier: as set, or the smallest one that keeps to the budget."""
@@ -199,9 +202,9 @@ class DPFedAvg(AccountedDefense):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"DPFedAvg: the budget is spent after {trainer.current_epoch + 1} rounds; the run ends here. More "
-                    f"noise (--defenses.{self.given_name}.noise) or fewer clients per round (--model.participation) "
-                    "make it last longer.",
+                    f"DPFedAvg: the budget is spent after {counted(trainer.current_epoch + 1, 'round')}; the run ends "
+                    f"here. More noise (--defenses.{self.given_name}.noise) or fewer clients per round "
+                    "(--model.participation) make it last longer.",
                     stacklevel=2,
                 )
 

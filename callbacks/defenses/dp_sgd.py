@@ -25,6 +25,7 @@ from app.privacy.settings import budget_problems, delta_problems, raised_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 from app.ranges import Bound, Count, Inside, NonNegative, Positive
+from app.wording import counted
 
 
 class DPSGD(AccountedDefense):
@@ -96,7 +97,7 @@ class DPSGD(AccountedDefense):
     def _budget_problems(self, largest: int) -> Iterator[Problem]:
         yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
         if self.delta is not None:
-            count = f"the largest client has {largest} samples"
+            count = f"the largest client has {counted(largest, 'sample')}"
             yield from delta_problems("DPSGD", self.delta, largest, count, "sample")
 
     def _training_problems(self, federation: FederatedModule) -> Iterator[Problem]:
@@ -201,8 +202,8 @@ class DPSGD(AccountedDefense):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"DPSGD: all clients have spent their budget after {trainer.current_epoch + 1} rounds; the run "
-                    f"ends here. More noise (--defenses.{self.given_name}.noise) makes it last longer.",
+                    f"DPSGD: all clients have spent their budget after {counted(trainer.current_epoch + 1, 'round')}; "
+                    f"the run ends here. More noise (--defenses.{self.given_name}.noise) makes it last longer.",
                     stacklevel=2,
                 )
 

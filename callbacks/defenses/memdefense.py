@@ -76,7 +76,11 @@ class MemDefense(FederatedCallback):
         return frozenset({TRAITS[self.variant]}) if self.gamma > 0 else frozenset()
 
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        yield from raised_problems(lambda: federation.space.matching(self.spare))
+        wrong = list(raised_problems(lambda: federation.space.matching(self.spare)))
+        yield from wrong
+        if not wrong and bool(federation.space.matching(self.spare)[: federation.space.trainable].all()):
+            remedy = "spare less: --defenses.NAME.spare, or leave the defense out"
+            yield Problem("MemDefense spares every parameter", "it would give up no weight", remedy)
 
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         coordinates, device = federation.space.size, federation.theta.device

@@ -24,6 +24,7 @@ from app.privacy.settings import delta_problems, raised_problems, setting_proble
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 from app.ranges import Count, Inside, Positive
+from app.wording import counted
 
 NOMINAL = (
     "the theorem takes a trained model for an average over its samples, so that replacing one of m samples moves it by "
@@ -86,7 +87,9 @@ class NbAFL(AccountedDefense):
             yield from raised_problems(lambda: self.noise(federation))
 
     def _setting_problems(self, rounds: int, largest: int) -> Iterable[Problem]:
-        yield from delta_problems("NbAFL", self.delta, largest, f"the largest client has {largest} samples", "sample")
+        yield from delta_problems(
+            "NbAFL", self.delta, largest, f"the largest client has {counted(largest, 'sample')}", "sample"
+        )
         if self.exposures is not None and self.exposures > rounds:
             consequence = f"an upload is seen at most in all {rounds} rounds"
             allowed = f"to {rounds} or less, or leave it out"
@@ -257,7 +260,7 @@ def _amplified(setting: NbAFLSetting) -> float:
         least = math.ceil(setting.clients * -math.expm1(-setting.epsilon / setting.rounds))
         raise UserError.of(
             f"NbAFL's theorem has no down-link noise for {setting.participants} of {setting.clients} clients per round "
-            f"and epsilon {setting.epsilon:g} over {setting.rounds} rounds",
+            f"and epsilon {setting.epsilon:g} over {counted(setting.rounds, 'round')}",
             "its constant b is the logarithm of a negative number",
             f"let more than {least} clients take part (--model.participation), or lower the budget",
         )

@@ -14,6 +14,7 @@ from app.federation.channels.base import Message
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.metrics.fairness import Spread
+from app.wording import counted
 
 
 class FederationProgress(ProgressBar, FederatedCallback):
@@ -69,7 +70,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
         elif self._enabled:
             report, left = pl_module.report, self._left(trainer, pl_module)
             print(
-                f"round {report.round}/{pl_module.rounds}  {len(report.clients)} clients  {self._accuracy}  "
+                f"round {report.round}/{pl_module.rounds}  {counted(len(report.clients), 'client')}  {self._accuracy}  "
                 f"{report.seconds['total']:.1f} s  {left} left",
                 flush=True,
             )
@@ -104,7 +105,7 @@ def _header(federation: FederatedModule) -> str:
     data, sizes = federation.data, federation.client_pool.sizes
     widths = " and ".join(f"{rate:g}" for rate in federation.widths)
     return (
-        f"{type(data).__name__}: {data.clients} clients with {min(sizes)} to {max(sizes)} training samples, "
+        f"{type(data).__name__}: {counted(data.clients, 'client')} with {min(sizes)} to {max(sizes)} training samples, "
         f"{len(data.common_test)} common test samples\n"
         f"{type(federation.net).__name__}: {federation.space.trainable:,} parameters, widths {widths}, "
         f"clients trained by {federation.executor_name}"

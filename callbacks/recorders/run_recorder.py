@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +18,11 @@ from app.federation.execution.distributed import from_first, gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.promises import statements, withheld
-from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
+from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row, cpu_clock
 from app.files import cannot_write
 from app.privacy.ledger import Spend
 from app.result import Result
+from app.results.run.attempts import END_OF_RUN, Attempt, end_attempt
 from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
 from app.results.run.folder import RunFolder
@@ -48,10 +50,12 @@ class RunRecorder(FederatedCallback):
         self._claimed = isinstance(folder, RunFolder)
         self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
+        self._attempt: Attempt | None = None
+        self._trained: tuple[float, float] | None = None  # wall and CPU clock at the end of the training
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
-        pl_module.cache = self._folder.path.parent / ".cache"
+        pl_module.cache = self._folder.cache()
         if stage == "fit" and not self._claimed:
             self._claimed = True
             config = described_run(pl_module, pl_module.data, trainer)
@@ -67,6 +71,7 @@ class RunRecorder(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         with self._writing():
+            rank_zero_only(end_attempt)(self._folder.path)
             self._describe(pl_module, trainer.current_epoch)
 
     @rank_zero_only
@@ -127,15 +132,35 @@ class RunRecorder(FederatedCallback):
         rows = [[round_, *client_row(client)] for client in clients]
         self._folder.append_rows("clients.csv", ["round", *CLIENT_COLUMNS], rows)
 
+    def results(self, federation: FederatedModule) -> Iterable[Result]:
+        """None of its own: what attacks at the end of the run had found when it was interrupted is given to them."""
+        if federation.trainer.is_global_zero:
+            self._attempt = Attempt(self._folder.path, END_OF_RUN)
+            self._attempt.begin()
+            federation.kept_findings = self._attempt.findings()
+        return ()
+
     @rank_zero_only
     def on_result(self, trainer: Trainer, federation: FederatedModule, result: Result) -> None:
         with self._writing():
             result.save(self._folder.path)
+            if self._attempt is not None:
+                self._attempt.note(result)
 
     @rank_zero_only
     def on_results(self, trainer: Trainer, federation: FederatedModule, results: Sequence[Result], when: str) -> None:
         with self._writing():
             conclude(self._folder, results, when, tracker_of(trainer))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._trained = time.perf_counter(), cpu_clock()
+
+    def _cost_after_training(self) -> dict[str, float]:
+        """Seconds of attacks and of the last evaluations; empty where this process has trained no round."""
+        if self._trained is None:
+            return {}
+        wall, cpu = self._trained
+        return {"attack_phase/seconds": time.perf_counter() - wall, "attack_phase/cpu_seconds": cpu_clock() - cpu}
 
     def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
         with self._writing():
@@ -147,7 +172,7 @@ class RunRecorder(FederatedCallback):
         final = dict(records[-1]) if records else {}
         if (members := federation.score_of_members()).total:
             final["server/train_accuracy"] = members.accuracy
-        cost = _total_cost(costs)
+        cost = _total_cost(costs) | self._cost_after_training()
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
         draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
@@ -161,6 +186,7 @@ class RunRecorder(FederatedCallback):
             self._folder.write_json("privacy.json", privacy)
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
+        end_attempt(self._folder.path)
         if (tracker := tracker_of(trainer)) is not None:
             tracker.finish(summary, withheld(federation))
 
@@ -194,6 +220,8 @@ def _total_cost(costs: list[dict[str, Any]]) -> dict[str, float]:
     total["rounds"] = float(len(costs))
     if costs:
         total["seconds_per_round"] = total["seconds/total"] / len(costs)
+        if "cpu_seconds" in total:  # not measured by earlier versions
+            total["cpu_seconds_per_round"] = total["cpu_seconds"] / len(costs)
         total["train_seconds_per_client_round"] = total["client_seconds/train"] / max(1.0, total["clients"])
         own = [name for name in names if name.startswith("client_seconds/") and name != "client_seconds/evaluate"]
         total["own_seconds_per_client_round"] = sum(total[name] for name in own) / max(1.0, total["clients"])

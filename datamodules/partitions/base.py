@@ -10,6 +10,7 @@ import numpy as np
 from app.described import Described
 from app.errors import Problem, UserError, raise_all
 from app.ranges import Count, Seed, range_problems
+from app.wording import counted
 from datamodules.checks import first_few
 
 
@@ -41,7 +42,7 @@ class Partition(Described, ABC):
             return []
         return [
             Problem(
-                f"{self.clients} clients share {len(labels)} samples",
+                f"{counted(self.clients, 'client')} share {counted(len(labels), 'sample')}",
                 f"at least {self.clients - len(labels)} of them would have none",
                 "lower --data.partition.clients, or --data.holdout.shadow and --data.holdout.population",
             )

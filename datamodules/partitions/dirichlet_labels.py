@@ -7,6 +7,7 @@ import numpy as np
 from app.errors import Problem, UserError
 from app.ranges import Count, Positive, Seed
 from app.seeding import numpy_generator
+from app.wording import counted
 from datamodules.partitions.base import Partition
 from datamodules.partitions.dirichlet_sizes import deal_classes
 
@@ -42,7 +43,7 @@ class DirichletLabels(Partition):
             return []
         return [
             Problem(
-                f"{self.clients} clients with at least {self.min_samples} samples each need {needed}, "
+                f"{counted(self.clients, 'client')} with at least {self.min_samples} samples each: {needed} in all, "
                 f"the pool has {len(labels)}",
                 "no draw can succeed, so none was tried",
                 f"lower --data.partition.clients to {len(labels) // self.min_samples} or less, "

@@ -7,6 +7,7 @@ import numpy as np
 from app.errors import Problem
 from app.ranges import Count, Seed
 from app.seeding import numpy_generator
+from app.wording import counted
 from datamodules.partitions.base import Partition
 
 
@@ -27,7 +28,7 @@ class Iid(Partition):
     def misfits(self, labels: np.ndarray, owners: np.ndarray | None) -> list[Problem]:
         problems = super().misfits(labels, owners)
         if self.samples is not None and self.samples * self.clients > len(labels):
-            cause = f"{self.clients} clients x {self.samples} samples, but {len(labels)} samples in all"
+            cause = f"{counted(self.clients, 'client')} x {self.samples} samples, but there are {len(labels)} in all"
             remedy = "lower --data.partition.samples or the number of clients"
             problems.append(Problem(cause, "some clients would be empty", remedy))
         return problems

@@ -68,7 +68,7 @@ def shard_misfits(
     if largest >= (shard_size or 1):
         return []
     cause = f"{clients} {who} x {classes_per_client} shards of {shard_size or 1} samples"
-    consequence = f"{len(labels)} samples in {classes} classes allow at most {largest} per shard"
+    consequence = f"of {len(labels)} samples in {classes} classes, at most {largest} per shard are possible"
     remedy = "lower --data.partition.shard_size, the number of clients or --data.partition.classes_per_client"
     return [Problem(cause, consequence, remedy)]
 

@@ -166,7 +166,7 @@ def test_objects_made_in_python_are_refused(case):
     made, cause, allowed = WRONG[case]
     [problem] = range_problems(made, "model")
     option = cause.split(" is ")[0]
-    assert problem.cause == f"model.{cause}"
+    assert problem.cause == f"--model.{cause}"
     assert problem.consequence == f"it must be {allowed}"
     assert problem.remedy == f"set --model.{option} in that range"
 
@@ -194,9 +194,9 @@ def test_numbers_in_range_pass(case):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MLP(DataShape(1, 4, 4, 2), hidden=(0,)), "model.net.hidden is (0,)"),
-        (lambda: Iid(0).assign(np.zeros(9, dtype=np.int64), None, 0), "data.partition.clients is 0"),
-        (lambda: Digits(test_fraction=1.0).setup(), "data.test_fraction is 1.0"),
+        (lambda: MLP(DataShape(1, 4, 4, 2), hidden=(0,)), "--model.net.hidden is (0,)"),
+        (lambda: Iid(0).assign(np.zeros(9, dtype=np.int64), None, 0), "--data.partition.clients is 0"),
+        (lambda: Digits(test_fraction=1.0).setup(), "--data.test_fraction is 1.0"),
         (lambda: Taxonomy(shadows=0), "shadows of taxonomy is 0"),
         (lambda: MemDefensePaper(settings=NasrSettings(kernels=0)), "kernels of NasrSettings is 0"),
         (lambda: ConvergenceRate(tolerance=0.0), "tolerance of convergence-rate is 0.0"),
@@ -222,9 +222,9 @@ def test_all_that_is_out_of_range_is_refused_before_the_first_round():
         run(federation, Blobs(), 1, wrong)
     causes = [problem.cause for problem in error.value.problems]
     assert causes == [
-        "model.local.epochs is 0",
-        "defenses.NAME.weight is -1.0 (L2)",
-        "attacks.NAME.every is -1 (MembershipInference)",
+        "--model.local.epochs is 0",
+        "--defenses.NAME.weight is -1.0 (L2)",
+        "--attacks.NAME.every is -1 (MembershipInference)",
     ]
 
 

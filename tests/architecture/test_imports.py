@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
 BOTTOM = {
     *("app.dealing", "app.described", "app.errors", "app.files", "app.ranges", "app.reading", "app.renamed"),
-    *("app.seeding", "app.trust"),
+    *("app.seeding", "app.signals", "app.trust", "app.wording"),
 }
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 LIBRARY = {"callbacks", "app.attacks", "app.federation", "app.results"} | PURE
@@ -37,7 +37,9 @@ MAY_IMPORT = {
     "app.results": {"app.results", "app.attacks", "app.federation", *PURE},
     "app.recipes": {"app.federation", *BOTTOM},
     "app.catalogue": {"app.recipes", *LIBRARY},
-    "app.configuration": {"app.catalogue", "app.recipes", *LIBRARY},
+    "app.config_checks": {"app.recipes", *LIBRARY},
+    "app.option_errors": BOTTOM,
+    "app.configuration": {"app.catalogue", "app.config_checks", "app.option_errors", "app.recipes", *LIBRARY},
     "app.run": {"app.configuration", "app.recipes", *LIBRARY},
     "app.experiments": {"app.experiments", "app.configuration", "app.recipes", "app.federation", "app.results"}
     | BOTTOM,

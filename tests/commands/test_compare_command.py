@@ -193,6 +193,25 @@ def test_dry(typed, pretend, tmp_path, capsys):
     assert states == ["to be run", "finished", "to be run", "finished"]
 
 
+def test_fewer_runs_at_a_time_than_asked_for(typed, pretend, capsys):
+    """One line says so where the GPUs do not suffice, and none where there are not that many runs."""
+    pretend(Pretender())  # makes one run at a time
+    assert typed("--jobs", "3", "--gpus_per_run", "2") == 0
+    note = "note: 1 run at a time instead of 3 (--jobs): the GPUs suffice for no more with --gpus_per_run 2\n"
+    assert note in capsys.readouterr().out
+    assert typed("--jobs", "3", "--gpus_per_run", "2", "--name", "other", "--seeds", "0") == 0
+    assert "at a time instead of 3" in capsys.readouterr().out
+    assert typed("--jobs", "1", "--gpus_per_run", "2", "--name", "third") == 0
+    assert "at a time instead of" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("root", ["r\0", "r" * 5000, "r/" * 2500], ids=["null", "long", "deep"])
+def test_roots_that_no_system_takes(root, typed, capsys):
+    """One error with a remedy, no traceback."""
+    assert typed("--root", root) == 2
+    assert "remedy:" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -214,6 +233,9 @@ def test_dry(typed, pretend, tmp_path, capsys):
         (["--engine", "cloud"], "invalid choice: 'cloud'"),
         (["--scale", "quik"], "did you mean quick?"),
         (["--name", "a/b"], "the name of the comparison is 'a/b'"),
+        (["--name", ".."], "the name of the comparison is '..'"),
+        (["--name", "a\nb"], "the name of the comparison is 'a\\nb'"),
+        (["--name", "x" * 5000], "the name of the comparison has 5,000 characters"),
     ],
 )
 def test_wrong_options(options, message, typed, tmp_path, capsys):

@@ -76,7 +76,7 @@ def test_help_of_a_class(option, name, meaning, capsys):
 MISTAKES = {
     "unknown option": (["--model.local.epoch", "3"], "--model.local.epoch 3", "did you mean --model.local.epochs"),
     "abbreviated option": (["--conf", "demo"], "--conf demo", "did you mean --config"),
-    "wrong type": (["--model.local.epochs", "many"], "Got value: many", "rampart fit --help"),
+    "wrong type": (["--model.local.epochs", "many"], "--model.local.epochs is many", "--model.local.epochs"),
     "unknown dataset": (["--data", "MINST"], "MINST", "did you mean MNIST"),
     "unknown network": (["--model.net", "MPL"], "MPL", "did you mean MLP"),
     "recipe for a class": (["--model.method", "GFM"], "GFM", "write --config GFM"),

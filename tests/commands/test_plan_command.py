@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from matplotlib.figure import Figure
 from run_kit import TINY, exit_code
 
 from app.configuration import expand, run_parser
@@ -38,12 +39,8 @@ def no_training(monkeypatch):
 def few_figures(monkeypatch):
     """Drawing takes most of the time."""
 
-    class Blank:
-        def savefig(self, file, **_):
-            file.write(b"")
-
-    monkeypatch.setattr("app.commands.plan.draw_layer", lambda *_: Blank())
-    monkeypatch.setattr("app.commands.plan.draw_overview", lambda *_: Blank())
+    monkeypatch.setattr("app.commands.plan.draw_layer", lambda *_: Figure(figsize=(0.1, 0.1)))
+    monkeypatch.setattr("app.commands.plan.draw_overview", lambda *_: Figure(figsize=(0.1, 0.1)))
 
 
 def planned(root, capsys, *options):

@@ -80,4 +80,4 @@ def test_flip_can_be_switched_off_without_moving_the_windows():
 
 def test_negative_padding_is_a_problem():
     [problem] = range_problems(CropFlip(-1), "data.augment")
-    assert (problem.cause, problem.consequence) == ("data.augment.padding is -1", "it must be int >= 0")
+    assert (problem.cause, problem.consequence) == ("--data.augment.padding is -1", "it must be int >= 0")

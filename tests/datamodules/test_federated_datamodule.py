@@ -93,8 +93,8 @@ def test_every_wrong_setting_is_reported_before_loading(toy):
     assert data.loads == 0
     causes = [problem.cause for problem in error.value.problems]
     assert causes == [
-        *("data.partition.clients is 0", "data.holdout.clients is 2.0"),
-        *("data.augment.padding is -3", "data.seed is -1"),
+        *("--data.partition.clients is 0", "--data.holdout.clients is 2.0"),
+        *("--data.augment.padding is -3", "--data.seed is -1"),
     ]
 
 

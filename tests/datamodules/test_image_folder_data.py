@@ -151,6 +151,72 @@ def test_tables_without_columns_or_rows(tmp_path, header, rows, message):
         ImageFolder(table=write_table(tmp_path / "list.csv", rows, header)).setup()
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_tables_with_another_delimiter_are_read_and_said(folder, delimiter):
+    cells = [(f"{c}/{k}/{n}.png", k, c) for c in ("bob", "alice") for k in COLOURS for n in (1, 2)]
+    rows = [delimiter.join(row) for row in cells]
+    table = write_table(folder / "list.csv", rows, delimiter.join(["path", "label", "client"]))
+    data = ImageFolder(table=table, image_size=4, holdout=PAPER)
+    with pytest.warns(UserWarning, match=r"list\.csv: the delimiter is a (semicolon|tab|bar), not a comma"):
+        data.setup()
+    assert data.client_names == ("alice", "bob")
+    assert len(data.store) == 8
+
+
+def test_spaces_after_the_delimiter_belong_to_no_name(folder):
+    rows = [f"{c}/{k}/{n}.png, {k}, {c}" for c in ("bob", "alice") for k in COLOURS for n in (1, 2)]
+    data = ImageFolder(table=write_table(folder / "list.csv", rows, "path, label, client"), image_size=4)
+    data.setup()
+    assert data.client_names == ("alice", "bob")
+
+
+def test_missing_columns_are_told_from_those_there_are(tmp_path):
+    table = write_table(tmp_path / "list.csv", ["a.png;cat;9"], "path;kind;client")
+    with (
+        pytest.warns(UserWarning, match="delimiter"),
+        pytest.raises(UserError, match="has no column label; its columns are path, kind, client"),
+    ):
+        ImageFolder(table=table).setup()
+
+
+@pytest.mark.parametrize(("encoding", "byte"), [("latin-1", "0xe9"), ("utf-16", "0xff")])
+def test_a_table_that_is_not_in_utf8_names_the_encoding(tmp_path, encoding, byte):
+    table = tmp_path / "list.csv"
+    table.write_bytes("path,label,client\na.png,café,9\n".encode(encoding))
+    with pytest.raises(UserError, match=rf"not encoded in UTF-8: line \d holds the byte {byte}(.|\n)*iconv -f"):
+        ImageFolder(table=str(table)).setup()
+
+
+def test_files_of_the_operating_system_are_no_images(folder):
+    for name in ("._1.png", ".DS_Store", "Thumbs.db"):
+        (folder / "alice" / "cat" / name).write_bytes(b"attributes")
+    resource = folder / "__MACOSX" / "cat" / "._1.png"
+    resource.parent.mkdir(parents=True)
+    resource.write_bytes(b"attributes")
+    data = ImageFolder(str(folder), image_size=4, holdout=PAPER)
+    data.setup()
+    assert (len(data.store), data.client_names) == (20, ("alice", "bob"))
+    rows = [f"{c}/{k}/{n}.png,{k},{c}" for c in ("bob", "alice") for k in COLOURS for n in (1, 2)]
+    listed = ImageFolder(table=write_table(folder / "list.csv", [*rows, "alice/cat/._1.png,cat,alice"]), image_size=4)
+    listed.setup()
+    assert len(listed.store) == 8
+
+
+def test_labels_of_a_single_image_are_named(folder):
+    rows = [f"{c}/{k}/{n}.png,{k},{c}" for c in ("bob", "alice") for k in COLOURS for n in (1, 2)]
+    table = write_table(folder / "list.csv", [*rows, "bob/cat/3.png,banana,bob"])
+    with pytest.warns(UserWarning, match=rf"1 label with 1 image: banana \(row 10 of {table}\)"):
+        ImageFolder(table=table, image_size=4).setup()
+    paint(folder / "bob" / "banana" / "1.png")
+    with pytest.warns(UserWarning, match=rf"1 label with 1 image: banana \({folder}/bob/banana/1.png\)"):
+        ImageFolder(str(folder), image_size=4).setup()
+
+
+def test_labels_of_several_images_need_no_warning(folder, recwarn):
+    ImageFolder(str(folder), image_size=4).setup()
+    assert not [warning for warning in recwarn if "label" in str(warning.message)]
+
+
 def test_a_missing_table(tmp_path):
     with pytest.raises(UserError, match=r"no table(.|\n)*--data\.table"):
         ImageFolder(table=str(tmp_path / "list.csv")).setup()

@@ -67,7 +67,7 @@ def test_owners_follow_their_samples():
 
 def test_a_client_without_members_is_refused_by_name():
     owners = np.array([0] * 20 + [1])
-    with pytest.raises(UserError, match=r"client 1 \(of its 1 samples\)(.|\n)*--data.holdout.clients"):
+    with pytest.raises(UserError, match=r"client 1 \(of its 1 sample\)(.|\n)*--data.holdout.clients"):
         split_pool(np.zeros(21, dtype=np.int64), owners, 0, Natural(), Holdout(0.9, 0, 0), seed=0)
 
 

@@ -1,9 +1,12 @@
 import csv
+import warnings
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
 
+from app.files import write_figure
 from datamodules import Holdout, Multimodal
 from datamodules.table import PartitionTable
 
@@ -51,3 +54,23 @@ def test_groups_are_named_beside_the_picture():
     plain = table(30, 2)
     grouped = PartitionTable(plain.counts, plain.classes, plain.clients, ("majority",) * 20 + ("minority",) * 10)
     assert [text.get_text() for text in grouped.draw().axes[0].texts] == ["majority", "minority"]
+
+
+def test_names_that_the_font_lacks_are_spelled_by_their_code(tmp_path):
+    """A Chinese class and a client with an emoji: no warning, and no two names look alike."""
+    drawn = PartitionTable(np.eye(2, dtype=int), ("猫", "dog é"), ("鳥", "b 🐟"), ("犬", "other")).draw()
+    with warnings.catch_warnings(action="error"):
+        write_figure(tmp_path / "partition.png", drawn)
+    axes = drawn.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["U+732B", "dog é"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["U+9CE5", "b U+1F41F"]
+    assert [text.get_text() for text in axes.texts][:2] == ["U+72AC", "other"]
+
+
+def test_a_font_of_the_users_choice_is_asked_first(tmp_path):
+    """STIXGeneral has the sign that DejaVu Sans lacks, as a Chinese font has Chinese ones."""
+    with mpl.rc_context({"font.family": ["DejaVu Sans", "STIXGeneral"]}):
+        drawn = PartitionTable(np.eye(2, dtype=int), ("\u2316", "b"), ("0", "1"), ("all", "all")).draw()
+        with warnings.catch_warnings(action="error"):
+            write_figure(tmp_path / "partition.png", drawn)
+    assert drawn.axes[0].get_xticklabels()[0].get_text() == "\u2316"

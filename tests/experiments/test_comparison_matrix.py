@@ -101,12 +101,13 @@ def test_without_axis_of_defenses_there_is_none(tmp_path):
     [
         ({}, ("fedavg", "none")),
         ({"defenses": ["l2", "none"]}, ("fedavg", "none")),
-        ({"defenses": ["l2"]}, ("fedavg", "l2")),
+        ({"defenses": ["l2"], "methods": ["heterofl"]}, ("heterofl", "l2")),
+        ({"defenses": ["l2"], "baseline": {"method": "heterofl", "defense": "l2"}}, ("heterofl", "l2")),
         ({"baseline": {"method": "heterofl"}}, ("heterofl", "none")),
     ],
 )
 def test_baseline(changes, expected, tmp_path):
-    """As stated, else the first method without defense, else the first run."""
+    """As stated, else the first method without defense, else the only row."""
     spec = spec_of(tmp_path, **changes)
     assert baseline_of(spec, planned_runs(spec)) == expected
 

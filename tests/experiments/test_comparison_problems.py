@@ -4,6 +4,7 @@ import pytest
 from comparison_kit import SMALL, problems_of, spec_of, write
 
 from app.errors import UserError
+from app.experiments.comparison import Comparison
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import find_scale, read_spec
@@ -17,7 +18,11 @@ CASES = {
         "configs",
     ),
     "unknown method": ({"methods": ["fedavgg"]}, "methods.fedavgg: no configuration 'fedavgg'", "did you mean fedavg"),
-    "unknown defense": ({"defenses": ["memdefence"]}, "defenses.memdefence: no conf", "did you mean memdefense"),
+    "unknown defense": (
+        {"defenses": ["none", "memdefence"]},
+        "defenses.memdefence: no conf",
+        "did you mean memdefense",
+    ),
     "unknown attack": ({"attacks": ["membershp"]}, "attacks: no configuration", "membership"),
     "unknown base": ({"base": ["dem"]}, "base: no configuration 'dem'", "did you mean demo"),
     "dataset that is nearly a recipe": ({"datasets": ["memdefense-mnsit"]}, "memdefense-mnsit", "memdefense-mnist"),
@@ -51,6 +56,31 @@ CASES = {
         "no run has the method fedavg with the defense none",
         "include them",
     ),
+    "no row without a defense": (
+        {"defenses": ["l2", "dropout"]},
+        "no row is without a defense, and no baseline is named",
+        "`baseline: {method: fedavg, defense: l2}`, or add `none` to defenses",
+    ),
+    "defense among the methods": (
+        {"methods": {"memdefense": None}},
+        "methods.memdefense is the recipe of a defense",
+        "below defenses",
+    ),
+    "attack among the defenses": (
+        {"defenses": ["none", "membership"]},
+        "defenses.membership is the recipe of an attack",
+        "below attacks",
+    ),
+    "unknown method without settings": (
+        {"methods": {"foo": None}},
+        "methods.foo: no configuration 'foo'",
+        "list recipes",
+    ),
+    "unknown defense without settings": (
+        {"defenses": {"none": None, "foo": None}},
+        "defenses.foo: no configuration",
+        "list recipes",
+    ),
     "seed as an option": ({"set": {"seed_everything": 3}}, "set sets seed_everything", "remove it"),
     "name that is no folder": ({"name": "../up"}, "the name of the comparison is '../up'", "letters"),
     "twice in a list": ({"methods": ["fedavg", "fedavg"]}, "methods names fedavg more than once", "once"),
@@ -68,6 +98,22 @@ def test_mistake(case, tmp_path):
     [problem] = problems_of(tmp_path, **changes)
     assert cause in problem.splitlines()[0]
     assert remedy in problem.split("remedy: ")[1]
+
+
+def test_a_dataset_without_settings_is_what_its_name_says(tmp_path):
+    """`cifar10:` over a base of digits is refused; `digits-small:` is what it says, and own images have any name."""
+    with pytest.raises(
+        UserError, match=r"the dataset cifar10 has no settings of its own, and `base` says Digits"
+    ) as error:
+        Comparison(spec_of(tmp_path, datasets={"cifar10": None}), tmp_path)
+    assert "call it digits" in error.value.problems[0].remedy
+    for name, base in {"digits": "demo", "digits-small": "demo", "photos": "photos.yaml"}.items():
+        (tmp_path / "photos.yaml").write_text("data: {class_path: ImageFolder}\n")
+        Comparison(spec_of(tmp_path, datasets={name: None}, base=[base]), tmp_path)
+
+
+def test_one_row_needs_no_baseline(tmp_path):
+    assert len(planned_runs(spec_of(tmp_path, methods=["fedavg"], defenses=["l2"], seeds=[0, 1]))) == 2
 
 
 def test_all_mistakes_at_once(tmp_path):

@@ -216,7 +216,11 @@ def test_a_local_head_can_be_fitted_too():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [(Newcomers(5), "5 of 5 clients are newcomers"), (Newcomers(-1), "-1 of 5"), (Newcomers(1, 0), "visits is 0")],
+    [
+        (Newcomers(5), "5 of 5 clients are newcomers"),
+        (Newcomers(-1), "clients is -1"),
+        (Newcomers(1, 0), "visits is 0"),
+    ],
 )
 def test_impossible_newcomers_are_refused(settings, message):
     """Somebody must be left to train."""

@@ -187,6 +187,6 @@ def test_redrawn_capacities_in_a_run():
 def test_capacities_in_a_run_go_by_the_data():
     """The federation asks the data who has most: of 5, 8 and 11 samples, the last client is large."""
     federation = small_federation(TINY_MLP, capacities=Capacities(large=1, small=0.25))
-    run(federation, Blobs((5, 8, 11)), 0)
+    run(federation, Blobs((5, 8, 11)), 1)
     assert federation.client_pool.capacities == (0.25, 0.25, 1.0)
     assert federation.widths == (1.0, 0.25)

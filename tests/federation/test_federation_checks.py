@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from app.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining
+from app.federation.trainer_options import RULES
 from app.models import CNN
 
 
@@ -26,7 +27,8 @@ def stub_trainer(**options: object) -> SimpleNamespace:
     """What the checks read of a trainer; a real one refuses or corrects some of these options by itself."""
     data = Blobs((5, 8, 11))
     data.setup()
-    sound = {"gradient_clip_val": None, "accumulate_grad_batches": 1, "precision": "32-true"}
+    trainer = make_trainer(1)
+    sound = {rule.option: getattr(trainer, rule.option) for rule in RULES} | {"min_epochs": None, "callbacks": []}
     return SimpleNamespace(**{"datamodule": data, **sound, **options})
 
 
@@ -44,18 +46,17 @@ def test_every_problem_is_reported_at_once():
     with pytest.raises(UserError) as caught:
         federation.prepare()
     expected = [
-        "local.epochs is 0",
-        "local.batch_size is 0",
-        "local.proximal is -1.0",
-        "evaluation.every is 0",
-        "evaluation.limit is 0",
-        "2 capacities for 3 clients",
-        "capacities hold 1.5",
-        "participation is 0.0",
-        "block_size is 0",
-        "clips gradients",
-        "accumulates gradients",
-        "precision 16-mixed",
+        "model.capacities is [1.0, 1.5]",
+        "model.local.epochs is 0",
+        "model.local.batch_size is 0",
+        "model.local.proximal is -1.0",
+        "model.participation is 0.0",
+        "model.evaluation.every is 0",
+        "model.evaluation.limit is 0",
+        "model.block_size is 0",
+        "--trainer.gradient_clip_val is 1.0",
+        "--trainer.accumulate_grad_batches is 4",
+        "--trainer.precision is 16-mixed",
     ]
     assert len(caught.value.problems) == len(expected)
     for problem, words in zip(caught.value.problems, expected, strict=True):
@@ -68,11 +69,12 @@ def test_every_problem_is_reported_at_once():
 def test_all_but_the_trainer_at_once_in_a_run():
     """The same through `fit`."""
     federation = small_federation(capacities=[2.0, 1.0], participation=-1.0, local=LocalTraining(epochs=0))
-    assert len(refusal(federation).problems) == 4
+    assert len(refusal(federation).problems) == 3
 
 
 WRONG = {
     "too few capacities": ({"capacities": [1.0, 0.5]}, "--data.partition.clients"),
+    "no capacity": ({"capacities": []}, "--model.capacities.rates"),
     "negative capacity": ({"capacities": [1.0, -0.5, 1.0]}, "--model.capacities"),
     "capacity zero": ({"capacities": [0.0]}, "--model.capacities"),
     "participation above one": ({"participation": 1.5}, "--model.participation"),

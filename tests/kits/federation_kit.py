@@ -77,8 +77,8 @@ class Blobs(FederatedDataModule):
 
 
 def sgd(lr: float = 0.5, **settings: Any) -> partial:
-    """SGD as a setting of local training."""
-    return partial(SGD, lr=lr, **settings)
+    """SGD as a setting of local training; instead of 0, which runs refuse, a learning rate that moves nothing."""
+    return partial(SGD, lr=lr or 1e-300, **settings)
 
 
 def whole_batch(lr: float = 0.5, epochs: int = 1, **settings: Any) -> LocalTraining:
@@ -117,8 +117,13 @@ def run(
 
 
 def initial(federation: FederatedModule, data: FederatedDataModule | None = None, **settings: Any) -> Tensor:
-    """The server's vector before the first round: a run without any round."""
-    return run(federation, data, rounds=0, **settings)
+    """The server's vector before the first round."""
+    trainer = make_trainer(1, **settings)
+    trainer.datamodule = data if data is not None else Blobs()
+    trainer.datamodule.setup()
+    federation.trainer = trainer
+    federation.prepare()
+    return federation.space.read(federation.net)
 
 
 class Recorder(FederatedCallback):

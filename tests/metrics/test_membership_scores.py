@@ -52,7 +52,7 @@ def test_all_problems_at_once():
         MembershipScores.of([1.0, np.nan, 3.0], np.ones(3, dtype=bool), samples=[5, 5, 6], clients=[0, 0, NO_CLIENT])
     causes = [problem.cause for problem in values.value.problems]
     assert len(causes) == 4
-    for part in ("not finite", "no non-members", "no valid client", "1 rows repeat a pair"):
+    for part in ("not finite", "no non-members", "no valid client", "1 row with a pair"):
         assert any(part in cause for cause in causes), part
     assert all(problem.consequence and problem.remedy for problem in values.value.problems)
 

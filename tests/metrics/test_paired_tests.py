@@ -111,7 +111,7 @@ def test_runs_that_cannot_be_paired():
     with pytest.raises(UserError, match="different samples or clients"):
         compare_auc(first, moved, FAST)
     flipped = MembershipScores.of(second.scores, np.roll(second.members, 1))
-    with pytest.raises(UserError, match="2 samples are members in one run only"):
+    with pytest.raises(UserError, match="members in one run only: 2 samples"):
         compare_auc(first, flipped, FAST)
 
 

@@ -290,7 +290,7 @@ def test_mistakes_are_told_all_at_once():
     with pytest.raises(UserError) as error:
         small(alpha=-1.0, speed=0.0, rate=2.0, factors={"nowhere": 0})
     assert [problem.cause.split()[0] for problem in error.value.problems] == [
-        f"model.net.{name}" for name in ("factors", "alpha", "speed", "rate")
+        f"--model.net.{name}" for name in ("factors", "alpha", "speed", "rate")
     ]
     with pytest.raises(UserError) as error:
         small(kl="exact", init="zeros", factors={"nowhere": 1})

@@ -22,6 +22,7 @@ from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
 from app.seeding import numpy_generator, torch_generator
+from app.wording import counted
 
 Loss = Literal["bce", "mse"]
 """Binary cross-entropy, or the squared error of the probability (Nasr et al.'s code)."""
@@ -136,7 +137,7 @@ def _refuse_infinite(features: Sequence[Tensor]) -> None:
     bad = sum(int((~feature.isfinite()).any(1).sum()) for feature in features)
     if bad:
         raise UserError.of(
-            f"{bad} rows of the attack network's training set are not finite",
+            f"not finite in the attack network's training set: {counted(bad, 'row')}",
             "a shadow model or a student has diverged, and the attack network would learn nothing",
             "lower the learning rate of what diverged, or leave out this attack",
         )
@@ -203,7 +204,8 @@ def balanced(known: Shadow, most: int, seed: int, number: int) -> Ids:
     count = min(len(known.members), len(known.nonmembers), most // 2)
     if count == 0:
         raise UserError.of(
-            f"there are {len(known.members)} members and {len(known.nonmembers)} non-members to learn from",
+            f"there are {counted(len(known.members), 'member')} and {counted(len(known.nonmembers), 'non-member')} to "
+            "learn from",
             "an attack network cannot be trained",
             "keep more samples out of training with --data.holdout.shadow",
         )

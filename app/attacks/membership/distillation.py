@@ -25,6 +25,7 @@ from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.layers import seed_dropout
 from app.ranges import Count, Decay, Positive
 from app.seeding import derive_key, torch_generator
+from app.wording import counted
 
 TeacherMode = Literal["eval", "train"]
 """Mode of the teacher: evaluation, or training (batch statistics and dropout) as in one published code."""
@@ -68,7 +69,7 @@ def distil(
     """
     if len(data) < 2:
         raise UserError.of(
-            f"the attacker has {len(data)} samples to distil models on",
+            f"the attacker has {counted(len(data), 'sample')} to distil models on",
             "a student would learn nothing from its teacher",
             "keep some out of training with --data.holdout.population, such as 0.1",
         )

@@ -28,6 +28,7 @@ from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
 from app.ranges import Count
+from app.wording import counted
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
 """Treatment of the numbers of an attack that fails a control."""
@@ -85,12 +86,15 @@ class Audit(Protocol):
             for round_ in (last, *earlier):
                 losses: dict[tuple[Adaptation, ...], Finding] = {}
                 for planned in self._planned(audit, kind, round_):
-                    finding = self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
+                    done = audit.done.get(self._conditions(audit, planned).label)
+                    finding = done or self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
                     adaptations = planned.selection.adaptations
                     if planned.attack.name == "yeom":
                         losses[adaptations] = finding
-                    finding = _compared(finding, losses.get(adaptations))
-                    yield finding if planned.adaptation else finding.with_notes(*notes)
+                    if done is None:
+                        finding = _compared(finding, losses.get(adaptations))
+                        finding = finding if planned.adaptation else finding.with_notes(*notes)
+                    yield finding
 
     def _planned(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
         """By attack; first the attacker who does not know the defenses."""
@@ -107,9 +111,7 @@ class Audit(Protocol):
 
     def _run(self, audit: AuditContext, sources: Mapping[ShadowMode, ShadowSource], planned: PlannedAttack) -> Finding:
         settings, attack, selection = self._settings, planned.attack, planned.selection
-        shadows = f"{settings.shadows.count} {planned.mode}" if attack.shadows else "none"
-        conditions = selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
-        conditions = replace(conditions, adaptation=planned.adaptation)
+        conditions = self._conditions(audit, planned)
         evaluation = AttackEvaluation(audit, sources[planned.mode], attack, settings.calibrate)
 
         def finding() -> Finding:
@@ -118,6 +120,12 @@ class Audit(Protocol):
             return evaluation.finding(models, conditions).with_notes(*notes)
 
         return guarded(conditions, finding)
+
+    def _conditions(self, audit: AuditContext, planned: PlannedAttack) -> AttackConditions:
+        attack = planned.attack
+        shadows = f"{self._settings.shadows.count} {planned.mode}" if attack.shadows else "none"
+        conditions = planned.selection.conditions(audit, attack.name, self.name, attack.threat, shadows)
+        return replace(conditions, adaptation=planned.adaptation)
 
     def _unmatched(self, audit: AuditContext, kind: TargetKind) -> list[str]:
         """A note on defenses without an adaptive attacker."""
@@ -254,8 +262,8 @@ class AttackEvaluation:
         needed, truth = self.attack.needs_rounds, self.audit.truth
         if len(model.snapshots) < needed:
             return (
-                f"{self.attack.name} needs {needed} rounds, the transcript holds {len(model.snapshots)} of the target "
-                "(--transcript.last or --transcript.rounds keeps more)"
+                f"{self.attack.name} needs {counted(needed, 'round')}, the transcript holds {len(model.snapshots)} of "
+                "the target (--transcript.last or --transcript.rounds keeps more)"
             )
         chosen = self.audit.clients if client == NO_CLIENT else (client,)
         inside, outside = (sum(len(part[one]) for one in chosen) for part in (truth.members, truth.nonmembers))
@@ -263,6 +271,6 @@ class AttackEvaluation:
             return ""
         owner = "the federation" if client == NO_CLIENT else f"client {client}"
         return (
-            f"{owner} has {inside} members and {outside} non-members, too few to compare "
+            f"{owner} has {counted(inside, 'member')} and {counted(outside, 'non-member')}, too few to compare "
             "(--data.holdout.clients keeps non-members)"
         )

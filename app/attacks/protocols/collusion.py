@@ -111,7 +111,7 @@ class MemDefenseCollusion(MemDefensePaper):
         count = min(len(known), len(others), len(outside) // 2, MOST_GLOBAL)
         if count == 0:
             raise UserError.of(
-                f"{len(known)} members of colluders, {len(others)} of others and {len(outside)} test samples",
+                f"members of colluders: {len(known)}, of others: {len(others)}, test samples: {len(outside)}",
                 "the attack would have no samples to learn from, or none to be tested on",
                 "let some clients collude, and not all of them",
             )

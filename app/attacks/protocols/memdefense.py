@@ -23,6 +23,7 @@ from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
 from app.ranges import Count
 from app.seeding import derive_key
+from app.wording import counted
 
 MOST_GLOBAL = 5000
 """Members that the attack on the global model is trained on, and as many that it is tested on (Table III)."""
@@ -84,7 +85,7 @@ class MemDefensePaper(Protocol):
         count = min(len(members) // 2, len(test) // 2, len(members) if most is None else most)
         if count == 0:
             raise UserError.of(
-                f"{len(members)} members and {len(test)} test samples cannot be halved",
+                f"{counted(len(members), 'member')} and {counted(len(test), 'test sample')} cannot be halved",
                 "the attack would have no samples to learn from, or none to be tested on",
                 "give clients and test set at least 2 samples",
             )
@@ -120,7 +121,7 @@ class MemDefensePaper(Protocol):
                 used = f"only {2 * len(sets.members)} of them are used"
                 results.notes.append(f"client {client} has more members than half the test set: {used}")
         if self._clients is not None and len(chosen) < len(models):
-            results.notes.append(f"only the first {self._clients} clients were attacked")
+            results.notes.append(f"only the first {counted(self._clients, 'client')} were attacked")
         figures = papers.client_figures({"A_att_l %": results.percent(papers.accuracy)})
         return results.finding(audit, conditions, figures)
 

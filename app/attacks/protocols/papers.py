@@ -20,6 +20,7 @@ from app.attacks.targets import Models
 from app.errors import UserError
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
+from app.wording import counted
 
 OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
 
@@ -90,7 +91,7 @@ def both_ends(members: Ids, test: Ids, known: int, most: int, seed: int, exclude
     count = min(len(inside), len(outside), most)
     if count == 0:
         raise UserError.of(
-            f"there are {len(inside)} members and {len(outside)} non-members to evaluate",
+            f"there are {counted(len(inside), 'member')} and {counted(len(outside), 'non-member')} to evaluate",
             "no accuracy can be measured",
             "let known samples be evaluated, or give the clients and the test set more samples",
         )

@@ -33,6 +33,7 @@ from app.metrics.membership import Array
 from app.models.base import ScalableNet
 from app.models.norms import uses_batch_statistics
 from app.seeding import derive_key
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.attacks.protocols.taxonomy import Taxonomy
@@ -75,7 +76,7 @@ class TaxonomyContext:
         others = [own for other, own in enumerate(self.audit.truth.members) if other != client]
         if sum(map(len, others)) < 8:
             raise UserError.of(
-                f"the clients beside client {client} have {sum(map(len, others))} samples",
+                f"the clients beside client {client} have {counted(sum(map(len, others)), 'sample')}",
                 "the attacker of this paper trains its shadows on them",
                 "use more clients, or --attacks.membership.protocol audit",
             )

@@ -29,6 +29,7 @@ from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
 from app.ranges import Count
 from app.seeding import derive_key, numpy_generator
+from app.wording import counted
 
 UNSTATED = "the paper states neither the data of its shadows nor its attack models: both follow Shokri et al."
 OTHERS_DATA = "shadows are trained on the other clients' members, for want of data of the attacker's own"
@@ -63,7 +64,7 @@ class ShadowMaker:
         others = [own for other, own in enumerate(self._audit.truth.members) if other != client]
         if sum(map(len, others)) < FEWEST:
             raise UserError.of(
-                f"there are {sum(map(len, others))} samples beside those of client {client}",
+                f"there are {counted(sum(map(len, others)), 'sample')} beside those of client {client}",
                 "no shadow model can be trained",
                 "use more clients, or keep some data out of training with --data.holdout.shadow",
             )
@@ -165,7 +166,7 @@ class WafflePaper(Protocol):
             results.decisions[client] = decide(results.rows[client], 0.0)
             results.notes += context.notes
         if self._clients is not None and self._clients < len(audit.clients):
-            results.notes.append(f"only the first {self._clients} clients were attacked")
+            results.notes.append(f"only the first {counted(self._clients, 'client')} were attacked")
         measures = {"accuracy %": papers.accuracy, "F1 %": f1_score}
         figures = papers.client_figures({name: results.percent(measure) for name, measure in measures.items()})
         return results.finding(audit, conditions, figures)

@@ -23,6 +23,7 @@ from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.seeding import derive_key, numpy_generator
+from app.wording import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +136,7 @@ class FederatedShadows:
         spare = len(order) - 2 * len(sizes)
         if spare < 0:
             raise UserError.of(
-                f"the attacker can train {len(sizes)} shadow clients on {len(order)} samples of its own",
+                f"the attacker's own {counted(len(order), 'sample')} for {counted(len(sizes), 'shadow client')}",
                 "some would have fewer than two to train on",
                 "raise --data.holdout.shadow, or use shadows.mode central",
             )

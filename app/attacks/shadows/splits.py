@@ -10,6 +10,7 @@ import numpy as np
 from app.attacks.models import Ids
 from app.errors import UserError
 from app.seeding import numpy_generator
+from app.wording import counted
 
 PARTS = 4
 """Parts of the attacker's own data; a shadow leaves out at least one of them."""
@@ -39,7 +40,7 @@ def split_out(auxiliary: Ids, size: int, seed: int, number: int) -> ShadowSplit:
     """
     if len(auxiliary) < FEWEST:
         raise UserError.of(
-            f"the attacker has {len(auxiliary)} samples of its own",
+            f"the attacker has {counted(len(auxiliary), 'sample')} of its own",
             "no shadow model can be trained",
             "keep some out of training with --data.holdout.shadow, such as 0.2",
         )

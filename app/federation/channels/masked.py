@@ -133,7 +133,7 @@ class MaskedChannel(Channel):
             self._enrol()
         clients, threshold = len(plan.participants), self._settings.needed(len(plan.participants))
         if clients < threshold:
-            raise AbortedRoundError(f"{clients} clients take part, and {threshold} are needed")
+            raise AbortedRoundError(f"{clients} of the {threshold} clients that are needed take part")
         positions = {client: self._code.positions(client) for client in plan.participants}
         self._layout = VectorLayout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
         self._session = from_first(new_session())

@@ -31,6 +31,9 @@ Item = TypeVar("Item")
 
 ExecutorKind = Literal["auto", "threads", "vectorised", "sequence"]
 
+ANOMALIES = "anomalies are looked for in single operations (--trainer.detect_anomaly)"
+"""Obstacle to vectorised execution."""
+
 
 class Executor(ABC):
     """Trains blocks of clients."""
@@ -132,7 +135,7 @@ def available_cores() -> int:
 
 
 def _local_obstacles(context: LocalContext) -> list[str]:
-    reasons, net = [], context.prototype
+    reasons, net = [ANOMALIES] if torch.is_anomaly_enabled() else [], context.prototype
     if context.widths is not None:
         reasons.append("clients draw their widths step by step")
     if has_dropout(net):

@@ -18,6 +18,7 @@ from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import Array, NotAvailable
 from app.result import IN_MEMORY, Cell, PlainTable, Result
 from app.results.text_table import table_lines
+from app.wording import counted
 
 USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
 """Colours of factors that clients use and do not use, and of medians."""
@@ -52,7 +53,7 @@ def draw_factors(finding: FactorFinding, title: str) -> Figure:
     _draw_areas(middle, finding)
     _draw_accuracies(right, finding)
     count = len(finding.clients)
-    figure.suptitle(f"{title}: last uploads of {count} client{'s' if count > 1 else ''}", fontsize=11)
+    figure.suptitle(f"{title}: last uploads of {counted(count, 'client')}", fontsize=11)
     return figure
 
 

@@ -64,6 +64,11 @@ class AttackRecord(Result):
             return cls(**same, no_scores=scores, rates=rates)
         return cls(**same, no_scores=None, new_scores=scores, rates=rates)
 
+    def finding(self) -> Finding:
+        """The finding that it was made of."""
+        same = {each.name: getattr(self, each.name) for each in fields(Finding) if each.name != "scores"}
+        return Finding(**same, scores=self.no_scores or self.scores)
+
     @property
     def scores(self) -> MembershipScores:
         """One row per audited pair of sample and client, read from the file where it is not at hand."""

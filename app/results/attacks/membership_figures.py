@@ -156,7 +156,7 @@ def _draw_row(left: Axes, right: Axes, place: int, record: AttackRecord, colour:
     _mark(left, place, leakage.auc, colour)
     rate = tpr_at(leakage, SHOWN_FPR)
     if rate is None:
-        write_in_row(right, place, f"N/A: {leakage.nonmembers} non-members are too few", 60)
+        write_in_row(right, place, f"N/A: too few non-members ({leakage.nonmembers})", 60)
     else:
         _mark(right, place, Estimate(rate.decision.tpr, rate.tpr_at_target), colour)
 

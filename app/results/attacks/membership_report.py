@@ -16,7 +16,8 @@ from app.metrics.vulnerability import ClientRow, sample_table
 from app.result import Cell, PlainTable
 from app.results.attacks.headline import Headline, headlines
 from app.results.attacks.wording import grouped, rate_name, tpr_at
-from app.results.text_table import bullet, counted, text_table
+from app.results.text_table import bullet, text_table
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.results.attacks.membership import AttackRecord

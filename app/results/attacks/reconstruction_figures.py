@@ -18,6 +18,7 @@ from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, ImageScore, Reconstruction
 from app.results.attacks.wording import short_label, write_in_row
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.results.attacks.reconstruction import ReconstructionRecord
@@ -143,7 +144,7 @@ def _cut(pearson: float) -> str:
 def _headline(result: Reconstruction, shown: int, title: str) -> list[str]:
     """Title, mean over all images and what a guess reaches, since the best image alone would mislead."""
     every, strongest = result.oracle, result.strongest_null
-    images = "1 image" if every.of == 1 else f"{every.of} images"
+    images = counted(every.of, "image")
     parts = [f"mean r = {every.pearson_mean:.2f} over {images}", f"recovered (framed) {every.recovered}/{every.of}"]
     parts += [f"{strongest.name} r = {strongest.similarity.pearson_mean:.2f}"] if strongest else []
     parts += [f"the {shown} most alike are shown"] if shown < every.of else []

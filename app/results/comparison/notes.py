@@ -38,6 +38,9 @@ RECOVERED = (
     "recovered images: with fewer than three seeds, or without variation over seeds, Fisher's exact test of the images "
     "of all runs, which holds for these runs only."
 )
+LOAD = 1.5
+"""Wall-clock over CPU seconds: the largest of a dataset's runs over the smallest, above which a note says so."""
+
 COUNTED = "bytes are counted: where they are the same for every seed, rows are compared without a test."
 
 
@@ -76,7 +79,29 @@ def table_notes(rows: Sequence[Row]) -> tuple[str, ...]:
         RECOVERED: any(key.startswith("recovered") and value.standing != "unknown" for key, value in values),
         COUNTED: any(key.startswith("megabytes") and value.standing in ("best", "worse") for key, value in values),
     }
-    return tuple(text for text, holds in present.items() if holds)
+    datasets = dict.fromkeys(row.dataset for row in rows)
+    loads = (note for dataset in datasets for note in _unequal_load([row for row in rows if row.dataset == dataset]))
+    return (*(text for text, holds in present.items() if holds), *loads)
+
+
+def _unequal_load(rows: Sequence[Row]) -> Iterator[str]:
+    """Runs of a dataset that had unequal shares of the machine; runs without CPU seconds do not count."""
+    waits: dict[str, float] = {}
+    for row in rows:
+        wall, cpu = row.values.get("seconds"), row.values.get("cpu_seconds")
+        if isinstance(wall, Value) and isinstance(cpu, Value):
+            both = [seed for seed in wall.by_seed if cpu.by_seed.get(seed)]
+            waits |= {f"{row.name}, seed {seed}": wall.by_seed[seed] / cpu.by_seed[seed] for seed in both}
+    if not waits:
+        return
+    least, most = min(waits, key=waits.__getitem__), max(waits, key=waits.__getitem__)
+    if waits[most] > LOAD * waits[least]:
+        yield (
+            f"{rows[0].dataset}: wall-clock seconds are not comparable. For each CPU second they are between "
+            f"{waits[least]:.2g} ({least}) and {waits[most]:.2g} ({most}): other programs or runs took part of the "
+            "machine, or these runs use more cores or a GPU. Compare CPU seconds, or repeat the runs one at a time "
+            "(--jobs 1)."
+        )
 
 
 def _few(rows: Sequence[Row]) -> bool:

@@ -82,7 +82,11 @@ def cost_columns(rows: Sequence[RowRuns]) -> tuple[Column, ...]:
         "same method and seed without a defense"
     )
     return (
-        _cost("seconds", "round", "seconds per round, without attacks", "s", _seconds_per_round),
+        _cost("seconds", "round", "wall-clock seconds per round, without attacks", "s", _seconds_per_round),
+        _cost(
+            *("cpu_seconds", "round, CPU", "CPU seconds per round on all cores together, without attacks", "s"),
+            lambda run: run.cost.get("cpu_seconds_per_round"),
+        ),
         Column(
             Measure("seconds_ratio", "slowdown", ratio, "cost", "x", digits=2, lower_is_better=True),
             lambda row_runs: _ratio(row_runs, plain.get((row_runs.dataset, row_runs.method)), _seconds_per_round),

@@ -20,6 +20,7 @@ from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import strongest
 from app.results.figures.style import ReportFigure, report_style
+from app.wording import counted
 
 ACROSS = 3
 """Panels side by side."""
@@ -75,7 +76,7 @@ def correlation_text(correlation: SizeCorrelation | NotAvailable) -> str:
         return "too few clients for a correlation" if "at least" in correlation.reason else correlation.reason
     pearson, interval = correlation.pearson, correlation.pearson.interval
     bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if isinstance(interval, Interval) else ""
-    return f"r = {pearson.value:.2f}{bounds}, {correlation.clients} clients"
+    return f"r = {pearson.value:.2f}{bounds}, {counted(correlation.clients, 'client')}"
 
 
 def _of(record: AttackRecord) -> dict[int, ClientPoint]:

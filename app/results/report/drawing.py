@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from markupsafe import Markup
 
+from app.files import spell_missing_glyphs
 from app.results.figures.style import INK, ReportFigure, report_style
 
 REFERENCE = re.compile(r"url\(#([^)]*)\)")
@@ -50,7 +52,11 @@ def render_figure(figure: ReportFigure) -> RenderedFigure:
     """Draw a figure in both formats."""
     vector, raster = io.StringIO(), io.BytesIO()
     with report_style():
-        figure.plot.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        with warnings.catch_warnings():
+            # text stays text: the fonts of the browser draw it
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.plot.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        spell_missing_glyphs(figure.plot)
         figure.plot.savefig(raster, format="png", bbox_inches="tight", dpi=150, facecolor="white")
     return RenderedFigure(figure, vector.getvalue(), raster.getvalue())
 

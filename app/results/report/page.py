@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from app.errors import UserError
-from app.files import replace_all
+from app.files import list_made, replace_all
 from app.metrics.membership import NotAvailable
 from app.reading import refuse_links
 from app.results.comparison.table import ComparisonTable
@@ -27,6 +27,7 @@ from app.results.report.drawing import RenderedFigure
 from app.results.report.notes import PageNotes
 from app.results.report.table import page_table
 from app.results.report.threats import threat_models
+from app.results.run.naming import shortened
 from app.results.run.store import Store
 
 GENERATOR = "rampart report"
@@ -67,12 +68,13 @@ def write_page(path: Path, content: PageContent) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links(folder, itself=True)
         former = _linked(path, folder)
+        list_made(contents)
         replace_all(contents, private=False)
         for obsolete in former - set(contents):
             obsolete.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path that holds a null byte is a ValueError
         raise UserError.of(
-            f"cannot write {path}: {error.strerror or error}",
+            f"cannot write {shortened(path)}: {getattr(error, 'strerror', None) or error}",
             "there is no report",
             "free some space, or choose another place with --output",
         ) from error

@@ -21,6 +21,7 @@ from app.results.published.formats import as_text as published_text
 from app.results.published.side_by_side import PublishedComparison, published_of, side_by_side
 from app.results.report.drawing import RenderedFigure, render_figure
 from app.results.report.page import GENERATOR, PageContent, files_folder, write_page
+from app.results.run.naming import shortened
 from app.results.run.store import COMPARISON, Store, read_store
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ def report(*folders: str | Path, output: str | Path | None = None, published: bo
         UserError: where there is no finished run, or the page cannot be written there.
     """
     paths = [Path(folder) for folder in folders]
-    path = _page_path(paths, None if output is None else Path(output))
+    try:
+        path = _page_path(paths, None if output is None else Path(output))
+    except OSError as error:
+        cause = f"{shortened(error.filename or paths[0])} cannot be opened: {error.strerror or error}"
+        raise UserError.of(cause, "there is no report", "name other folders, or another --output") from error
     store = _without_reports(read_store(paths))
     table = tabulate(store)
     beside = _beside(store, table, published)

@@ -11,6 +11,7 @@ from app.metrics.membership import NotAvailable
 from app.results.comparison.display import SINGLE, TableCell
 from app.results.comparison.table import ComparisonTable, Group, Measure, Row, Standing, Value
 from app.results.report.notes import NoteLink, PageNotes
+from app.wording import counted
 
 GROUPS: dict[Group, str] = {"utility": "Utility", "leakage": "Leakage", "formal": "Formal privacy", "cost": "Cost"}
 EACH = "attack"
@@ -132,7 +133,7 @@ def _row(
     if len(row.notes) <= MOST_NOTES:
         links = tuple(map(notes.link, row.notes))
     else:
-        count = f"{len(row.notes)} remarks"
+        count = counted(len(row.notes), "remark")
         links = (NoteLink(remarks_id(number), count, f"{count}, listed with the runs of the row"),)
     pairs = zip(columns, table.measures, strict=True)
     cells = tuple(_cell(column, measure, row.entry(measure), notes) for column, measure in pairs)

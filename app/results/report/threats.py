@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.results.run.store import RunRecord, Store
+from app.wording import counted
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,6 @@ def _requirements(run: RunRecord) -> Iterator[Requirement]:
         target = conditions.read_target
         yield Requirement(conditions.attack, conditions.adversary, target, threat.sees, threat.data, threat.trains)
     for rebuilt in (record.conditions for record in run.reconstructions):
-        clients = {0: "no particular client", 1: "one client"}.get(
-            len(rebuilt.clients), f"{len(rebuilt.clients)} clients"
-        )
+        count = len(rebuilt.clients)
+        clients = {0: "no particular client", 1: "one client"}.get(count, counted(count, "client"))
         yield Requirement(rebuilt.attack, SHORT[rebuilt.adversary], f"images of {clients}", rebuilt.sees)

@@ -101,9 +101,12 @@ def damage(path: Path) -> str | None:
     checksum = _checksum_file(path)
     if not checksum.is_file():
         return "its checksum is missing"
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return None if digest == checksum.read_text().strip() else "its checksum does not match"
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return None if digest.encode() == checksum.read_bytes().strip() else "its checksum does not match"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
 
 
 def _checksum_file(path: Path) -> Path:

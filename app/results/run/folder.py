@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from app.errors import UserError
 from app.files import (
+    LIST,
     append_text,
     cannot_write,
     cell_text,
@@ -32,7 +33,8 @@ from app.files import (
 from app.reading import read_json, read_text, read_yaml, refuse_links
 from app.renamed import current
 from app.results.run.ledger import LEDGER
-from app.results.run.manifest import delete_run, delete_temporary
+from app.results.run.manifest import delete_run, delete_temporary, start_list
+from app.results.run.naming import named_folder
 
 NAME_VARIABLE = "RAMPART_RUN_NAME"
 """Tells the processes that Lightning starts for further devices which folder the first one chose."""
@@ -50,8 +52,9 @@ class RunSettings:
 
     Attributes:
         root: folder that holds all runs.
-        name: name of the run's folder; an unfinished run of that name is resumed. Without a name, a new folder is made.
-        overwrite: start afresh although a run of that name exists; what it left is deleted, other files are kept.
+        name: name of the run's folder, such as mine or exp/mine; an unfinished run of that name is resumed. Without a
+            name, a new folder is made.
+        overwrite: start afresh although a run of that name exists; the files it wrote are deleted, others are kept.
     """
 
     root: str = "runs"
@@ -77,18 +80,20 @@ class RunFolder:
         """The folder the settings ask for; an unnamed run gets `stem` and the time as its name.
 
         Raises:
-            UserError: in a further process that was not started by the first one, where the run has no name.
+            UserError: where the name leads out of the root or no folder can have it; in a further process that was not
+                started by the first one, where the run has no name.
         """
         new = f"{stem}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S-%f')[:-3]}"
-        name = settings.name or (new if _first_process() else os.environ.get(NAME_VARIABLE))
+        name = (new if _first_process() else os.environ.get(NAME_VARIABLE)) if settings.name is None else settings.name
         if name is None:
             raise UserError.of(
                 "this process is one of several that were started apart, and the run has no name",
                 "every process would write into a folder of its own",
                 "pass the same --run.name to all processes",
             )
+        path = named_folder(settings.root, name)
         os.environ[NAME_VARIABLE] = name
-        return cls(Path(settings.root) / name)
+        return cls(path)
 
     @property
     def checkpoints(self) -> Path:
@@ -102,14 +107,30 @@ class RunFolder:
     def name(self) -> str:
         return self.path.name
 
+    def cache(self) -> Path:
+        """Folder beside the run in which shadow models are kept for all runs there; refused where it is a link."""
+        cache = self.path.parent / ".cache"
+        for folder in (cache, cache / "shadows"):
+            if folder.is_symlink():
+                raise UserError.of(
+                    f"{folder} is a link to {folder.readlink()}",
+                    "files there would be read and written by attacks",
+                    "delete the link, or keep the runs there: --run.root",
+                )
+        return cache
+
     def claim(self, config: Mapping[str, Any], overwrite: bool) -> None:
         """Take the folder for a run with this configuration until `release`, or say why that is not possible."""
-        if self.path.exists():
-            self._refuse_foreign()
         try:
+            if (self.path / LIST).is_file():
+                self.lock()  # first, since another process may be deleting the run
+            if self.path.exists():
+                self._refuse_foreign()
             private_folder(self.path)
             self.lock()
             refuse_links(self.path)
+            self.cache()
+            start_list(self.path)
             delete_temporary(self.path)
             kept = [name for name in delete_run(self.path) if name != LOCK] if overwrite else []
         except OSError as error:
@@ -146,6 +167,8 @@ class RunFolder:
                 "rounds and results of both would be mixed in one folder",
                 "wait for it or stop it, or choose another --run.name",
             ) from error
+        except OSError as error:
+            raise cannot_write(self.path / LOCK, error) from error
 
     def release(self) -> None:
         """Let other processes write to the folder."""
@@ -164,10 +187,11 @@ class RunFolder:
                 self.release()
 
     def _refuse_foreign(self) -> None:
-        if not self.path.is_dir() or ({each.name for each in self.path.iterdir()} - {LOCK} and not self._holds_run()):
+        own = {LOCK, LIST}  # a process that was killed at once leaves no more
+        if not self.path.is_dir() or ({each.name for each in self.path.iterdir()} - own and not self._holds_run()):
             raise UserError.of(
                 f"{self.path} is not a run of this program",
-                "its files would be mixed with those of the run, and deleted with it",
+                "its files would be mixed with those of the run",
                 "choose another --run.name or --run.root",
             )
 

@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from app.federation.parameters import Block, ParameterSpace
 from app.federation.plan_audit.audit import layer_of
 from app.federation.private_coordinates import UploadedRound
-from app.results.text_table import counted
+from app.wording import counted
 
 ABSENT = -1.0
 """In place of a width: the client is not in the round."""

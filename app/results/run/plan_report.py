@@ -12,7 +12,8 @@ from app.federation.plan import ClientPool
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
 from app.federation.plan_audit.release_ledger import ReleaseLedger
 from app.files import csv_text
-from app.results.text_table import counted, table_lines, text_table
+from app.results.text_table import table_lines, text_table
+from app.wording import counted
 
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5
@@ -119,7 +120,7 @@ def _changes(audit: PlanAudit) -> str:
         return "changes between rounds: none; every weight keeps its contributors"
     if not total.changed_by_one:
         changed = _share(total.changed, _moves(total))
-        return f"changes between rounds: {changed}, by {total.smallest_change} clients or more"
+        return f"changes between rounds: {changed}, by {counted(total.smallest_change or 0, 'client')} or more"
     return (
         f"changes by a single client: {_share(total.changed_by_one, _moves(total))}, in "
         f"{_where(audit, 'changed_by_one')}; an adversary with the sums of both rounds can narrow down the update of "
@@ -196,5 +197,5 @@ def _clients(ids: Sequence[int]) -> str:
     if len(ids) == 1:
         return f"client {ids[0]}"
     if len(ids) > MOST_CLIENTS_IN_WORDS:
-        return f"{len(ids)} clients (plan.json names them)"
+        return f"{counted(len(ids), 'client')} (plan.json names them)"
     return f"clients {', '.join(map(str, ids[:-1]))} and {ids[-1]}"

@@ -18,14 +18,12 @@ from app.federation.reports import CLIENT_COLUMNS
 from app.files import write_text
 from app.reading import read_text
 from app.result import PlainTable, Result
+from app.results.run.manifest import RUN_ID
 
 TrackingMode = Literal["offline", "online", "disabled"]
 
 MODES: dict[str, TrackingMode] = {"online": "online", "run": "online", "disabled": "disabled"}
 """Modes by the values of WANDB_MODE; any other one is `offline`."""
-
-RUN_ID = "wandb-run-id"
-"""File in a run's folder that holds its id in Weights & Biases."""
 
 TABLES = {"reconstruction": "attacks/reconstructions"}
 """Names of tables by part of the summary, where they are not `<part>/results`."""
@@ -52,7 +50,7 @@ class RoundLogger(WandbLogger):
         Of several offline parts of a run, each would replace the one before when it is uploaded. So `replay` tells this
         tracker again what has not been uploaded, and this takes the place of the earlier parts.
         """
-        parts = (Path(self.save_dir or ".") / "wandb").glob("offline-run-*")
+        parts = (Path(self.save_dir or ".") / "wandb").glob(f"offline-run-*-{self.version}")
         earlier = [part for part in parts if self.offline or not any(part.glob("*.synced"))]
         self.experiment.define_metric("round")
         self.experiment.define_metric("*", step_metric="round")

@@ -99,7 +99,7 @@ def test_diverged_features_are_refused():
     """One row that is not finite would spoil the whole network."""
     features, targets = two_heaps(20)
     features[3, 1] = torch.inf
-    with pytest.raises(UserError, match="1 rows of the attack network's training set are not finite"):
+    with pytest.raises(UserError, match="not finite in the attack network's training set: 1 row"):
         trained(features, targets)
 
 

@@ -179,7 +179,7 @@ def test_augmentation_is_used_in_distillation():
 def test_no_population_is_refused():
     """Nothing to distil on: the error names the option."""
     knowledge = replace(batch_norm_knowledge("running"), population=np.arange(1))
-    with pytest.raises(UserError, match=r"1 samples to distil(.|\n)*--data\.holdout\.population"):
+    with pytest.raises(UserError, match=r"1 sample to distil(.|\n)*--data\.holdout\.population"):
         student_of(knowledge, random_model(knowledge, "teacher"))
 
 

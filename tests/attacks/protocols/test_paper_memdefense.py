@@ -171,7 +171,7 @@ def test_some_clients_only(memorised, trained):
     results = found(MemDefensePaper(clients=1, settings=NasrSettings(kernels=2, epochs=1)), memorised)
     assert [client for client, _ in figure(results["nasr", "uploads"], "A_att_l %").per_client] == [0]
     assert [examples.model.client for examples, _ in trained] == [0, NO_CLIENT]
-    assert any("only the first 1 clients" in note for note in results["nasr", "uploads"].notes)
+    assert any("only the first 1 client" in note for note in results["nasr", "uploads"].notes)
     with pytest.raises(UserError, match="clients of memdefense is 0"):
         MemDefensePaper(clients=0)
 

@@ -145,7 +145,7 @@ def test_options(memorised, monkeypatch):
     (finding,) = WafflePaper(shadows=2, clients=1, targets=["uploads"]).findings(memorised)
     assert trained == [2]
     assert [row.client for row in finding.clients] == [0]
-    assert any("only the first 1 clients" in note for note in finding.notes)
+    assert any("only the first 1 client" in note for note in finding.notes)
     with pytest.raises(UserError, match="shadows of waffle is 0"):
         WafflePaper(shadows=0)
     with pytest.raises(UserError, match="no target 'server'"):

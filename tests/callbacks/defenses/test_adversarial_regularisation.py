@@ -44,12 +44,27 @@ def test_weight_zero_is_plain_training(executor):
 
 def test_only_attackers_learn_in_the_warmup():
     """The model is that of plain training until it ends; the attack networks have moved by then."""
-    defense = SMALL(weight=50.0, warmup=2)
-    assert torch.equal(defended(defense, rounds=2), defended(rounds=2))
+
+    class Starts(FederatedCallback):
+        kind = "recorder"
+
+        def on_round_start(self, trainer, federation, plan):
+            """The server's model at the start of every round."""
+            self.models = [*getattr(self, "models", []), federation.theta.clone()]
+
+    defense, watched, plain = SMALL(weight=50.0, warmup=2), Starts(), Starts()
+    ends = defended(defense, watched, rounds=3), defended(plain, rounds=3)
+    assert torch.equal(watched.models[2], plain.models[2])
+    assert not torch.allclose(*ends, rtol=0, atol=1e-6)
     steps = [float(state["moments"][0]["step"]) for _, state in sorted(defense.state_dict()["clients"].items())]
     members = [len(own) for own in with_reference_sets().members]
-    assert steps == [2 * 2 * -(-size // 4) for size in members], "one step for each of the client's batches"
-    assert not torch.allclose(defended(SMALL(weight=50.0, warmup=2), rounds=3), defended(rounds=3), rtol=0, atol=1e-6)
+    assert steps == [3 * 2 * -(-size // 4) for size in members], "one step for each of the client's batches"
+
+
+def test_warmup_as_long_as_the_run_is_refused():
+    """The clients would never train against their attackers."""
+    with pytest.raises(UserError, match="warms up for 2 of 2 rounds"):
+        defended(SMALL(warmup=2), rounds=2)
 
 
 def with_reference_sets():
@@ -140,7 +155,7 @@ def test_batches_without_an_effect_on_the_model_itself():
 
     before, after = Modes(), Modes()
     net, data = partial(CNN, u=4, statistics="running"), with_reference(shape=ROOMY)
-    defended(before, SMALL(attacker_steps=2), after, data=data, net=net, rounds=1)
+    defended(before, SMALL(attacker_steps=2, warmup=0), after, data=data, net=net, rounds=1)
     assert len(before.seen) > 10
     for (first, statistics), (second, same) in zip(before.seen, after.seen, strict=True):
         assert first == second == {True}
@@ -218,7 +233,8 @@ class Asked(FederatedCallback):
 def test_size_of_the_attackers_batch(settings, sizes):
     """As many members as reference samples, as far as there are, once per step of the attacker."""
     asked, data = Asked(), with_reference((16, 20, 24), 0.25)
-    defended(asked, SMALL(attacker_steps=3, **settings), data=data, rounds=1, local=LocalTraining(1, batch_size=4))
+    defense, local = SMALL(attacker_steps=3, warmup=0, **settings), LocalTraining(1, batch_size=4)
+    defended(asked, defense, data=data, rounds=1, local=local)
     steps = sum(-(-len(own) // 4) for own in data.membership.members)
     assert len(asked.images) == 3 * steps
     assert {len(images) for images in asked.images} == sizes
@@ -227,7 +243,7 @@ def test_size_of_the_attackers_batch(settings, sizes):
 def test_reference_images_are_augmented_like_members():
     """Else the attacker would tell crops from whole images."""
     asked, data = Asked(), with_reference((16,), 0.25, augment=CropFlip(1, flip=False))
-    defended(asked, SMALL(reference_batch=2), data=data, rounds=1, capacities=None)
+    defended(asked, SMALL(reference_batch=2, warmup=0), data=data, rounds=1, capacities=None)
     whole = data.store.batch(torch.arange(16), torch.float64)[0].flatten(1)
     distance = torch.cdist(torch.cat(asked.images).flatten(1), whole).amin(1).view(-1, 4)
     for part in (distance[:, :2], distance[:, 2:]):
@@ -269,7 +285,7 @@ def test_processes_share_their_attackers(monkeypatch):
     """What another process's client has learnt is taken over at the end of the round."""
     elsewhere = {7: {"net": {}, "moments": {}}}
     monkeypatch.setattr("callbacks.defenses.adversarial_regularisation.gather", lambda own: [own, elsewhere])
-    defense = SMALL()
+    defense = SMALL(warmup=0)
     defended(defense, rounds=1)
     assert sorted(defense.state_dict()["clients"]) == [0, 1, 2, 7]
 
@@ -283,7 +299,7 @@ def test_a_client_that_diverges_keeps_its_old_attacker():
             if client.round == 1:
                 next(client.net.parameters()).data.fill_(float("nan"))
 
-    defense, once = SMALL(), SMALL()
+    defense, once = SMALL(warmup=0), SMALL(warmup=0)
     with pytest.warns(UserWarning, match="diverged"):
         defended(Explode(), defense, rounds=2)
     defended(once, rounds=1)
@@ -309,22 +325,22 @@ WRONG = {
 def test_wrong_settings_are_refused(option):
     """With the option that corrects them."""
     with pytest.raises(UserError, match=f"{option} is .* \\(Adv(.|\n)*--defenses.NAME.{option}"):
-        defended(AdversarialRegularisation(**{option: WRONG[option]}), rounds=0)
+        defended(AdversarialRegularisation(**{option: WRONG[option]}), rounds=1)
 
 
 def test_all_mistakes_at_once():
     """Every setting; then the missing reference sets."""
     with pytest.raises(UserError) as error:
-        trained(AdversarialRegularisation(**WRONG), rounds=0)
+        trained(AdversarialRegularisation(**WRONG), rounds=1)
     assert len(error.value.problems) == 6
     with pytest.raises(UserError, match=r"--data.holdout.reference 0.1"):
-        trained(AdversarialRegularisation(), rounds=0)
+        trained(AdversarialRegularisation(), rounds=1)
 
 
 def test_a_client_without_reference_samples_is_named():
     """One of five samples at most."""
     with pytest.raises(UserError, match=r"client 1 \(it has 0\)"):
-        defended(SMALL(), data=with_reference((40, 2, 40), 0.1), rounds=0)
+        defended(SMALL(), data=with_reference((40, 2, 40), 0.1), rounds=1)
 
 
 def test_what_it_does_to_privacy():

@@ -244,7 +244,7 @@ def test_all_that_is_wrong_is_told_at_once():
     federation = small_federation(partial(CNN, u=4), local=local)
     with pytest.raises(UserError) as caught:
         run(federation, Blobs(shape=PICTURES), 1, [DPSGD(noise=-1.0, clip=-2.0, delta=2.0)])
-    assert [problem.cause.split()[0][14:] for problem in caught.value.problems] == ["delta", "noise", "clip"]
+    assert [problem.cause.split()[0][16:] for problem in caught.value.problems] == ["delta", "noise", "clip"]
     federation = small_federation(partial(CNN, u=4), local=local)
     with pytest.raises(UserError) as caught:
         run(federation, Blobs(shape=PICTURES), 1, [DPSGD(noise=1.0, clip=INFINITE, delta=0.9, clipping="ew")],

@@ -36,8 +36,8 @@ def test_whose_inputs_are_dropped(name):
 def test_a_network_with_nothing_to_drop_is_refused():
     """Softmax regression has pixels only."""
     with pytest.raises(UserError, match="nothing to drop but pixels"):
-        trained(Dropout(), net=LINEAR, capacities=None, rounds=0)
-    trained(Dropout(0.0), net=LINEAR, capacities=None, rounds=0)
+        trained(Dropout(), net=LINEAR, capacities=None, rounds=1)
+    trained(Dropout(0.0), net=LINEAR, capacities=None, rounds=1)
 
 
 OWN = {

@@ -170,7 +170,7 @@ def test_settings_that_mean_nothing():
         with pytest.raises(UserError) as error:
             trained(make(attempts=0, max_weight=-1.0), capacities=[1.0])
         named = [problem.cause.split()[0] for problem in error.value.problems]
-        assert named == ["defenses.NAME.max_weight", "defenses.NAME.attempts"]
+        assert named == ["--defenses.NAME.max_weight", "--defenses.NAME.attempts"]
 
 
 def test_one_client_a_round_has_nobody_to_hide_behind():

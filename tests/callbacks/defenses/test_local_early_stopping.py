@@ -166,7 +166,7 @@ def test_wrong_settings_are_told_at_once():
         (LocalEarlyStopping(), ("data.holdout.reference", "trainer.max_epochs")),
     ):
         with pytest.raises(UserError) as error:
-            trained(defense, rounds=0, personal=["*classifier*"])
+            trained(defense, rounds=1, personal=["*classifier*"])
         remedies = " ".join(problem.remedy for problem in error.value.problems)
         assert len(error.value.problems) == 2
         assert all(f"--{option}" in remedies for option in options)
@@ -176,7 +176,7 @@ def test_batch_norm_needs_two_samples_of_every_client():
     """One sample has no statistics."""
     data = with_reference((5, 40), 0.2, shape=ROOMY)
     with pytest.raises(UserError, match=r"fewer than 2 reference samples for client 0 \(it has 1\)"):
-        trained(LocalEarlyStopping(), net=partial(CNN, u=4), data=data, rounds=0, capacities=None)
+        trained(LocalEarlyStopping(), net=partial(CNN, u=4), data=data, rounds=1, capacities=None)
     trained(
         LocalEarlyStopping(),
         net=partial(CNN, u=4, norm="group", channels_per_group=2),

@@ -158,7 +158,7 @@ def test_bad_settings_are_refused_together():
     with pytest.raises(UserError) as error:
         trained(NbAFL(epsilon=-1.0, clip=0.0, delta=0.0, exposures=0), rounds=2)
     causes = [problem.cause.split()[0] for problem in error.value.problems]
-    assert causes == [f"defenses.NAME.{name}" for name in ("epsilon", "delta", "clip", "exposures")]
+    assert causes == [f"--defenses.NAME.{name}" for name in ("epsilon", "delta", "clip", "exposures")]
     with pytest.raises(UserError) as error:
         trained(NbAFL(delta=0.1, exposures=3), rounds=2)
     assert [problem.cause.split()[0] for problem in error.value.problems] == ["delta", "exposures"]

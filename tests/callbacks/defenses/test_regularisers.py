@@ -93,14 +93,14 @@ def test_wrong_settings_are_refused(option):
     """With the option that corrects them."""
     for defense in WRONG[option]:
         with pytest.raises(UserError, match=f"{option}(.|\n)*--defenses.NAME.{option}") as error:
-            trained(defense, rounds=0)
+            trained(defense, rounds=1)
         assert type(defense).__name__ in error.value.problems[0].cause
 
 
 def test_all_mistakes_at_once():
     """Four defenses, four remedies."""
     with pytest.raises(UserError) as error:
-        trained(*(defenses[0] for option, defenses in WRONG.items() if option != "mode"), rounds=0)
+        trained(*(defenses[0] for option, defenses in WRONG.items() if option != "mode"), rounds=1)
     assert len(error.value.problems) == 4
 
 

@@ -143,7 +143,7 @@ def test_features_of_the_attack_network_explain_its_scores(tmp_path):
 def test_so_few_samples_are_refused():
     """Nine points are no picture."""
     [problem] = range_problems(Representations(9), "attacks.features")
-    assert (problem.cause, problem.consequence) == ("attacks.features.samples is 9", "it must be int >= 10")
+    assert (problem.cause, problem.consequence) == ("--attacks.features.samples is 9", "it must be int >= 10")
 
 
 def test_broken_file_is_told(tmp_path):

@@ -109,6 +109,10 @@ def test_cost_is_the_sum_of_the_rounds(run):
     assert total["seconds_per_round"] == pytest.approx(total["seconds/total"] / ROUNDS)
     assert total["train_seconds_per_client_round"] == pytest.approx(total["client_seconds/train"] / (4 * ROUNDS))
     assert load(run, "summary.json")["cost"] == total
+    assert total["cpu_seconds_per_round"] == pytest.approx(total["cpu_seconds"] / ROUNDS)
+    assert all(cost["cpu_seconds"] > 0 for cost in costs)
+    assert total["attack_phase/seconds"] > 0
+    assert total["attack_phase/cpu_seconds"] > 0
     for cost in costs:
         phases = [value for name, value in cost.items() if name.startswith("seconds/") and name != "seconds/total"]
         assert 0 < sum(phases) <= cost["seconds/total"]

@@ -78,7 +78,9 @@ def test_every_client_has_its_minimum():
 
 def test_a_minimum_beyond_the_pool_is_refused_before_any_draw():
     partition = DirichletLabels(10, min_samples=11, attempts=10**9)
-    with pytest.raises(UserError, match=r"need 110, the pool has 100(.|\n)*none was tried(.|\n)*clients to 9 or less"):
+    with pytest.raises(
+        UserError, match=r"110 in all, the pool has 100(.|\n)*none was tried(.|\n)*clients to 9 or less"
+    ):
         partition.assign(np.arange(100) % 10, None, 0)
 
 

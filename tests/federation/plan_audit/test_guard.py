@@ -108,4 +108,4 @@ def test_run_is_refused_before_training_and_may_be_insisted_on():
     make_trainer(1, callbacks=[allowed]).fit(federation, datamodule=Blobs((4,) * 8))
     told = allowed.channel_statement(federation)
     assert len(told.accepted) == 2
-    assert "2 leaks of the plan were accepted" in told.line()
+    assert "2 accepted leaks of the plan" in told.line()

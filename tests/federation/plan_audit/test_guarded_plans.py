@@ -67,7 +67,7 @@ def test_sums_beyond_64_bits_are_refused_before_training():
     [problem] = SecureAggregation(bits=32, max_weight=2.0**40).problems(federation)
     assert "64 bits" in problem.cause
     [problem] = range_problems(SecureAggregation(threshold=1.01), "defenses.sum")
-    assert problem.cause == "defenses.sum.threshold is 1.01"
+    assert problem.cause == "--defenses.sum.threshold is 1.01"
 
 
 def test_the_bound_is_that_of_the_heaviest_clients():

@@ -1,5 +1,6 @@
 """The ledger of released sums: whom combinations of them isolate, against rational arithmetic and known answers."""
 
+from datetime import timedelta
 from fractions import Fraction
 from itertools import combinations
 
@@ -170,10 +171,14 @@ def test_strict_plans_are_refused_with_names_and_numbers():
     assert "nearly repeats a model" in notes
 
 
+ONE_ROUND = timedelta(microseconds=1)
+"""Time after which a run ends with its first round."""
+
+
 def test_warned_of_before_the_first_round():
     """With the option that refuses."""
     with pytest.warns(UserWarning, match=r"combinations of sums isolate single clients .*\.guard strict"):
-        run(small_federation(net=NET, participation=0.5), Blobs(SIZES), 12, [SecureAggregation()], max_steps=1)
+        run(small_federation(net=NET, participation=0.5), Blobs(SIZES), 12, [SecureAggregation()], max_time=ONE_ROUND)
 
 
 @pytest.mark.filterwarnings("ignore:(round|the masked)")

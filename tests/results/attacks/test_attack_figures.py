@@ -160,7 +160,7 @@ def test_what_is_missing_is_written():
     assert texts(left)[0].endswith(" ...")
     assert max(map(len, texts(left))) <= 66
     assert texts(left)[1] == "N/A: short"
-    assert texts(right) == ["N/A: 20 non-members are too few", "N/A", "N/A"]
+    assert texts(right) == ["N/A: too few non-members (20)", "N/A", "N/A"]
     assert len(dots(left)) == 1
     assert dots(right) == []
 

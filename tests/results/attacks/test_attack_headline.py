@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 from finding_kit import finding, missing, records
+from matplotlib.figure import Figure
 
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import NotAvailable
@@ -87,9 +87,7 @@ class Tracker:
 def test_a_runs_summary_holds_its_headline(tmp_path, monkeypatch):
     """Beside the numbers of all attacks so far, those of earlier commands included; also for trackers."""
     for name in ("draw_roc", "draw_leakage", "draw_clients"):
-        monkeypatch.setattr(
-            f"app.results.attacks.membership.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
-        )
+        monkeypatch.setattr(f"app.results.attacks.membership.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
     folder, tracker = RunFolder(tmp_path), Tracker()
     folder.write_json("summary.json", {"final": {}})
     strong, weak = (

@@ -305,6 +305,39 @@ def test_costs_are_per_round_and_client_and_ratios_pair_seeds():
     assert (entry(table, "megabytes_up").mean, entry(table, "megabytes_down").mean) == (2.0, 4.0)
 
 
+def loaded(cpu, wall=2.0, **labels):
+    """A run with these seconds per round."""
+    return run(cost={"seconds_per_round": wall, "cpu_seconds_per_round": cpu}, **labels)
+
+
+def test_cpu_seconds_stand_beside_wall_clock_seconds():
+    """Runs of earlier versions have none, and are still shown."""
+    table = tabulate(store(loaded(1.5), run(defense="l2", cost={"seconds_per_round": 7.0})))
+    assert entry(table, "cpu_seconds", 0).mean == 1.5
+    assert isinstance(entry(table, "cpu_seconds", 1), NotAvailable)
+    assert entry(table, "seconds", 1).mean == 7.0
+    assert not any("wall-clock seconds are not comparable" in note for note in table.notes)
+
+
+def test_unequal_load_between_runs_is_said():
+    """The same work in CPU seconds, but one seed of a row waited three times as long for it."""
+    runs = [
+        loaded(2.0),
+        loaded(2.0, seed=1),
+        loaded(3.0, defense="l2", wall=3.2),
+        loaded(3.0, 9.0, defense="l2", seed=1),
+    ]
+    [note] = [note for note in tabulate(store(*runs)).notes if "not comparable" in note]
+    assert "between 1 (fedavg / none, seed 0) and 3 (fedavg / l2, seed 1)" in note
+    equal = tabulate(store(*runs[:3]))
+    assert not any("not comparable" in note for note in equal.notes)
+
+
+def test_datasets_are_not_compared_for_their_load():
+    table = tabulate(store(loaded(2.0), loaded(0.2, dataset="other")))
+    assert not any("not comparable" in note for note in table.notes)
+
+
 def test_a_clients_slowdown_is_that_of_its_own_seconds():
     """Evaluation makes rounds equally long, and yet the client works twice as long; earlier runs did not measure it."""
     own = {"none": 1.0, "memdefense": 2.0}

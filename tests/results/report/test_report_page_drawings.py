@@ -1,6 +1,7 @@
 """Figures within the page: ink that follows the theme, names of their own, no rules for the rest of the page."""
 
 import re
+import warnings
 from xml.etree import ElementTree
 
 from report_kit import Tree, figure
@@ -53,3 +54,13 @@ def test_files_are_complete():
     first, second = render_figure(figure()), render_figure(figure())
     assert ElementTree.fromstring(first.svg).get("width", "").endswith("pt")
     assert first.svg == second.svg
+
+
+def test_names_that_the_font_lacks_are_left_to_the_browser():
+    """The page keeps the characters, the PNG file spells them; no warning of either."""
+    drawn = figure()
+    drawn.plot.axes[0].set_title("run 猫")
+    with warnings.catch_warnings(action="error"):
+        drawing = render_figure(drawn)
+    assert "run 猫" in drawing.svg
+    assert drawn.plot.axes[0].get_title() == "run U+732B"

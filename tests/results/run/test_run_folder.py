@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from run_kit import INTERRUPTIBLE, Interrupter, command, exit_code, records, train
 
 from app.errors import UserError
-from app.files import finite, write_text
+from app.files import LIST, finite, write_text
 from app.results.run.folder import LOCK, NAME_VARIABLE, RunFolder, RunSettings
 
 CONFIG = {"seed_everything": 0, "trainer": {}, "model": {"a": 1}, "data": {}, "defenses": {}, "tracking": "offline"}
@@ -21,7 +21,7 @@ def started(tmp_path, config=CONFIG, checkpoint=True):
     folder.claim(config, overwrite=False)
     if checkpoint:
         folder.checkpoints.mkdir()
-        (folder.checkpoints / "round-00001.ckpt").touch()
+        write_text(folder.checkpoints / "round-00001.ckpt", "")
     return folder
 
 
@@ -114,7 +114,7 @@ def test_overwrite_deletes_and_restarts(tmp_path):
     folder = started(tmp_path)
     folder.write_json("summary.json", {})
     folder.claim(CONFIG, overwrite=True)
-    assert {path.name for path in folder.path.iterdir()} == {"config.yaml", LOCK}
+    assert {path.name for path in folder.path.iterdir()} == {"config.yaml", LOCK, LIST}
 
 
 @pytest.mark.parametrize("config", [None, "name: another program", "- 1", "a: ["])

@@ -1,6 +1,8 @@
 """One writer per run folder, private files, and an overwritten run that takes nothing else with it."""
 
+import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from app import audit
 from app.commands.fit import fit
 from app.errors import UserError
 from app.federation.transcript import Transcript
-from app.files import hold_lock, replace_all
+from app.files import LIST, hold_lock, replace_all, write_text
 from app.results.run.checkpoints import CHECKPOINT_VARIABLE, VerifiedCheckpointIO, first_decides
 from app.results.run.folder import LOCK, RunFolder
 
@@ -111,12 +113,21 @@ def test_the_first_process_decides_what_to_resume(tmp_path, monkeypatch):
 # ---- overwriting -----------------------------------------------------------------------------------------------------
 
 
+USERS = {"notes.txt", "sub/config.yaml", "attacks/draft.md", "attacks/x.csv", "sub/.0123456789abcdef.part"}
+"""Files of the user's in a run's folder."""
+
+
+def copied(trained, tmp_path):
+    """A copy of a run."""
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
 def overwritten(trained, tmp_path):
     """A copy of a run, with files of the user's in it and a run in a folder of it."""
-    run = tmp_path / "run"
-    subprocess.run(["cp", "-r", str(trained), str(run)], check=True)
+    run = copied(trained, tmp_path)
     (run / "sub").mkdir()
-    for name in ("notes.txt", "sub/config.yaml", "attacks/draft.md", "sub/.0123.part"):
+    for name in USERS:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("the user's")
     (run / "checkpoints" / ".0123456789abcdef.part").write_text("of a process that was killed")
@@ -130,8 +141,116 @@ def test_overwriting_keeps_what_no_run_has_written(trained, tmp_path):
         RunFolder(run).claim(CONFIG, overwrite=True)
     RunFolder(run).release()
     left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-    assert left == {LOCK, "config.yaml", "notes.txt", "sub/config.yaml", "sub/.0123.part", "attacks/draft.md"}
+    assert left == {LOCK, LIST, "config.yaml", *USERS}
     assert not (run / "checkpoints").exists()
+
+
+def test_overwriting_keeps_a_run_within_the_run(tmp_path):
+    """`exp/sub` is a run of its own, whose files no list but its own names."""
+    for name in ("exp", "exp/sub"):
+        folder = RunFolder(tmp_path / name)
+        folder.claim(CONFIG, overwrite=False)
+        folder.write_json("cost.json", {})
+        VerifiedCheckpointIO().save_checkpoint({}, folder.checkpoints / "round-00001.ckpt")
+        folder.release()
+    inner = {path: path.read_bytes() for path in (tmp_path / "exp" / "sub").rglob("*") if path.is_file()}
+    with pytest.warns(UserWarning, match="it is kept: sub"):
+        RunFolder(tmp_path / "exp").claim(CONFIG, overwrite=True)
+    RunFolder(tmp_path / "exp").release()
+    assert {path: path.read_bytes() for path in inner} == inner
+    assert {path.name for path in (tmp_path / "exp").iterdir()} == {LOCK, LIST, "config.yaml", "sub"}
+
+
+@pytest.mark.parametrize("name", ["checkpoints/round-00009.ckpt", "attacks/mine.json", "transcript/round-00001/a.npz"])
+def test_files_that_a_new_run_would_take_for_its_own(name, trained, tmp_path):
+    """Neither deleted nor mixed with the new run: refused, and nothing is deleted at all."""
+    run = copied(trained, tmp_path)
+    (run / name).parent.mkdir(exist_ok=True, parents=True)
+    (run / name).write_text("the user's")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=f"does not name: {name}"):
+        RunFolder(run).claim(CONFIG, overwrite=True)
+    RunFolder(run).release()
+    changed = {path for path in run.rglob("*") if path.is_file() and before.get(path) != path.read_bytes()}
+    assert changed <= {run / LOCK}
+
+
+@pytest.mark.parametrize("line", ["../victim", "/victim", "sub/../../victim", "a\u0000b", "", "."])
+def test_a_list_from_elsewhere_deletes_nothing_outside(line, tmp_path):
+    """The list is data: what it names outside of the run's folder stays."""
+    (tmp_path / "victim").write_text("the user's")
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(CONFIG, overwrite=False)
+    absolute = line.replace("/victim", str(tmp_path / "victim")) if line.startswith("/") else line
+    with (folder.path / LIST).open("a") as file:
+        file.write(f'{json.dumps(absolute)}\n{{"cut short')
+    folder.claim(CONFIG, overwrite=True)
+    folder.release()
+    assert (tmp_path / "victim").read_text() == "the user's"
+
+
+def test_a_run_that_is_killed_between_two_steps_can_be_overwritten(tmp_path, monkeypatch):
+    """Every file is listed before it is there, so what was begun goes with the rest."""
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(CONFIG, overwrite=False)
+    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(SystemExit))
+    with pytest.raises(SystemExit):
+        folder.write_json("cost.json", {})
+    monkeypatch.undo()
+    assert '"cost.json"' in (folder.path / LIST).read_text()
+    folder.append_json("metrics.jsonl", {"round": 1})
+    folder.claim(CONFIG, overwrite=True)
+    folder.release()
+    assert {path.name for path in folder.path.iterdir()} == {LOCK, LIST, "config.yaml"}
+
+
+def test_a_folder_left_by_a_process_that_was_killed_at_once(tmp_path):
+    """It holds no settings yet, and is no foreign folder either."""
+    (tmp_path / "run").mkdir()
+    for name in (LOCK, LIST):
+        (tmp_path / "run" / name).touch()
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(CONFIG, overwrite=False)
+    folder.release()
+
+
+def test_the_lock_of_another_program_stays(tmp_path):
+    """A foreign folder is refused before anything is written to it."""
+    (tmp_path / LOCK).write_text("of another program")
+    (tmp_path / "thesis.tex").write_text("the user's")
+    with pytest.raises(UserError, match="not a run of this program"):
+        RunFolder(tmp_path).claim(CONFIG, overwrite=True)
+    assert (tmp_path / LOCK).read_text() == "of another program"
+
+
+def test_a_run_in_weights_and_biases_goes_with_its_run(tmp_path):
+    """Folders with the run's id are deleted, and links to them; those of other runs stay."""
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(CONFIG, overwrite=False)
+    write_text(folder.path / "wandb-run-id", "abc")
+    for name in ("offline-run-20260101_101010-abc", "offline-run-20260101_101010-other"):
+        (folder.path / "wandb" / name).mkdir(parents=True)
+        (folder.path / "wandb" / name / "run.wandb").touch()
+    (folder.path / "wandb" / "latest-run").symlink_to("offline-run-20260101_101010-abc")
+    with pytest.warns(UserWarning, match="it is kept: wandb"):
+        folder.claim(CONFIG, overwrite=True)
+    folder.release()
+    assert [path.name for path in (folder.path / "wandb").iterdir()] == ["offline-run-20260101_101010-other"]
+
+
+@pytest.mark.parametrize("name", [".cache", ".cache/shadows"])
+def test_a_cache_elsewhere_is_refused(name, trained, tmp_path):
+    """Shadow models would be read and written through the link, by runs and by attacks."""
+    run = copied(trained, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is a link to"):
+        RunFolder(tmp_path / "new").claim(CONFIG, overwrite=False)
+    RunFolder(tmp_path / "new").release()
+    with pytest.raises(UserError, match="is a link to"):
+        audit(run, ["yeom"])
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_overwriting_fails_loudly(trained, tmp_path, monkeypatch):

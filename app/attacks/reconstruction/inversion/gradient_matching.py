@@ -113,7 +113,7 @@ class GradientMatching:
         if self.labels == "inferred":
             return inferred_labels(net, gradient, count, classes)
         if labels is None or len(labels) != count:
-            cause = f"labels are said to be known, but {count} images come without {count} labels"
+            cause = f"labels are said to be known, but not given for all images ({count})"
             raise UserError.of(cause, "no gradient can be computed", "give the labels, or let them be inferred")
         return labels.to(gradient.device)
 

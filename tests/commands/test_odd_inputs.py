@@ -1,0 +1,140 @@
+"""Odd inputs: every one ends in success or in an error with cause and remedy, never in a traceback."""
+
+import contextlib
+import functools
+import io
+import os
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from run_kit import exit_code
+
+import app.commands.fit
+from app.configuration import run_parser
+from app.option_errors import options_of
+from app.results.run.folder import NAME_VARIABLE
+
+CONFIGURATIONS = 300
+
+QUICK = (
+    *("--tracking", "disabled", "--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"),
+    *("--model.net", "MLP", "--model.net.hidden", "[4]", "--model.executor", "sequence"),
+    *("--data.partition", "Iid", "--data.partition.clients", "3", "--data.partition.samples", "20"),
+)
+"""A run of a second."""
+
+SCENES = {
+    "plain": ((), {"data.partition": "datamodules.Iid", "data": "datamodules.Digits", "model.net": "app.models.MLP"}),
+    "server": (
+        ("--model.server", "app.federation.aggregation.FedAdam"),
+        {"model.server": "app.federation.aggregation.FedAdam"},
+    ),
+    "dirichlet": (
+        ("--data.partition", "DirichletLabels", "--data.partition.clients", "3"),
+        {"data.partition": "datamodules.DirichletLabels"},
+    ),
+    "optimiser": (("--model.local.optimizer", "torch.optim.SGD"), {"model.local.optimizer": "torch.optim.SGD"}),
+    **{
+        recipe: (("--config", recipe), {f"defenses.{recipe.replace('-', '_')}": f"callbacks.{kind}"})
+        for recipe, kind in {
+            "memdefense": "MemDefense",
+            "dp-sgd": "DPSGD",
+            "dp-fedavg": "DPFedAvg",
+            "nbafl": "NbAFL",
+            "dropout": "Dropout",
+            "l2": "L2",
+            "mixup": "Mixup",
+            "label-smoothing": "LabelSmoothing",
+            "secure-aggregation": "SecureAggregation",
+        }.items()
+    },
+    "membership": (
+        ("--attacks.membership", "MembershipInference", "--attacks.membership.attacks", "[yeom]"),
+        {"attacks.membership": "callbacks.MembershipInference"},
+    ),
+}
+"""Recipes and options that the odd ones are added to, and the classes whose options are tried."""
+
+VALUES = (
+    *("", "null", "true", "-1", "0", "1", "2", "0.5", "1.5", "-0.0", "1e21", "1" + "0" * 30, "nan", ".inf", "-.inf"),
+    *("x", "'1'", "[]", "{}", "[0]", "[[1]]", "[null]", "{a: 1}", "{1: 2}", "2020-01-01", "[1, ", "&a [*a]", "*"),
+    *("{a: 1, a: 2}", "!!python/object:os.system {}", "é漢🙂", "\x00", "\n", "y" * 5000, "../..", "/", "[" * 300),
+)
+
+USUAL = ("0", "1", "2", "3", "0.1", "0.5", "0.9", "1.0", "true", "false", "null", "[1]", "[0.5]", "all")
+"""Values that many options take."""
+
+LEFT_OUT = {
+    *("trainer.devices", "trainer.num_nodes", "trainer.strategy", "trainer.accelerator"),  # would start processes
+    *("trainer.profiler", "trainer.logger"),  # write to the terminal, or outside the folder
+}
+
+
+@functools.cache
+def options(scene: str) -> tuple[str, ...]:
+    """Options of the parser, and those of the classes of a scene."""
+    own = [f"{prefix}.{name}" for prefix, path in SCENES[scene][1].items() for name in options_of(path)]
+    return tuple(dict.fromkeys([*own, *general()] if scene == "plain" else own))
+
+
+@functools.cache
+def general() -> tuple[str, ...]:
+    """Options that the parser itself knows, by name."""
+    strings = (string.removeprefix("--") for action in run_parser()._actions for string in action.option_strings)
+    words = ("help", "config", "print_config", "c", "h")
+    return tuple(
+        name for name in strings if name.rpartition(".")[2] not in words and name not in LEFT_OUT and name[0] != "-"
+    )
+
+
+@st.composite
+def command_lines(draw):
+    """A scene with one to three odd options."""
+    scene = draw(st.sampled_from([*SCENES, "plain", "plain", "plain"]))
+    count = draw(st.integers(1, 3))
+    values = st.sampled_from(USUAL) | st.sampled_from(VALUES)
+    odd = [(draw(st.sampled_from(options(scene))), draw(values)) for _ in range(count)]
+    return [*QUICK, *SCENES[scene][0], *(f"--{name}={value}" for name, value in odd)]
+
+
+def outcome(arguments) -> tuple[int, str]:
+    """Exit code and what is printed about errors."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.environ.pop(NAME_VARIABLE, None)  # which a run leaves for the processes that it starts
+        code = exit_code("fit", *arguments)
+    return code, errors.getvalue()
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """One parser for all command lines, a folder deep enough for `../..`, and figures that are drawn but not kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app.commands.fit, "run_parser", functools.cache(run_parser))
+        patch.setattr("app.files.png_bytes", lambda figure, *_: b"")
+        folder = tmp_path_factory.mktemp("odd") / "a" / "b" / "c"
+        folder.mkdir(parents=True)
+        patch.chdir(folder)
+        yield
+
+
+@settings(
+    max_examples=CONFIGURATIONS,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(arguments=command_lines())
+def test_odd_options_end_in_success_or_in_an_error_with_a_remedy(quick, arguments):
+    """Exit code 0, or 2 with cause and remedy; any exception but SystemExit fails."""
+    code, errors = outcome(arguments)
+    assert code in (0, 2), errors
+    if code == 2:
+        assert errors.startswith("error: ")
+        assert "remedy: " in errors
+    assert "Traceback" not in errors
