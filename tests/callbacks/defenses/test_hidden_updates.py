@@ -161,8 +161,8 @@ def test_settings_that_mean_nothing():
     with pytest.raises(UserError) as error:
         trained(SecureAggregation(k=1, threshold=0.5), capacities=[1.0])
     assert [problem.cause.split()[0] for problem in error.value.problems] == [
-        "defenses.NAME.k",
-        "defenses.NAME.threshold",
+        "--defenses.NAME.k",
+        "--defenses.NAME.threshold",
     ]
     with pytest.raises(UserError, match=r"workers is 0 \(Paillier\)"):
         trained(Paillier(workers=0))
