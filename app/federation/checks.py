@@ -55,7 +55,8 @@ def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
     yield from range_problems(federation, "model")
     yield from range_problems(getattr(federation.trainer, "datamodule", None), "data")
     for callback in federated_callbacks(federation.trainer):
-        for problem in range_problems(callback, f"{callback.kind}s.{callback.given_name}"):
+        option = "" if callback.kind == "recorder" else f"{callback.kind}s.{callback.given_name}"
+        for problem in range_problems(callback, option):
             yield replace(problem, cause=f"{problem.cause} ({type(callback).__name__})")
 
 
