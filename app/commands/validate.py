@@ -8,15 +8,18 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from torch import Tensor
 
 from app.commands.export import model_parser, notes, whose
 from app.commands.fit import quieten
+from app.errors import UserError
 from app.federation.evaluation import score
 from app.federation.execution.distributed import autocast_of
 from app.finished import FinishedRun, load_run
 from app.reading import read_text
+from app.results.run.record import error_text
 from app.results.text_table import text_table
 from app.wording import counted
 
@@ -55,11 +58,22 @@ def _test_sets(run: FinishedRun, client: int | None) -> Iterator[tuple[str, Tens
         yield "common test set", data.common_test, _texts(server)
         return
     yield "common test set", data.common_test, {}
-    table = run.folder.path / "everyone.csv"
-    rows = list(csv.DictReader(read_text(table).splitlines())) if table.is_file() else []
-    own = {int(row["client"]): {"accuracy": float(row["own"])} for row in rows}
+    own = _recorded(run.folder.path / "everyone.csv")
     if len(samples := data.test_indices(client)):
         yield f"own test set of client {client}", samples, _texts(own.get(client, {}))
+
+
+def _recorded(table: Path) -> dict[int, dict[str, float]]:
+    """Accuracies of all clients on their own test sets; none where there is no such table."""
+    try:
+        rows = list(csv.DictReader(read_text(table).splitlines())) if table.is_file() else []
+        return {int(row["client"]): {"accuracy": float(row["own"])} for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError.of(
+            f"{table} cannot be read ({error_text(error)})",
+            "there is nothing to compare with",
+            "take it from a copy, or delete it to validate without a comparison",
+        ) from error
 
 
 def _texts(numbers: dict[str, float]) -> dict[str, str]:

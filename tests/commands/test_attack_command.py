@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 from run_kit import command, exit_code, train
 
+from app.attacks.protocols.audit import Audit
 from app.auditing import AttackSuite
 from app.commands.fit import fit
 from app.federation.hooks import FederatedCallback
+from app.files import hold_lock
 from app.results.attacks.membership import AttackRecord, scores_by_label
+from app.results.run.attempts import ATTEMPT
+from app.results.run.folder import LOCK
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -244,6 +249,75 @@ def test_an_interrupted_attack_is_made_up_for(tmp_path, monkeypatch):
     assert not (tmp_path / "a" / "summary.json").exists()
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]")
     assert (folder / "attacks" / "yeom.uploads.npz").is_file()
+
+
+class Counted:
+    """Counts the attacks that are made, and acts in the place of one of them."""
+
+    def __init__(self, monkeypatch, at=0, act=None):
+        self.made, self.at, self.act, self.run = [], at, act, Audit._run
+        monkeypatch.setattr(Audit, "_run", lambda *arguments: self(*arguments))
+
+    def __call__(self, audit, context, sources, planned):
+        """One attack on one kind of target."""
+        if len(self.made) + 1 == self.at:
+            self.act()
+        self.made.append(f"{planned.attack.name}.{planned.selection.kind}")
+        return self.run(audit, context, sources, planned)
+
+
+def test_attacks_at_the_end_of_a_run_that_are_interrupted(attacked, monkeypatch, capsys):
+    """`rampart attack` names the command that finishes them; it repeats none, and ends like a run in one go."""
+    handler, folder = signal.getsignal(signal.SIGINT), attacked.with_name("interrupted")  # shadows are there already
+    arguments = command(folder.parent, folder.name, *MIA, "--attacks.mia.attacks", "[yeom, lira-offline, lira-online]")
+    with monkeypatch.context() as patch:
+        Counted(patch, 4, lambda: signal.raise_signal(signal.SIGHUP))
+        assert exit_code("fit", *arguments) == 130
+    signal.signal(signal.SIGINT, handler)  # Lightning leaves it switched off
+    capsys.readouterr()
+    assert exit_code("attack", str(folder)) == 2
+    said = capsys.readouterr().err
+    assert f"--run.root {folder.parent} --run.name interrupted; its rounds are not trained again" in said
+    assert "are kept: yeom.global, lira-offline.global, lira-online.global\n" in said
+    counted = Counted(monkeypatch)
+    assert exit_code("fit", *arguments) == 0
+    assert counted.made == ["yeom.uploads", "lira-offline.uploads", "lira-online.uploads"]
+    assert not (folder / ATTEMPT).exists()
+    audited, found = scores_of(attacked), scores_of(folder)
+    assert len(found) == 6
+    assert_equal_scores({label: audited[label] for label in found}, found)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert "attacks/lira-online.global/auc" in summary["attacks"]
+
+
+def test_an_attack_that_is_interrupted_goes_on(attacked, monkeypatch, capsys):
+    """The same command repeats nothing that is done; another one starts anew."""
+    folder = attacked.with_name("copy")  # beside the run, where its shadows are
+    shutil.copytree(attacked, folder, ignore=shutil.ignore_patterns("attacks"))
+    arguments = ("attack", str(folder), "--attacks", "yeom,lira-online", *QUICK)
+    with monkeypatch.context() as patch:
+        Counted(patch, 2, lambda: signal.raise_signal(signal.SIGHUP))
+        assert exit_code(*arguments) == 130
+    assert "the same command goes on with the attacks that are left" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        counted = Counted(patch)
+        assert exit_code(*arguments) == 0
+        assert counted.made == ["lira-online.global", "yeom.uploads", "lira-online.uploads"]
+    assert "its results are kept: yeom.global\n" in capsys.readouterr().out
+    assert {"yeom.global", "lira-online.uploads"} <= set(scores_of(folder))
+    counted = Counted(monkeypatch)
+    assert exit_code(*arguments, "--targets", "global") == 0
+    assert counted.made == ["yeom.global", "lira-online.global"]
+
+
+def test_no_second_attack_beside_the_first(attacked, monkeypatch, capsys):
+    """Refused before it opens the tracker, which would replace what the first one tracks."""
+    monkeypatch.setattr("app.commands.attack.run_tracker", lambda *_: pytest.fail("it is opened"))
+    with hold_lock(attacked / LOCK):
+        assert exit_code("attack", str(attacked), "--attacks", "yeom", *QUICK) == 2
+    said = capsys.readouterr().err
+    assert "is writing to" in said
+    assert "wait for it or stop it" in said
 
 
 def test_a_papers_protocol(attacked, capsys):

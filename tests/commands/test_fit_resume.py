@@ -201,6 +201,30 @@ def test_keyboard_interrupt_tells_how_to_resume(tmp_path, monkeypatch, capsys):
     assert len(records(tmp_path / "a")) == 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_terminate_ends_a_run_after_its_round(number, tmp_path, monkeypatch, capsys):
+    """SIGTERM, and SIGHUP of a closed terminal: exit code 130, the round is kept, and the run then resumes."""
+    monkeypatch.setattr(Interrupter, "when", (2, 1))
+    monkeypatch.setattr(Interrupter, "act", lambda: signal.raise_signal(number))
+    assert exit_code("fit", *command(tmp_path, "exp/a", *INTERRUPTIBLE)) == 130
+    assert "--run.name exp/a resumes the run" in capsys.readouterr().out
+    assert len(records(tmp_path / "exp" / "a")) == 2
+    monkeypatch.setattr(Interrupter, "when", None)
+    train(tmp_path, "exp/a", *INTERRUPTIBLE)
+    assert len(records(tmp_path / "exp" / "a")) == 3
+
+
+def test_a_request_to_terminate_in_the_last_round(tmp_path, monkeypatch):
+    """What follows the last round is left to the next start."""
+    monkeypatch.setattr(Interrupter, "when", (3, 1))
+    monkeypatch.setattr(Interrupter, "act", lambda: signal.raise_signal(signal.SIGHUP))
+    assert exit_code("fit", *command(tmp_path, "a", *INTERRUPTIBLE)) == 130
+    assert not (tmp_path / "a" / "summary.json").exists()
+    monkeypatch.setattr(Interrupter, "when", None)
+    train(tmp_path, "a", *INTERRUPTIBLE)
+    assert len(records(tmp_path / "a")) == 3
+
+
 def test_two_checkpoints_are_kept_and_hold_no_code(pair):
     """The last two rounds, each with its checksum, readable as plain data."""
     names = sorted(path.name for path in (pair[0] / "checkpoints").iterdir())

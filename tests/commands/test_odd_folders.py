@@ -6,7 +6,9 @@ import pytest
 from PIL import Image
 from run_kit import TINY, exit_code, train
 
+from app.errors import UserError
 from app.results.run.checkpoints import damage
+from app.results.run.folder import RunFolder
 
 COMMANDS = {
     "attack": ("--attacks", "yeom", "--controls", "skip"),
@@ -102,6 +104,21 @@ def test_odd_checkpoints_are_damaged_ones(tmp_path):
     path.rmdir()
     path.write_bytes(b"x")
     assert damage(path) == "its checksum does not match"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"client,own\nx,y\n", b"client\n1\n"])
+def test_broken_table_of_clients(content, run, capsys):
+    """What the run recorded of the client is unknown."""
+    (run / "everyone.csv").write_bytes(content)
+    assert "everyone.csv cannot be read" in refusal(capsys, "validate", run, "--client", "1")
+
+
+def test_broken_plan(run, capsys):
+    """A report does without it; what must not be tracked is unknown."""
+    (run / "plan.json").write_text("[1]")
+    assert exit_code("report", str(run)) == 0
+    with pytest.raises(UserError, match="it is unknown which metrics"):
+        RunFolder(run).withheld()
 
 
 def test_unreadable_folders(run, monkeypatch, capsys):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 
 import pytest
@@ -14,6 +15,7 @@ from app.errors import UserError
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.processes import Resources, StopRequest, _environment, last_lines, start
 from app.experiments.supervisor import BUSY
+from app.signals import hangup_terminates
 
 PARENT = """
 import json, pathlib, sys
@@ -165,6 +167,34 @@ def test_interrupt_lets_runs_end_by_themselves(folder):
     assert not folder.run("b").exists()
     assert board.failures == []
     assert [job.name for job in board.interrupted] == ["a"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_stops_a_comparison(number, folder):
+    """As a request to terminate does: runs at work are interrupted, and count as such."""
+    jobs = [fake_job(folder, "a", "slow"), fake_job(folder, "b")]
+    board, _ = board_of(folder, jobs)
+    seen_run = folder.run("a") / "seen"
+    waiting = threading.Thread(target=lambda: comes(seen_run.exists) and os.kill(os.getpid(), number))
+    with hangup_terminates(), StopRequest() as stop:
+        waiting.start()
+        LocalEngine([Resources(1)]).run(jobs, board, stop)
+    waiting.join()
+    assert (folder.run("a") / "interrupted").exists()
+    assert not folder.run("b").exists()
+    assert [job.name for job in board.interrupted] == ["a"]
+
+
+def test_a_supervisor_passes_a_hangup_on(folder):
+    """Its run ends like an interrupted one instead of going on alone."""
+    process = start(fake_job(folder, "a", "slow"), Resources(1))
+    try:
+        assert comes((folder.run("a") / "seen").exists)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+    assert (folder.run("a") / "interrupted").exists()
 
 
 def test_second_interrupt_does_not_wait(folder):

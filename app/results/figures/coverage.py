@@ -87,7 +87,7 @@ def contributors_of(method: str, folder: Path) -> dict[str, Coverage]:
         indices = transcript.coordinates(last)
         layers, rates = plan.get("layers", []), plan["capacities"]
         return {layer["name"]: _map(method, last, layer, indices, rates) for layer in layers}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, BadZipFile):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, BadZipFile):
         return {}
 
 

@@ -262,7 +262,14 @@ class RunFolder:
     def withheld(self) -> list[str]:
         """Metrics that trackers must not get, as `plan.json` says; none where there is no such file."""
         path = self.path / "plan.json"
-        return list(read_json(path).get("withheld", [])) if path.is_file() else []
+        try:
+            return list(read_json(path).get("withheld", [])) if path.is_file() else []
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise UserError.of(
+                f"{path} cannot be read: {error}",
+                "it is unknown which metrics must not be tracked",
+                "take it from a copy, or set `tracking: disabled` in the run's config.yaml",
+            ) from error
 
     def write_json(self, name: str, record: Mapping[str, Any]) -> None:
         write_json(self.path / name, record)
