@@ -93,7 +93,7 @@ class Parser(LightningArgumentParser):
             hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:
+    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         if not self.exit_on_error:
             return super().parse_args(*args, **kwargs)
         with user_errors("the options cannot be read"):
