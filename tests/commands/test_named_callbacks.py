@@ -47,7 +47,7 @@ def test_a_named_defense_on_the_command_line(arguments):
 
 
 def test_a_recipe_comes_with_its_other_settings_and_its_order():
-    """DP-SGD's network without batch norm; hyphens and underscores are alike; two are in the order in which they stand."""
+    """DP-SGD brings a network without batch norm; hyphens and underscores are alike; two are in their order."""
     assert layered([{"defenses": {"dp_sgd": None}}]) == layered(["dp-sgd"])
     assert list(parsed("--defenses", "memdefense,dp-sgd")["defenses"]) == ["memdefense", "dp_sgd"]
     assert layered([{"attacks": ["membership"]}]) == layered(["membership"])
