@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -51,11 +51,11 @@ class RepeatedKeyError(yaml.YAMLError):
 class PlainLoader(yaml.SafeLoader):
     """Reads mappings, lists, text, numbers, true, false and null."""
 
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    yaml_constructors: ClassVar = {
+    yaml_constructors = {  # noqa: RUF012
         tag: make
         for tag, make in yaml.SafeLoader.yaml_constructors.items()
         if tag is None or tag.rpartition(":")[2] in PLAIN_TAGS

@@ -14,7 +14,7 @@ from app.errors import Problem, UserError
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
-from app.federation.placement import Placed, repeat_problems
+from app.federation.placement import SHIPPED, Placed, repeat_problems
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
@@ -147,7 +147,7 @@ def submodel_problems(
 def defense_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems of the callbacks' own settings, and of their combination."""
     callbacks = federated_callbacks(federation.trainer)
-    yield from repeat_problems([_placed(callback) for callback in callbacks])
+    yield from repeat_problems([_placed(one) for one in callbacks if type(one).__module__.startswith(SHIPPED)])
     for callback in callbacks:
         for problem in callback.problems(federation):
             yield replace(problem, remedy=problem.remedy.replace(".NAME.", f".{callback.given_name}."))

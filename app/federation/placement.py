@@ -16,6 +16,7 @@ PLACES = {"defenses": ("defense",), "attacks": ("attack", "recorder"), "trainer.
 
 RIGHT_PLACES = {"defense": "defenses", "attack": "attacks", "recorder": "attacks"}
 SHIPPED = "callbacks."
+"""Beginning of the modules of callbacks that come with Rampart; only they are known to make no sense twice."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_named_sections_in_the_order_asked_for(capsys):
 def test_unknown_section(what, capsys):
     """Exit code 2, with the sections there are."""
     assert exit_code("list", what) == 2
-    assert f"unknown: {what}; choose from methods" in capsys.readouterr().err
+    assert f"invalid choice: '{what}' (choose from methods" in capsys.readouterr().err
 
 
 NUMBERED = {

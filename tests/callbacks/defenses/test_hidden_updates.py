@@ -26,7 +26,6 @@ SETTINGS = {
     "few participants": {"participation": 0.4},
     "poisson": {"participation": 0.6, "sampling": "poisson"},
     "local head": {"personal": ["layers.classifier.*"]},
-    "no federation": {"personal": ["*"]},
     "label masks": {"local": LocalTraining(batch_size=4, optimizer=sgd(0.2), mask_labels=True)},
     "zeros": {"capacities": [0.5], "uncovered_cells": "zero"},
 }
@@ -45,7 +44,7 @@ def test_every_method_up_to_rounding(channel, method):
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("channel", ["paillier", "masked"])
 def test_every_kind_of_federation_up_to_rounding(channel, name):
-    """Weights by samples, server momentum, few or no shared coordinates, coordinates that nobody sends."""
+    """Weights by samples, server momentum, few shared coordinates, coordinates that nobody sends."""
     plain = trained(**SETTINGS[name])
     hidden = trained(CHANNELS[channel](), **SETTINGS[name])
     assert (hidden - plain).abs().max() <= HALF_STEP[channel] * (1 + 1e-9)
