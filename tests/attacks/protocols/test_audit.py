@@ -94,7 +94,7 @@ def test_overlapping_sets_are_refused(memorised):
     stolen = memorised.truth.nonmembers[0][:3]
     for name in ("auxiliary", "population"):
         knowledge = replace(memorised.knowledge, **{name: np.concatenate([getattr(memorised.knowledge, name), stolen])})
-        with pytest.raises(UserError, match="both audited and [a-z]+ data: 3 samples"):
+        with pytest.raises(UserError, match=r"both audited and [a-z]+ data: 3 samples"):
             audited(replace(memorised, knowledge=knowledge), "yeom")
 
 
