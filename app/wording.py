@@ -1,6 +1,15 @@
-"""Words that users read in the terminal, in reports and in messages: numbers with their nouns."""
+"""Words that users read in the terminal, in reports and in messages: names of accuracies, numbers with their nouns."""
 
 from __future__ import annotations
+
+RECEIVED = "received models"
+"""Models that clients receive from the server, before local training; accuracy on the common test set."""
+
+TRAINED = "trained models"
+"""Models of a round's clients after local training; accuracy on their own test sets, else on the one that is named."""
+
+LOCAL_TEST = "local test accuracy"
+"""Every client of the federation with the model that it would use now, on its own test set."""
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

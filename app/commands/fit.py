@@ -21,7 +21,7 @@ from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
 from app.run import Run, run_of
-from app.wording import counted
+from app.wording import TRAINED, counted
 
 
 def fit(arguments: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ def _accuracies(report: RoundReport) -> Iterator[tuple[str, str, str]]:
     for name, where in (("trained_own", "their own test sets"), ("trained_common", "the common test set")):
         spread = Spread.of(getattr(client, name) for client in report.clients)
         if not math.isnan(spread.mean):
-            yield "clients' accuracy", f"{spread.mean:.2%}", f"on {where}, worst {spread.worst:.2%}"
+            yield TRAINED, f"{spread.mean:.2%}", f"on {where}, worst {spread.worst:.2%}"
 
 
 @rank_zero_only

@@ -25,8 +25,8 @@ UNNOISED = {
 """Metrics of every run that are computed of private data without noise, and what they are in words."""
 
 EVALUATION = (
-    "evaluation by the experimenter: accuracies of the clients' models, also on their own test samples, and the "
-    "results of attacks, in the run's files and in trackers"
+    "evaluation by the experimenter: accuracies of received and trained models, also on clients' own test samples, and "
+    "the results of attacks, in the run's files and in trackers"
 )
 
 

@@ -26,6 +26,7 @@ from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.seeding import derive_key, numpy_generator
+from app.wording import counted
 from datamodules.split import Membership
 
 
@@ -139,7 +140,8 @@ def _reference_sets(attacked: Membership, seed: int) -> tuple[Ids, ...]:
     parts = np.array_split(order, len(wanted))
     if any(size and not len(part) for size, part in zip(wanted, parts, strict=True)):
         raise UserError.of(
-            f"population samples of the attacker: {len(order)}, clients with reference sets: {len(wanted)}",
+            f"the attacker has {counted(len(order), 'population sample')} for {counted(len(wanted), 'client')} with "
+            "reference sets",
             "a shadow federation could not repeat a defense that needs reference samples of every client",
             "raise --data.holdout.population and train again, or use --attacks.membership.shadows.mode central",
         )

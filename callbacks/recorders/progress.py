@@ -14,7 +14,7 @@ from app.federation.channels.base import Message
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.metrics.fairness import Spread
-from app.wording import counted
+from app.wording import TRAINED, counted
 
 
 class FederationProgress(ProgressBar, FederatedCallback):
@@ -114,14 +114,14 @@ def _header(federation: FederatedModule) -> str:
 
 def _accuracies(federation: FederatedModule) -> str:
     report = federation.report
-    own = Spread.of(client.trained_own for client in report.clients)
+    own, where = Spread.of(client.trained_own for client in report.clients), ""
     if own.mean != own.mean:  # clients have no test sets of their own
-        own = Spread.of(client.trained_common for client in report.clients)
+        own, where = Spread.of(client.trained_common for client in report.clients), " on the common test set"
     parts = []
     if report.server.total:
         parts.append(f"server {report.server.accuracy:.1%}")
     if own.mean == own.mean:
-        parts.append(f"clients {own.mean:.1%} (worst {own.worst:.1%})")
+        parts.append(f"{TRAINED}{where} {own.mean:.1%} (worst {own.worst:.1%})")
     if dropped := sum(client.dropped for client in report.clients):
         parts.append(f"{dropped} dropped")
     return "  ".join(parts)

@@ -136,7 +136,8 @@ class FederatedShadows:
         spare = len(order) - 2 * len(sizes)
         if spare < 0:
             raise UserError.of(
-                f"the attacker's own {counted(len(order), 'sample')} for {counted(len(sizes), 'shadow client')}",
+                f"the attacker has {counted(len(order), 'sample')} of its own for "
+                f"{counted(len(sizes), 'shadow client')}",
                 "some would have fewer than two to train on",
                 "raise --data.holdout.shadow, or use shadows.mode central",
             )

@@ -13,6 +13,7 @@ from app.results.comparison.rows import NO_GUARANTEE, Column, RowRuns, SeedValue
 from app.results.comparison.table import Measure
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import RunRecord
+from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 MEGABYTE = 1e6
 """Bytes."""
@@ -27,25 +28,26 @@ Read = Callable[[RunRecord], float | None]
 def utility_columns() -> tuple[Column, ...]:
     """Accuracies of the server and of the clients, and their distribution over clients."""
     received = "clients/received_common"
-    own = "of all clients, each with the model it would use, on its own test set"
+    own = "of all clients, each with the model that it would use, on its own test set"
     return (
         _metric(
             "server_accuracy", "server", "server/accuracy", "accuracy of the server's model on the common test set"
         ),
         _metric(
-            *("clients_accuracy", "clients", f"{received}/mean"),
-            "mean over clients of the accuracy of the model they receive, on the common test set",
+            *("clients_accuracy", RECEIVED, f"{received}/mean"),
+            "mean over clients of the accuracy of the model that they receive, on the common test set",
         ),
         _metric(
-            *("clients_worst", "worst client", f"{received}/worst"),
+            *("clients_worst", f"{RECEIVED}, worst", f"{received}/worst"),
             "accuracy of the worst of the models that clients receive, on the common test set",
         ),
         _metric(
-            *("clients_own", "own data", "clients/trained_own/mean"),
-            "mean over the last round's clients of the accuracy of their trained model, on their own test sets",
+            *("clients_own", TRAINED, "clients/trained_own/mean"),
+            "mean over the last round's clients of the accuracy of their model after local training, on their own test "
+            "sets",
         ),
-        _fairness("everyone_accuracy", "all clients", f"mean accuracy {own}", lambda fairness: fairness.mean),
-        _fairness("everyone_worst", "worst of all clients", f"worst accuracy {own}", lambda fairness: fairness.worst),
+        _fairness("everyone_accuracy", LOCAL_TEST, f"mean accuracy {own}", lambda fairness: fairness.mean),
+        _fairness("everyone_worst", f"{LOCAL_TEST}, worst", f"worst accuracy {own}", lambda fairness: fairness.worst),
         _fairness("everyone_majority", "majority", f"mean accuracy of the majority group {own}", _group("majority")),
         _fairness("everyone_minority", "minority", f"mean accuracy of the minority group {own}", _group("minority")),
         _fairness("everyone_gap", "gap", "the majority's mean minus the minority's", lambda each: each.gap, None),

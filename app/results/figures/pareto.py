@@ -17,11 +17,12 @@ from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS
 from app.results.figures.style import FAINT, INK, ReportFigure, report_style
+from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 UTILITY = {
-    "clients_accuracy": "accuracy of the clients' models (%)",
-    "everyone_accuracy": "accuracy of all clients, own test sets (%)",
-    "clients_own": "accuracy of trained clients, own test sets (%)",
+    "clients_accuracy": f"accuracy of the {RECEIVED} (%)",
+    "everyone_accuracy": f"{LOCAL_TEST}, mean of all clients (%)",
+    "clients_own": f"accuracy of the {TRAINED}, own test sets (%)",
     "server_accuracy": "accuracy of the server's model (%)",
 }
 """Measures of utility with their axis titles; the one that most rows have is drawn, of equal ones the first."""

@@ -18,6 +18,7 @@ from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, auc_by_round
 from app.results.figures.style import ReportFigure, report_style
 from app.results.run.store import RunRecord
+from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 MOST_POINTS = 300
 """Rounds drawn of a curve; of longer runs every n-th, and the last."""
@@ -30,9 +31,9 @@ MOST_MARKS = 30
 
 ACCURACIES = (
     {
-        "clients/received_common/mean": "accuracy of the\nclients' models (%)",
-        "everyone/accuracy": "accuracy of all clients,\nown test sets (%)",
-        "clients/trained_own/mean": "accuracy of trained clients,\nown test sets (%)",
+        "clients/received_common/mean": f"accuracy of the\n{RECEIVED} (%)",
+        "everyone/accuracy": f"{LOCAL_TEST},\nmean of all clients (%)",
+        "clients/trained_own/mean": f"accuracy of the {TRAINED},\nown test sets (%)",
     },
     {"server/accuracy": "accuracy of the\nserver's model (%)"},
 )

@@ -11,6 +11,18 @@ from app.results.comparison.formats import markdown_rows
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
 from app.results.published.values import CORRELATION, LEAD, PAPER, RECONSTRUCTION, PublishedFigure, correlated
 from app.results.text_table import table_lines
+from app.wording import LOCAL_TEST, RECEIVED
+
+TITLES = {
+    "server_accuracy": "server",
+    "clients_accuracy": RECEIVED,
+    "everyone_accuracy": LOCAL_TEST,
+    "everyone_majority": f"{LOCAL_TEST}, majority",
+    "everyone_minority": f"{LOCAL_TEST}, minority",
+    "everyone_gap": f"{LOCAL_TEST}, gap",
+    "everyone_variance": f"{LOCAL_TEST}, variance",
+}
+"""Accuracies by the names that the program has for them everywhere."""
 
 HEADS = ("where", "cell", "measure", "theirs", "ours", "difference", "verdict")
 WIDTH = 120
@@ -91,7 +103,7 @@ def _titled(measure: str) -> str:
     if measure.startswith(CORRELATION):
         first, second, name = correlated(measure)
         return f"pooled correlation of {first} and {second}, {name}"
-    return measure.removeprefix(RECONSTRUCTION).removeprefix("details/")
+    return TITLES.get(measure) or measure.removeprefix(RECONSTRUCTION).removeprefix("details/")
 
 
 def _verdict(row: PublishedRow) -> str:

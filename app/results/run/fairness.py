@@ -14,6 +14,7 @@ from app.files import csv_text
 from app.metrics.fairness import POINTS, Fairness, Swap, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
 from app.result import PlainTable, Result
+from app.wording import LOCAL_TEST, counted
 
 OWN, ANOTHER, MEAN, NONE, FINE_TUNED = "own", "another", "mean", "none", "fine_tuned"
 """Whose private part a client is evaluated with; the last one is its own model after one more local training."""
@@ -115,8 +116,8 @@ def fairness_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if not record:
         return []
     final, rounds = record["final"], record["settled"]["rounds"]
-    where = f"on its own test set ({final['clients']} of them)"
-    rows = [("every client", f"{final['mean']:.2%}", f"{where}, worst {final['worst']:.2%}, {_spread(final)}")]
+    where = f"of {counted(final['clients'], 'client')} with the model that each would use"
+    rows = [(LOCAL_TEST, f"{final['mean']:.2%}", f"{where}, worst {final['worst']:.2%}, {_spread(final)}")]
     if rounds > 1:
         groups = [{"name": group["name"], "mean": record["settled"][group["name"]]} for group in _groups(final)]
         mean = {**record["settled"], "groups": groups}

@@ -18,11 +18,12 @@ from app.metrics.membership import Array
 from app.privacy.statements import MEANINGLESS
 from app.results.attacks.membership_figures import PALETTE
 from app.results.run.fairness import ANOTHER, FINE_TUNED, MEAN, NONE, OWN, PREFIX, ClientAccuracies
+from app.wording import LOCAL_TEST, TRAINED
 
 
 @plain_names()
 def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Accuracy over the rounds: the server, the clients' mean and worst, and the mean of every capacity.
+    """Accuracy over the rounds: the server, mean and worst of the trained models, and the mean of every capacity.
 
     Where participants are not evaluated, all clients stand for them.
 
@@ -35,17 +36,16 @@ def draw_accuracy(records: Sequence[dict[str, Any]], path: Path, title: str) -> 
     axes = figure.subplots()
     _line(axes, records, "server/accuracy", "server, common test set", "black", "-")
     for name, label, colour in (
-        ("clients/trained_common", "clients after local training, common test set", "tab:blue"),
-        ("clients/trained_own", "clients after local training, own test set", "tab:orange"),
+        ("clients/trained_common", f"{TRAINED}, common test set", "tab:blue"),
+        ("clients/trained_own", f"{TRAINED}, own test sets", "tab:orange"),
     ):
-        _line(axes, records, f"{name}/mean", f"{label} (band: worst client to mean)", colour, "--")
+        _line(axes, records, f"{name}/mean", f"{label} (band: worst to mean)", colour, "--")
         _band(axes, records, name, colour)
     for number, name in enumerate(_capacity_metrics(records)):
-        label = f"clients of width {name.split('/')[0].removeprefix('capacity-')}, common test set"
+        label = f"{TRAINED} of width {name.split('/')[0].removeprefix('capacity-')}, common test set"
         _line(axes, records, name, label, f"C{2 + number}", ":")
     if not _points(records, "clients/trained_own/mean")[0]:
-        label = "every client with the model it would use, own test set"
-        _line(axes, records, "everyone/accuracy", label, "tab:green", "-")
+        _line(axes, records, "everyone/accuracy", f"{LOCAL_TEST}, mean of all clients", "tab:green", "-")
     axes.set(xlabel="round", ylabel="accuracy", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1.02)
@@ -136,7 +136,7 @@ def draw_fairness(measured: ClientAccuracies, records: Sequence[Mapping[str, Any
     figure = Figure(figsize=(0.6 + 5.4 * len(panels), 4.6), layout="constrained")
     for axes, draw in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
         draw(axes)
-    figure.suptitle(f"{title}\nevery client after round {measured.round}, on its own test set", fontsize=11)
+    figure.suptitle(f"{title}\n{LOCAL_TEST} of every client after round {measured.round}", fontsize=11)
     return figure
 
 
@@ -151,7 +151,7 @@ def _distribution(axes: Axes, measured: ClientAccuracies) -> None:
         axes.hist(POINTS * accuracies, list(POINTS * edges), weights=weights, **look)
         axes.axvline(POINTS * accuracies.mean(), color=colour, linestyle="--", linewidth=1.4, label=label)
     _strokes(axes, parts)
-    axes.set(xlabel="accuracy of a client (%)", ylabel="share of the group's clients (%)")
+    axes.set(xlabel=f"{LOCAL_TEST} of a client (%)", ylabel="share of the group's clients (%)")
     axes.set_xlim(POINTS * edges[0], POINTS * (edges[-1] + 0.02 * (edges[-1] - edges[0])))
     axes.set_title(f"variance {measured.fairness().variance:.1f} (squared percentage points)", fontsize=10)
     _key(axes)
@@ -185,7 +185,7 @@ def _curves(axes: Axes, measured: ClientAccuracies, records: Sequence[Mapping[st
         line(name, f"mean of the {name}", color=_colour(number))
     line("accuracy", "mean of all clients", color="black", linewidth=1.8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="round", ylabel="accuracy (%)")
+    axes.set(xlabel="round", ylabel=f"{LOCAL_TEST} (%)")
     axes.set_title("over the rounds", fontsize=10)
     axes.set_ylim(top=min(axes.get_ylim()[1], POINTS + 1))
     axes.legend(loc="best", fontsize=8)
@@ -208,7 +208,7 @@ def _bars(axes: Axes, measured: ClientAccuracies) -> None:
         beside = axes.get_yaxis_transform()
         axes.text(1.02, place, f"{fairness.mean:.1%}", transform=beside, va="center", fontsize=9)
     axes.set_yticks(range(len(shown)), [names[whose] for whose in shown])
-    axes.set(xlabel="mean accuracy of the clients (%), with interval", xlim=(0, POINTS), ylim=(len(shown) - 0.4, -0.8))
+    axes.set(xlabel=f"mean {LOCAL_TEST} (%), with interval", xlim=(0, POINTS), ylim=(len(shown) - 0.4, -0.8))
     axes.set_ylabel("private part used" if swap is not None else "model")
     axes.set_title(swap.verdict.replace(": ", ":\n") if swap is not None else "before and after", fontsize=10)
     axes.grid(axis="x", alpha=0.3)

@@ -64,7 +64,7 @@ def test_halves_are_cut_to_the_test_set():
     """Balanced parts, however few test samples there are; a single one cannot be halved."""
     sets = MemDefensePaper().halves(np.arange(100), np.arange(200, 221), 0)
     assert [len(part) for part in parts(sets)] == [10] * 4
-    with pytest.raises(UserError, match="1 members and 20 test samples"):
+    with pytest.raises(UserError, match="1 member and 20 test samples"):
         MemDefensePaper().halves(np.arange(1), np.arange(200, 220), 0)
 
 

@@ -13,7 +13,8 @@ from callbacks.recorders.progress import FederationProgress
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 LINE = re.compile(
-    r"round (?P<round>\d)/3  (?P<clients>\d) clients  server (?P<server>[\d.]+)%  clients (?P<mean>[\d.]+)% "
+    r"round (?P<round>\d)/3  (?P<clients>\d) clients  server (?P<server>[\d.]+)%  "
+    r"trained models (?P<mean>[\d.]+)% "
     r"\(worst (?P<worst>[\d.]+)%\)  [\d.]+ s  \d+:\d\d:\d\d left"
 )
 
@@ -50,7 +51,7 @@ def test_bar_on_a_terminal(tmp_path, capsys, monkeypatch):
     assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
     shown = terminal.getvalue()
     assert "3/3 rounds" in shown
-    assert re.search(r"3/3 rounds .*server [\d.]+%  clients [\d.]+% \(worst [\d.]+%\)  0:00:00 left", shown)
+    assert re.search(r"3/3 rounds .*server [\d.]+%  trained models [\d.]+% \(worst [\d.]+%\)  0:00:00 left", shown)
     assert re.findall(r"0/3 rounds .*?clients (\d/4)", shown.replace("\r", "\n")) == ["1/4", "2/4", "3/4", "4/4"]
 
 

@@ -164,7 +164,7 @@ def test_rounds_compare_one_metric():
     whole, bare = make_record(labels()), make_record(labels(defense="l2"))
     lacking = tuple({name: number for name, number in one.items() if "received" not in name} for one in bare.rounds)
     [figure] = figures(rounds, data_of(store_of(replace(bare, rounds=lacking), whole)))
-    assert panels(figure)[0].get_ylabel().startswith("accuracy of trained clients")
+    assert panels(figure)[0].get_ylabel().startswith("accuracy of the trained models")
     assert len([line for line in panels(figure)[0].get_lines() if len(line.get_xdata()) == 3]) == 2
 
 

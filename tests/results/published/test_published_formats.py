@@ -30,7 +30,7 @@ def test_cells():
     """Values with spreads and units, signed differences, and verdicts in words."""
     within, short, bound, missing = as_cells(ALL)
     assert within.shown == (
-        *("Table 5, OFM", "cifar10 / heterofl / none", "server_accuracy"),
+        *("Table 5, OFM", "cifar10 / heterofl / none", "server"),
         *("78.26 ± 0.78 %", "77.50 ± 1.00 %", "-0.76", "within"),
     )
     assert (short.ours, short.difference, short.verdict) == ("30.00 %", "-29.63", "no interval")

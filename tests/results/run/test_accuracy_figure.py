@@ -31,7 +31,7 @@ def test_nothing_measured_yet(labels):
 def test_all_clients_stand_in_for_participants_that_are_not_evaluated(labels):
     """With ten participants of a hundred, those alone would say little."""
     everyone = {"everyone/accuracy": 0.5}
-    assert labels([{"round": 1, **everyone}]) == ["every client with the model it would use, own test set"]
+    assert labels([{"round": 1, **everyone}]) == ["local test accuracy, mean of all clients"]
     participants = {"clients/trained_own/mean": 0.6, "clients/trained_own/worst": 0.1}
     (label,) = labels([{"round": 1, **everyone, **participants}])
-    assert label.startswith("clients after local training, own test set")
+    assert label.startswith("trained models, own test sets")

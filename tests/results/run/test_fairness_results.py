@@ -210,9 +210,9 @@ def test_rows_of_the_terminal():
     rows = fairness_rows(fairness_record(PRIVATE, [{"round": 6.0, **before}]))
     assert rows == [
         (
-            "every client",
+            "local test accuracy",
             "62.50%",
-            "on its own test set (4 of them), worst 25.00%, variance 781.2, "
+            "of 4 clients with the model that each would use, worst 25.00%, variance 781.2, "
             "majority 87.50%, minority 37.50%, gap 50.0 points",
         ),
         (
@@ -228,7 +228,13 @@ def test_rows_of_the_terminal():
         ),
     ]
     alike = fairness_rows(fairness_record(replace(PLAIN, groups=("all",) * 4), []))
-    assert alike == [("every client", "62.50%", "on its own test set (4 of them), worst 25.00%, variance 781.2")]
+    assert alike == [
+        (
+            "local test accuracy",
+            "62.50%",
+            "of 4 clients with the model that each would use, worst 25.00%, variance 781.2",
+        )
+    ]
     assert fairness_rows({}) == []
 
 
