@@ -153,7 +153,9 @@ def test_starting_the_program_is_cheap():
     """Until a command is chosen, nothing is loaded but the standard library, the errors, and the parser above it."""
     top = [node for node in MODULES["app.cli"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
-    assert {name for name in names if name.split(".")[0] not in sys.stdlib_module_names} == {"app.errors", "app.signals"}
+    ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
+    assert ours == {"app.errors", "app.commands.parser", "app.signals"}
+    assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= {"app.errors.UserError"}
 
 
 def test_every_package_is_installed():
