@@ -33,6 +33,7 @@ from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.finished import FinishedRun, at_round
 from app.metrics.membership import NotAvailable
+from app.progress import PROGRESS_LOG, reported
 from app.result import Result
 from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.attacks.membership_figures import draw_roc
@@ -192,16 +193,24 @@ def audit(
     """
     suite = AttackSuite(None if attacks is None else list(attacks), **options)
     if isinstance(target, FederatedModule):
-        return Audit(tuple(_in_memory(target, suite.callbacks)))
+        with reported(target._trainer is not None and target.trainer.progress_bar_callback is not None):
+            return Audit(tuple(_in_memory(target, suite.callbacks)))
     run = target if isinstance(target, FinishedRun) else FinishedRun(target, trust)
     return attack_run(run, suite)
 
 
-def attack_run(run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None) -> Audit:
-    """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile."""
+def attack_run(
+    run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None, shown: bool | None = None
+) -> Audit:
+    """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile.
+
+    Progress is shown on the terminal if so `shown`, or as the run itself showed its own.
+    """
     _ = run.transcript  # without which there is nothing to attack
     results: list[Result] = []
-    with run.folder.locked():
+    if shown is None:
+        shown = (run.config.get("trainer") or {}).get("enable_progress_bar") is not False
+    with run.folder.locked(), reported(shown, run.folder.path / PROGRESS_LOG):
         for callback in suite.callbacks:
             own = []
             for result in _attacked(run, callback):

@@ -36,7 +36,7 @@ def attack(arguments: Sequence[str]) -> int:
     tracker = run_tracker(run.folder.path, _tracking(run.config, options.trust))
     if tracker is not None:
         tracker.begin(run.config, partial(replay, run.folder))
-    audit = attack_run(run, suite, tracker)
+    audit = attack_run(run, suite, tracker, shown=True)
     if tracker is not None:
         tracker.finalize("success")
     place = run.folder.path / "attacks"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
+from app.progress import reported
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
 from app.results.report.page import files_folder
@@ -22,7 +23,8 @@ def report(arguments: Sequence[str]) -> int:
     """Make a report; returns the exit code."""
     quieten()
     options = report_parser().parse_args(list(arguments))
-    made = reporting.report(*options.folders, output=options.output, published=options.published)
+    with reported(shown=True):
+        made = reporting.report(*options.folders, output=options.output, published=options.published)
     print(made.text(), flush=True)
     if options.track is not None:
         _track(made, options.track)

@@ -18,6 +18,7 @@ from app.federation.transcript import Transcript
 from app.privacy.ledger import Spend
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
+from app.progress import reported
 from app.result import Result
 
 if TYPE_CHECKING:
@@ -248,12 +249,14 @@ class RoundHooks:
 
         The others help it with work that attacks share (`FederatedModule.helpers`).
         """
-        federation = self._federation
-        for callback in self.callbacks:
-            self.deliver(callback.results(federation))
-        if federation.transcript is not None:
-            federation.helpers.run(partial(self._attack, federation.transcript))
-        self.call("on_run_end")
+        federation, first = self._federation, self._trainer.is_global_zero
+        shown = first and self._trainer.progress_bar_callback is not None
+        with reported(shown, federation.progress_log if first else None):
+            for callback in self.callbacks:
+                self.deliver(callback.results(federation))
+            if federation.transcript is not None:
+                federation.helpers.run(partial(self._attack, federation.transcript))
+            self.call("on_run_end")
 
     def _attack(self, transcript: Transcript) -> None:
         federation = self._federation

@@ -68,6 +68,7 @@ class FederatedModule(Described, LightningModule):
         results: what attacks and recorders have found, in order.
         transcript: what adversaries have seen; None where nothing was recorded.
         cache: folder for what attacks can use again in other runs; None to keep nothing.
+        progress_log: file that attacks add lines of progress to; None for none.
         helpers: the other processes of the run, for work that attacks share with them.
     """
 
@@ -137,6 +138,7 @@ class FederatedModule(Described, LightningModule):
         self.results: list[Result] = []
         self.transcript: Transcript | None = None
         self.cache: Path | None = None
+        self.progress_log: Path | None = None
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
         self.helpers = Helpers(self)

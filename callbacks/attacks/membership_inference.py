@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tqdm import tqdm
-
 from app.attacks.audit_context import AuditContext
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
@@ -110,10 +108,8 @@ class MembershipInference(FederatedCallback):
             ShadowFederations(federation),
             None if federation.cache is None else federation.cache / "shadows",
         )
-        with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
-            for finding in self.protocol.findings(audit):
-                bar.update()
-                yield AttackRecord.of(finding, audit.rates)
+        for finding in self.protocol.findings(audit):
+            yield AttackRecord.of(finding, audit.rates)
 
 
 def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledge:

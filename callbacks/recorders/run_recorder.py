@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from app.federation.promises import statements, withheld
 from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row
 from app.files import cannot_write
 from app.privacy.ledger import Spend
+from app.progress import PROGRESS_LOG, output
 from app.result import Result
 from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
@@ -27,6 +29,7 @@ from app.results.run.folder import RunFolder
 from app.results.run.ledger import append_spend, read_spends
 from app.results.run.results import conclude, summaries
 from app.results.run.tracking import tracker_of
+from callbacks.recorders.progress import round_line, time_left
 
 
 class RunRecorder(FederatedCallback):
@@ -48,10 +51,12 @@ class RunRecorder(FederatedCallback):
         self._claimed = isinstance(folder, RunFolder)
         self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
+        self._started, self._first = 0.0, 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
         pl_module.cache = self._folder.path.parent / ".cache"
+        pl_module.progress_log = self._folder.path / PROGRESS_LOG
         if stage == "fit" and not self._claimed:
             self._claimed = True
             config = described_run(pl_module, pl_module.data, trainer)
@@ -66,6 +71,7 @@ class RunRecorder(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
+        self._started, self._first = time.monotonic(), trainer.current_epoch
         with self._writing():
             self._describe(pl_module, trainer.current_epoch)
 
@@ -115,6 +121,7 @@ class RunRecorder(FederatedCallback):
     ) -> None:
         report = federation.report
         self._last |= {client.client: client for client in report.clients}
+        output().keep(round_line(federation, time_left(federation, self._started, self._first)))
         with self._writing():
             self._write(report.round, metrics, costs, report.clients)
 

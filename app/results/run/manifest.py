@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from app.files import PART
+from app.progress import PROGRESS_LOG
 
 TEMPORARY = f".*{PART}"
 RESULTS = ("*.json", "*.npz", "*.csv", "*.png")
@@ -25,6 +26,7 @@ FOLDERS = {
 
 FILES = (
     *("metrics.jsonl", "cost.jsonl", "ledger.jsonl", "wandb-run-id", "report.html"),
+    PROGRESS_LOG,
     *("representations.npz", "attack-representations.npz"),
     *(f"{name}.json" for name in ("cost", "plan", "privacy", "fairness", "newcomers")),
     *(f"{name}.csv" for name in ("clients", "partition", "everyone", "newcomers")),

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
-from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.gradient_matching import (
     Bounds,
@@ -26,6 +25,7 @@ from app.attacks.reconstruction.inversion.gradient_matching import (
 )
 from app.errors import Problem, UserError, raise_all
 from app.models.base import DataShape
+from app.progress import Step
 
 Prior = Literal["black", "mean", "noise"]
 """Starting point: black images, the mean of the attacker's own images, or noise."""
@@ -119,7 +119,7 @@ class MIFace:
             images += JITTER * noise(size, like, generator)
         return images.clamp_(*bounds)
 
-    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, bounds: Bounds, bar: tqdm) -> OptimisedImages:
+    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, bounds: Bounds, bar: Step) -> OptimisedImages:
         """Optimise the images in place."""
         images.requires_grad_()
         optimizer = SGD([images], lr=self.lr, momentum=self.momentum)
