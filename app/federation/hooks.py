@@ -72,6 +72,10 @@ class FederatedCallback(Described, Callback):
         """Problems of its settings, once the federation's data and network are known."""
         return ()
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        """What it does, and how strongly, that may keep a federation from learning; the remedy weakens it."""
+        return None
+
     def restore_spends(self, spends: Iterable[Spend]) -> None:
         """Before the first round of a run that goes on: what it has released so far, in all attempts at its rounds."""
 

@@ -80,6 +80,10 @@ class MemDefense(FederatedCallback):
             yield setting_problem("MemDefense", "gamma", self.gamma, consequence, "between 0 and 1; the paper uses 0.9")
         yield from raised_problems(lambda: federation.space.matching(self.spare))
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        cause = f"MemDefense gives up {self.gamma:.0%} of the weights of every upload"
+        return Problem(cause, remedy="lower --defenses.NAME.gamma") if self.gamma > 0 else None
+
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         coordinates, device = federation.space.size, federation.theta.device
         self._held, self._kept = (torch.zeros(coordinates, device=device) for _ in range(2))

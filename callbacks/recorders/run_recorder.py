@@ -159,7 +159,8 @@ class RunRecorder(FederatedCallback):
         draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
-        summary = {"final": final, "cost": cost, "clients": clients}
+        learning = federation.learning.warnings(federation)
+        summary = {"final": final, "cost": cost, "clients": clients, "warnings": learning}
         budgets = [statement.record() for statement in statements(federation)]
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
         if budgets or channels:

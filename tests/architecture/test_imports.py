@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
 BOTTOM = {
     *("app.dealing", "app.described", "app.errors", "app.files", "app.reading", "app.renamed", "app.seeding"),
-    *("app.progress", "app.trust"),
+    *("app.memory", "app.progress", "app.trust"),
 }
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 LIBRARY = {"callbacks", "app.attacks", "app.federation", "app.results"} | PURE
