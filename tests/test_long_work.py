@@ -84,6 +84,14 @@ def test_a_bar_on_a_terminal(clock, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_the_bar_of_a_single_step_can_be_switched_off(monkeypatch):
+    """Off means off, also on a terminal."""
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    with Step("encrypting", 3, delay=0, shown=False) as step:
+        step.update(3)
+    assert terminal.getvalue() == ""
+
+
 def test_outside_of_a_run_nothing_is_printed(capsys):
     """Where output goes to a pipe, as for callers of single functions."""
     for _ in track(range(4), "drawing", delay=0):
