@@ -404,8 +404,9 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run."""
-        return cast(int, self.trainer.max_epochs)
+        """Rounds of the whole run; 1,000, as in Lightning, for a trainer that is not to train."""
+        planned = self.trainer.max_epochs
+        return planned if planned is not None else 1000
 
     @property
     def executor_name(self) -> str:
