@@ -33,6 +33,7 @@ from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.finished import FinishedRun, at_round
 from app.metrics.membership import NotAvailable
+from app.progress import PROGRESS_LOG, reported
 from app.ranges import Count, range_problems
 from app.result import Result
 from app.results.attacks.membership import AttackRecord, scores_by_label
@@ -195,24 +196,32 @@ def audit(
     """
     suite = AttackSuite(None if attacks is None else list(attacks), **options)
     if isinstance(target, FederatedModule):
-        return Audit(tuple(_in_memory(target, suite.callbacks)))
+        with reported(target._trainer is not None and target.trainer.progress_bar_callback is not None):
+            return Audit(tuple(_in_memory(target, suite.callbacks)))
     run = target if isinstance(target, FinishedRun) else FinishedRun(target, trust)
     return attack_run(run, suite)
 
 
 def attack_run(
-    run: FinishedRun, suite: AttackSuite, tracker: RoundLogger | None = None, attempt: Attempt | None = None
+    run: FinishedRun,
+    suite: AttackSuite,
+    tracker: RoundLogger | None = None,
+    attempt: Attempt | None = None,
+    shown: bool | None = None,
 ) -> Audit:
     """Attack a finished run; every result is written to its folder at once, to which nothing else writes meanwhile.
 
-    Results of an earlier attempt at the same attacks are not repeated.
+    Results of an earlier attempt at the same attacks are not repeated. Progress is shown on the terminal if so `shown`,
+    or as the run itself showed its own.
     """
     _ = run.transcript  # without which there is nothing to attack
     if not run.metrics:
         cause = f"metrics.jsonl of {run.folder.path} tells no round"
         raise UserError.of(cause, "it is unknown what was trained", "take the file from a copy, or train the run again")
     results: list[Result] = []
-    with run.folder.locked():
+    if shown is None:
+        shown = (run.config.get("trainer") or {}).get("enable_progress_bar") is not False
+    with run.folder.locked(), reported(shown, run.folder.path / PROGRESS_LOG):
         for part, callback in enumerate(suite.callbacks):
             kept = None if attempt is None else attempt.results(part, RESULT_KINDS)
             own = list(_saved(run, callback, part, attempt)) if kept is None else kept

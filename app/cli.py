@@ -78,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exception(error)
         print("\n".join(f"error: {problem}" for problem in error.problems), file=sys.stderr)
         code = 2
+    except (MemoryError, RuntimeError) as error:
+        if (message := _out_of_memory(error)) is None:
+            raise
+        print(message, file=sys.stderr)
+        code = 1
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
@@ -99,6 +104,14 @@ def _parsed(arguments: list[str]) -> list[str]:
     parser.add_argument("--version", action="version", version=f"rampart {_version()}")
     parser.parse_args(arguments[:1])
     return arguments
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> str | None:
+    """What is said where memory was not enough; None for other errors."""
+    from app.memory import out_of_memory  # which imports torch
+
+    problem = out_of_memory(error)
+    return None if problem is None else f"error: {problem}"
 
 
 def _version() -> str:

@@ -23,6 +23,7 @@ from app.federation.placement import Placed, place_problems
 from app.federation.trainer_options import RULES
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
+from app.progress import PROGRESS_LOG, reported
 from app.recipes import Layer
 from app.result import Result
 from app.results.run.checkpoints import (
@@ -133,13 +134,15 @@ class Run:
 
     def fit(self) -> Run:
         """Train, or go on with a training that was interrupted; then run the attacks."""
+        first = self.trainer.is_global_zero
+        shown = first and self.trainer.progress_bar_callback is not None
         if self.folder is None:
-            with _refusals():
+            with reported(shown), _refusals():
                 self.trainer.fit(self.federation, datamodule=self.data)
             return self
         try:
             rank_zero_only(self.folder.lock)()
-            with _refusals():
+            with reported(shown, self.folder.path / PROGRESS_LOG if first else None), _refusals():
                 self._resume(self.folder, first_decides(self.folder.checkpoints, self.trainer))
         finally:
             os.environ.pop(CHECKPOINT_VARIABLE, None)

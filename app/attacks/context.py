@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
-
-from tqdm import tqdm
+from typing import Literal, Protocol
 
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
-
-T = TypeVar("T")
 
 ShadowKind = Literal["out", "in-out"]
 """Shadows trained on the attacker's own data only, or each on a random half of the audited samples too."""
@@ -64,8 +59,3 @@ class AttackContext:
         """Add a remark, once."""
         if text not in self.notes:
             self.notes.append(text)
-
-
-def progress(items: Iterable[T], description: str, **settings: Any) -> Iterable[T]:
-    """The items with a progress bar on a terminal, where they take more than a second."""
-    return tqdm(items, desc=description, delay=1, leave=False, disable=None, **settings)

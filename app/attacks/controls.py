@@ -29,6 +29,7 @@ from app.federation.local_training import LocalTraining
 from app.metrics.membership import NO_CLIENT, MembershipScores
 from app.metrics.roc import roc_curve, tpr_at_fpr
 from app.models.mlp import MLP
+from app.progress import Step
 from app.seeding import derive_key, numpy_generator
 from datamodules.store import ImageStore
 
@@ -151,7 +152,8 @@ class AttackControls:
         if attack not in self._known:
             self._cache = folder
             try:
-                self._known[attack] = list(self._tested(attack))
+                with Step(f"controls of {attack.name}", delay=0):
+                    self._known[attack] = list(self._tested(attack))
             except UserError as error:
                 self._known[attack] = [f"the attack refuses the toy: {error.problems[0].cause}"]
         return self._known[attack]

@@ -22,6 +22,7 @@ from app.metrics.fairness import mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
+from app.progress import track
 from app.seeding import numpy_generator
 
 Choices = Mapping[int, Tensor]
@@ -90,7 +91,8 @@ class RecoveryScoring:
         self._population = torch.stack(list(self._chosen.values())).mean(dim=0)
 
     def finding(self) -> FactorFinding:
-        clients = tuple(self._recovery(client) for client in sorted(self._uploads))
+        uploading = track(sorted(self._uploads), "factor recovery", "clients", delay=0)
+        clients = tuple(self._recovery(client) for client in uploading)
         means = {name: _mean([getattr(one, name) for one in clients]) for name in MEASURED}
         means |= {cost: _cost(clients, name) for cost, name in COSTS.items()}
         moved = torch.stack([self._layout.levelled(self._scores[one.client]) for one in clients])

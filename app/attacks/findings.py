@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from app.attacks.membership.base import Adversary, Threat
 from app.errors import UserError
+from app.memory import out_of_memory
 from app.metrics.leakage import Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.vulnerability import ClientRow
@@ -19,6 +20,8 @@ def explained(error: Exception) -> str:
     """Causes and remedies of a refused attack, or where the attack broke down."""
     if isinstance(error, UserError):
         return "; ".join(f"{problem.cause} ({problem.remedy})" for problem in error.problems)
+    if (problem := out_of_memory(error)) is not None:
+        return f"{problem.cause} ({problem.remedy})"
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
     return f"the attack broke down: {type(error).__name__}: {error} ({where})"

@@ -63,7 +63,7 @@ def _attacked(run: FinishedRun, suite: AttackSuite, trust: bool, what: str) -> A
     if tracker is not None:
         tracker.begin(run.config, partial(replay, run.folder))
     try:
-        audit, status = attack_run(run, suite, tracker, attempt), "success"
+        audit, status = attack_run(run, suite, tracker, attempt, shown=True), "success"
     finally:
         if tracker is not None:
             tracker.finalize(status)

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from tqdm import tqdm
-
 from app.commands.fit import quieten
 from app.configuration import expand, run_parser
 from app.crypto.cost import measure_masking, measure_paillier
@@ -20,6 +18,7 @@ from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.files import write_json
+from app.progress import track
 from app.ranges import Count
 from app.results.run.naming import shortened
 from app.results.text_table import bullet, text_table
@@ -78,7 +77,7 @@ def _costs(federation: FederatedModule, number: int) -> Iterator[ChannelCost]:
     yield costs.plain()
     yield costs.masked(measure_masking(word_for(largest_sum(federation, masking.point, masking.max_weight))))
     packed = RoundCosts(federation, plan, paillier.point, paillier.max_weight)
-    for bits in tqdm(get_args(KeyLength), "measuring Paillier", unit=" keys", delay=1, leave=False, disable=None):
+    for bits in track(get_args(KeyLength), "measuring Paillier", "keys"):
         yield packed.paillier(bits, measure_paillier(generate(bits), paillier.exponent))
 
 

@@ -41,7 +41,19 @@ def fit(arguments: Sequence[str]) -> int:
         _say(f"interrupted; the same command with --run.name {name} resumes the run")
         return 130
     _say(_closing(run, run.folder.path))
-    return 0
+    learning = run.federation.learning
+    if learning.rounds and not learning.no_update:
+        return 0
+    return _without_update(learning.warnings(run.federation), run.trainer.current_epoch)
+
+
+def _without_update(reasons: Sequence[str], rounds: int) -> int:
+    """Say why no update of any client was used; returns the exit code."""
+    if rounds and not reasons:  # resumed from a checkpoint of an earlier version, which does not tell
+        return 0
+    why = " ".join(reasons) or "no round was trained"
+    rank_zero_only(print)(f"error: the model is still the initial one: {why}", file=sys.stderr)
+    return 1
 
 
 CLOSING_FILES = {

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from app.commands.fit import quieten
 from app.configuration import expand, run_parser
 from app.errors import Problem, UserError, raise_all
@@ -17,6 +15,7 @@ from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
 from app.files import write_figure, write_json, write_text
+from app.progress import track
 from app.ranges import Count
 from app.results.run.naming import shortened
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
@@ -55,7 +54,7 @@ def plan(arguments: Sequence[str]) -> int:
         raise UserError.of("the run has no round", "there is nothing to plan", remedy)
     maps = PlanMaps(federation.space, len(federation.client_pool.sizes), {*range(min(3, rounds)), rounds - 1})
     uploads = uploaded_rounds(federation, range(rounds))
-    bar = tqdm(uploads, total=rounds, unit=" rounds", delay=1, leave=False, disable=None)
+    bar = track(uploads, "planning", "rounds", total=rounds)
     blocks = PlanBlocks(federation)
     followed = blocks.follow(maps.follow(bar))
     plan_audit = audit(followed, federation.space, uploaded_coordinates(federation), maps.watch)
@@ -104,7 +103,7 @@ def _draw(folder: Path, federation: FederatedModule, layers: list[LayerMap]) -> 
         return []
     title = f"{federation.method.title}, {counted(len(federation.client_pool.sizes), 'client')}"
     write_figure(folder / "overview.png", draw_overview(layers, title), private=False)
-    for layer in tqdm(layers, unit=" figures", delay=1, leave=False, disable=None):
+    for layer in track(layers, "drawing", "figures"):
         write_figure(folder / f"{layer.name}.png", draw_layer(layer, title), private=False)
     return ["overview.png", *(f"{layer.name}.png" for layer in layers)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.commands.fit import quieten
 from app.commands.parser import CommandParser
+from app.progress import reported
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
 from app.results.report.page import files_folder
@@ -24,7 +25,8 @@ def report(arguments: Sequence[str]) -> int:
     """Make a report; returns the exit code."""
     quieten()
     options = report_parser().parse_args(list(arguments))
-    made = reporting.report(*options.folders, output=options.output, published=options.published)
+    with reported(shown=True):
+        made = reporting.report(*options.folders, output=options.output, published=options.published)
     print(made.text(), flush=True)
     if options.track is not None:
         _track(made, options.track)

@@ -13,6 +13,7 @@ from app.experiments.folder import ComparisonFolder
 from app.experiments.matrix import Combination
 from app.experiments.processes import Job, last_lines
 from app.experiments.supervisor import BUSY
+from app.progress import in_words
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,6 @@ def seconds_left(
     rest = [max(0.0, typical(one.combination) - one.elapsed) for one in running]
     ahead = [typical(combination) for combination in waiting]
     return max(sum(rest + ahead) / workers, max(rest, default=0.0))
-
-
-def in_words(seconds: float) -> str:
-    """A duration such as `40 s`, `3 min` or `2 h 5 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,7 @@ class Board:
         name, rounds = started.job.name, started.job.rounds
         done = self._folder.rounds_done(name)
         if rounds and done >= rounds:
-            return f"{name} (closing)"
+            return f"{name} ({self._folder.last_progress(name) or 'closing'})"
         return f"{name} (round {done}{f' of {rounds}' if rounds else ''})"
 
     def _running_now(self, started: _Started) -> Running:

@@ -15,9 +15,10 @@ import yaml
 from app.errors import Problem, UserError
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
-from app.experiments.processes import Job
+from app.experiments.processes import Job, last_lines
 from app.experiments.spec import ComparisonSpec
 from app.files import cannot_write, finite, write_text
+from app.progress import PROGRESS_LOG, TIME_WIDTH
 from app.reading import read_json, read_yaml, refuse_links
 from app.renamed import current
 from app.results.run.store import COMPARISON
@@ -150,6 +151,12 @@ class ComparisonFolder:
             return (self.run(name) / "metrics.jsonl").read_bytes().count(b"\n")
         except OSError:
             return 0
+
+    def last_progress(self, name: str) -> str:
+        """What a run that has trained all its rounds does now, by the last line of its log; empty where unknown."""
+        lines = last_lines(self.run(name) / PROGRESS_LOG, 1)
+        text = lines[0][TIME_WIDTH:] if lines else ""
+        return "" if text.startswith("round ") else text
 
     def _config(self, name: str) -> Mapping[str, Any]:
         """Saved configuration of a run; empty where it cannot be read."""

@@ -18,6 +18,7 @@ from app.federation.transcript import Transcript
 from app.privacy.ledger import Spend
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
+from app.progress import reported
 from app.result import Result
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class FederatedCallback(Described, Callback):
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Problems of its settings, once the federation's data and network are known."""
         return ()
+
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        """What it does, and how strongly, that may keep a federation from learning; the remedy weakens it."""
+        return None
 
     def restore_spends(self, spends: Iterable[Spend]) -> None:
         """Before the first round of a run that goes on: what it has released so far, in all attempts at its rounds."""
@@ -248,12 +253,14 @@ class RoundHooks:
 
         The others help it with work that attacks share (`FederatedModule.helpers`).
         """
-        federation = self._federation
-        for callback in self.callbacks:
-            self.deliver(callback.results(federation))
-        if federation.transcript is not None:
-            federation.helpers.run(partial(self._attack, federation.transcript))
-        self.call("on_run_end")
+        federation, first = self._federation, self._trainer.is_global_zero
+        shown = first and self._trainer.progress_bar_callback is not None
+        with reported(shown, federation.progress_log if first else None):
+            for callback in self.callbacks:
+                self.deliver(callback.results(federation))
+            if federation.transcript is not None:
+                federation.helpers.run(partial(self._attack, federation.transcript))
+            self.call("on_run_end")
 
     def _attack(self, transcript: Transcript) -> None:
         federation = self._federation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -33,6 +34,7 @@ from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
+from app.federation.learning import LearningWatch
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, BlockLoader, ClientPool, ClientSampling, Plan
@@ -43,6 +45,7 @@ from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
 from app.federation.trainer_options import trainer_problems, whole_rounds
 from app.federation.transcript import Transcript
+from app.memory import noted, refuse_too_large
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
 from app.ranges import Count, Seed, Share
@@ -72,6 +75,8 @@ class FederatedModule(Described, LightningModule):
         results: what attacks and recorders have found, in order.
         transcript: what adversaries have seen; None where nothing was recorded.
         cache: folder for what attacks can use again in other runs; None to keep nothing.
+        progress_log: file that attacks add lines of progress to; None for none.
+        learning: signs of learning in every round.
         helpers: the other processes of the run, for work that attacks share with them.
     """
 
@@ -142,8 +147,10 @@ class FederatedModule(Described, LightningModule):
         self.transcript: Transcript | None = None
         self.cache: Path | None = None
         self.kept_findings: Mapping[str, Any] = {}
+        self.progress_log: Path | None = None
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()
+        self.learning = LearningWatch()
         self.helpers = Helpers(self)
         self._loaded: dict[str, Any] | None = None
         self._concluded = False
@@ -166,6 +173,7 @@ class FederatedModule(Described, LightningModule):
     def _build(self, shape: DataShape) -> None:
         """Build the server's network, with its initial values or those that were loaded."""
         with torch.random.fork_rng(devices=[]):
+            refuse_too_large(lambda: self.make_net(shape))
             torch.manual_seed(derive_key(self.seed, "initialisation"))
             net = self.make_net(shape)
         # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
@@ -240,6 +248,9 @@ class FederatedModule(Described, LightningModule):
         """The batches of the common test set that this process evaluates, all in one step."""
         return BlockLoader(lambda: [self._server.share(self.global_rank, self.trainer.world_size)], 1)
 
+    def on_train_start(self) -> None:
+        del self.learning.rounds[self.current_epoch :]  # of a training before this one
+
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self) -> None:
@@ -258,14 +269,15 @@ class FederatedModule(Described, LightningModule):
         """Train a block of clients and pass their updates to the channel; after the last block, aggregate."""
         clients = [client for client in batch.tolist() if client != NO_CLIENT and not self.hooks.withdrawn(client)]
         results = self.executor.run(self._round.task(client) for client in clients)
-        while True:
-            with self.clock.phase("clients"):
-                trained = next(results, None)
-            if trained is None:
-                break
-            self._round.accept(trained)
-        if self.trainer.is_last_batch:
-            self._move_server(self._round.close())
+        with noted(f"round {self.current_epoch + 1} of a network with {self.space.size:,} parameters"):
+            while True:
+                with self.clock.phase("clients"):
+                    trained = next(results, None)
+                if trained is None:
+                    break
+                self._round.accept(trained)
+            if self.trainer.is_last_batch:
+                self._move_server(self._round.close())
 
     def _move_server(self, aggregate: Aggregate) -> None:
         with self.clock.phase("server"):
@@ -322,6 +334,8 @@ class FederatedModule(Described, LightningModule):
         report = self.report
         metrics = round_metrics(report, self.data.groups, self.widths) | self.hooks.measurements()
         costs = round_cost(report) | self.hooks.costs()
+        tested = len(self.data.common_test[: self.evaluation.limit])
+        self.learning.observe(report, bool(self.personal), tested)
         self.hooks.call("on_round_end", metrics, costs)
         logged = {name: value for name, value in metrics.items() if name not in self._withheld}
         for logger in self.trainer.loggers:
@@ -344,6 +358,8 @@ class FederatedModule(Described, LightningModule):
             raise SIGTERMException
         if not self.trainer.interrupted:
             self._concluded = True
+            for warning in self.learning.warnings(self) if self.trainer.is_global_zero else ():
+                warnings.warn(warning, stacklevel=2)
             with termination_interrupts():
                 self.hooks.conclude()
 
@@ -351,11 +367,13 @@ class FederatedModule(Described, LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["personal"] = self.personal.state_dict()
+        checkpoint["learning"] = self.learning.state_dict()
         settings = self.configuration or described(self)["init_args"]
         checkpoint["federation"] = {"model": settings, "shape": asdict(self.data.shape)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.personal.load_state_dict(checkpoint["personal"])
+        self.learning.load_state_dict(checkpoint.get("learning", ()))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -395,8 +413,9 @@ class FederatedModule(Described, LightningModule):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run."""
-        return cast(int, self.trainer.max_epochs)
+        """Rounds of the whole run; 1,000, as in Lightning, for a trainer that is not to train."""
+        planned = self.trainer.max_epochs
+        return planned if planned is not None else 1000
 
     @property
     def executor_name(self) -> str:

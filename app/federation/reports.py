@@ -8,11 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Final, Literal
 
 from app.federation.evaluation import Score
 from app.federation.execution.tasks import TrainedClient
 from app.metrics.fairness import Spread
+
+DIVERGED: Final = "diverged"
+DEFENDED: Final = "defended"
+"""Why an update was dropped: local training, or the defenses, made it infinite or NaN."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class ClientReport:
     evaluate_seconds: float
     refusal: str = ""  # why the client refused to train; empty where it did not
     defend_seconds: float = 0.0  # of defenses that edited its update
+    dropped_for: Literal["diverged", "defended", ""] = ""  # what made its update infinite or NaN; empty for nothing
 
     @classmethod
     def of(cls, trained: TrainedClient, dropped: bool, **measured: Any) -> ClientReport:

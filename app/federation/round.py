@@ -16,8 +16,9 @@ from app.federation.checks import stack_traits
 from app.federation.execution.distributed import gather
 from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.hooks import overriding
+from app.federation.learning import Sign, advice
 from app.federation.plan import Plan
-from app.federation.reports import ClientReport, listed
+from app.federation.reports import DEFENDED, DIVERGED, ClientReport, listed
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -68,7 +69,7 @@ class Round:
         The server sees who was dropped. Where differential privacy is promised towards it, nothing private decides
         that: not the loss, and not a vector to which `upload-dp` has yet to add its noise.
         """
-        size, defended = None, 0.0
+        size, defended, dropped_for = None, 0.0, ""
         private_vector = "upload-dp" in self._traits
         private_loss = private_vector or "sample-dp" in self._traits
         if private_vector and not _is_finite(trained.vector):
@@ -76,15 +77,21 @@ class Round:
         if trained.refusal:
             pass  # refusals are reported at the end of the round
         elif not ((private_loss or math.isfinite(trained.loss)) and _is_finite(trained.vector)):
-            self._warn_dropped(trained, f"diverged (loss {trained.loss})", "Lower --model.local.optimizer.lr")
+            self._warn_dropped(trained, f"diverged (loss {trained.loss})", DIVERGED)
+            dropped_for = DIVERGED
         else:
             update = self._update(trained)
             defended = self._defend(update)
-            size = self._send(trained, update)
+            if self._can_be_sent(update):
+                size = self._send(update)
+            else:
+                self._warn_dropped(trained, "has an update that is not finite after the defenses", DEFENDED)
+                dropped_for = DEFENDED
         measured = {
             "bytes_up": size or 0,
             "bytes_down": self._federation.channel.bytes_down(trained.task.client, trained.task.received),
             "defend_seconds": defended,
+            "dropped_for": dropped_for,
         }
         self.reports.append(ClientReport.of(trained, dropped=size is None, **measured))
 
@@ -115,10 +122,10 @@ class Round:
             verb = "refuses" if len(clients) == 1 else "refuse"
             warnings.warn(f"round {self.plan.round + 1}: {listed(clients)} {verb} to train: {reason}", stacklevel=2)
 
-    def _warn_dropped(self, trained: TrainedClient, reason: str, remedy: str) -> None:
+    def _warn_dropped(self, trained: TrainedClient, reason: str, sign: Sign) -> None:
         warnings.warn(
             f"round {self.plan.round + 1}: client {trained.task.client} {reason}; "
-            f"its update is dropped for this round. {remedy} if this goes on.",
+            f"its update is dropped for this round. {advice(self._federation, sign)}",
             stacklevel=2,
         )
 
@@ -129,13 +136,14 @@ class Round:
             self._federation.hooks.call("on_client_update", update)
         return time.perf_counter() - started
 
-    def _send(self, trained: TrainedClient, update: Update) -> int | None:
-        """Pass an update through the channel; returns its bytes, None where it was dropped."""
+    def _can_be_sent(self, update: Update) -> bool:
+        """Weigh an update; whether it is finite, as is its weight."""
+        self._federation.server.weigh(update)
+        return math.isfinite(update.weight + update.curvature) and _is_finite(update.vector)
+
+    def _send(self, update: Update) -> int | None:
+        """Pass an update through the channel; returns its bytes, None where it was lost."""
         federation = self._federation
-        federation.server.weigh(update)
-        if not (math.isfinite(update.weight + update.curvature) and _is_finite(update.vector)):
-            self._warn_dropped(trained, "has an update that is not finite after the defenses", "Weaken the defenses")
-            return None
         with federation.clock.phase("channel"):
             message = federation.channel.send(update)
         if message is None:  # the channel has warned of the reason

@@ -43,7 +43,7 @@ RULES = (
     OptionRule("fast_dev_run", bool, BLOCKS, "train one whole round instead: --trainer.max_epochs 1"),
     OptionRule(
         "max_epochs",
-        lambda rounds: rounds is None or rounds < 1,
+        lambda rounds: rounds is not None and rounds < 1,  # None where nothing is to be trained
         "it is the number of rounds, which the plan, budgets and learning rates need before the first one",
         "set --trainer.max_epochs to 1 or more; --trainer.max_time may end the run earlier",
     ),

@@ -28,8 +28,11 @@ class Spread:
         present = [value for value in values if not math.isnan(value)]
         if not present:
             return cls(math.nan, math.nan, math.nan)
-        mean = fmean(present)
-        return cls(mean, min(present), math.sqrt(fmean((value - mean) ** 2 for value in present)))
+        try:
+            mean = fmean(present)
+            return cls(mean, min(present), math.sqrt(fmean((value - mean) ** 2 for value in present)))
+        except OverflowError:  # losses of clients that all but diverge
+            return cls(math.inf, min(present), math.inf)
 
 
 POINTS = 100

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from tqdm import tqdm
+from operator import attrgetter
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.catalogue import make_passive
@@ -14,6 +13,7 @@ from app.errors import Problem, raise_all
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
+from app.progress import track
 from app.results.attacks.reconstruction import ReconstructionRecord
 from callbacks.attacks.membership_inference import choice_problems, public_knowledge
 
@@ -60,11 +60,9 @@ class ImageReconstruction(FederatedCallback):
         raise_all(self._deceived(federation))
         rounds = federation.trainer.current_epoch
         audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
-        with tqdm(desc="reconstruction", unit=" results", leave=False, disable=None) as bar:
-            for attack in self.attacks:
-                for finding in attack.findings(audit):
-                    bar.update()
-                    yield ReconstructionRecord.of(finding)
+        for attack in track(self.attacks, "reconstruction", "attacks", name=attrgetter("name")):
+            for finding in attack.findings(audit):
+                yield ReconstructionRecord.of(finding)
 
 
 def _reads_uploads(attack: PassiveAttack) -> bool:

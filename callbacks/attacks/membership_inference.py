@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from app.attacks.audit_context import AuditContext
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.membership.catalogue import make_attack
@@ -121,10 +119,8 @@ class MembershipInference(FederatedCallback):
             None if federation.cache is None else federation.cache / "shadows",
             federation.kept_findings if final else {},
         )
-        with tqdm(desc="membership inference", unit=" results", leave=False, disable=None) as bar:
-            for finding in self.protocol.findings(audit):
-                bar.update()
-                yield AttackRecord.of(finding, audit.rates)
+        for finding in self.protocol.findings(audit):
+            yield AttackRecord.of(finding, audit.rates)
 
 
 def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledge:

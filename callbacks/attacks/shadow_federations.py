@@ -14,7 +14,6 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from app.attacks.context import progress
 from app.attacks.models import Ids
 from app.attacks.shadows.federated import Repetition
 from app.described import described
@@ -25,6 +24,7 @@ from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
+from app.progress import track
 from app.seeding import derive_key, numpy_generator
 from app.wording import counted
 from datamodules.split import Membership
@@ -102,7 +102,7 @@ class ShadowFederations:
 def train_repetitions(attacked: FederatedModule, repetitions: Sequence[Repetition]) -> list[None]:
     """Train shadow federations of an attacked one, one after the other on this process."""
     shadows = ShadowFederations(attacked)
-    for repetition in progress(repetitions, "shadow federations"):
+    for repetition in track(repetitions, "shadow federations", delay=0):
         shadows.train(repetition)
     return [None for _ in repetitions]
 

@@ -78,6 +78,10 @@ class AdversarialRegularisation(FederatedCallback):
         if self.weight != 0:
             yield from federation.data.membership.reference_problems()
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        cause = f"AdversarialRegularisation counts the attacker's gain {self.weight:g} times in the loss"
+        return Problem(cause, remedy="lower --defenses.NAME.weight") if self.weight > 0 else None
+
     def on_client_start(self, trainer: Trainer, federation: FederatedModule, client: ClientModule) -> None:
         if self.weight > 0:
             draws = torch_generator(federation.seed, "adversary", client.round, client.client)

@@ -88,6 +88,13 @@ class DPFedAvg(AccountedDefense):
         if not wrong:
             yield from raised_problems(lambda: self._calibrated(federation))
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        if not (noise := self._multiplier or self._calibrated(federation)):
+            return None
+        weaker = "raise --defenses.NAME.target_epsilon" if self.noise is None else "lower --defenses.NAME.noise"
+        cause = f"DPFedAvg adds noise of {noise:.3g} times clip {self.clip:g} to the sum of the updates"
+        return Problem(cause, remedy=f"{weaker}, let more clients take part, or try another clip")
+
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
         yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
         if self.delta is not None:

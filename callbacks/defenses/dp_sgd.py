@@ -94,6 +94,13 @@ class DPSGD(AccountedDefense):
         if not wrong:
             yield from self._planning_problems(federation)
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        if not (noise := self.noise if self.noise is not None else self.budgets.noise):
+            return None
+        weaker = "raise --defenses.NAME.target_epsilon" if self.noise is None else "lower --defenses.NAME.noise"
+        cause = f"DPSGD adds noise of {noise:.3g} times clip {self.clip:g} to the sum of every step's gradients"
+        return Problem(cause, remedy=f"{weaker}, give clients more samples per step, or try another clip")
+
     def _budget_problems(self, largest: int) -> Iterator[Problem]:
         yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
         if self.delta is not None:

@@ -82,6 +82,10 @@ class MemDefense(FederatedCallback):
             remedy = "spare less: --defenses.NAME.spare, or leave the defense out"
             yield Problem("MemDefense spares every parameter", "it would give up no weight", remedy)
 
+    def hindrance(self, federation: FederatedModule) -> Problem | None:
+        cause = f"MemDefense gives up {self.gamma:.0%} of the weights of every upload"
+        return Problem(cause, remedy="lower --defenses.NAME.gamma") if self.gamma > 0 else None
+
     def on_round_start(self, trainer: Trainer, federation: FederatedModule, plan: Plan) -> None:
         coordinates, device = federation.space.size, federation.theta.device
         self._held, self._kept = (torch.zeros(coordinates, device=device) for _ in range(2))

@@ -103,6 +103,11 @@ class NbAFL(AccountedDefense):
         exposures = self.exposures or max(1, -(-rounds * participants // clients))
         return NbAFLSetting(self.epsilon, self.delta, self.clip, moved, rounds, exposures, clients, participants)
 
+    def hindrance(self, federation: FederatedModule) -> Problem:
+        up, down = self.noise(federation)
+        cause = f"NbAFL clips weights to norm {self.clip:g} and adds noise of {up:.3g} to uploads, {down:.3g} to sums"
+        return Problem(cause, remedy="raise --defenses.NAME.epsilon, or lower --defenses.NAME.clip")
+
     def noise(self, federation: FederatedModule) -> tuple[float, float]:
         """Standard deviations per coordinate of the noise on uploads and on the broadcast."""
         setting = self.setting(federation)

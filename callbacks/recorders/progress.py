@@ -68,12 +68,7 @@ class FederationProgress(ProgressBar, FederatedCallback):
             self._bar.update()
             self._show(pl_module, "")
         elif self._enabled:
-            report, left = pl_module.report, self._left(trainer, pl_module)
-            print(
-                f"round {report.round}/{pl_module.rounds}  {counted(len(report.clients), 'client')}  {self._accuracy}  "
-                f"{report.seconds['total']:.1f} s  {left} left",
-                flush=True,
-            )
+            print(round_line(pl_module, self._left(trainer, pl_module)), flush=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
@@ -92,13 +87,27 @@ class FederationProgress(ProgressBar, FederatedCallback):
         self._bar.set_description_str("  ".join(part for part in (clients, self._accuracy, left) if part))
 
     def _left(self, trainer: Trainer, federation: FederatedModule) -> str:
-        """Time left at the pace so far, counting the part of the round that is done."""
-        part = federation.clients_done / max(1, len(federation.plan.participants))
-        done = trainer.current_epoch - self._first + part
-        if not done:
-            return "?"
-        seconds = (time.monotonic() - self._started) / done * (federation.rounds - self._first - done)
-        return str(timedelta(seconds=max(0, round(seconds))))
+        return time_left(federation, self._started, self._first)
+
+
+def round_line(federation: FederatedModule, left: str) -> str:
+    """A round that has just ended, in one line: clients, accuracies, its seconds, and the time left."""
+    report = federation.report
+    clients = counted(len(report.clients), "client")
+    return (
+        f"round {report.round}/{federation.rounds}  {clients}  {_accuracies(federation)}  "
+        f"{report.seconds['total']:.1f} s  {left} left"
+    )
+
+
+def time_left(federation: FederatedModule, started: float, first: int) -> str:
+    """Time left at the pace since round `first` began, counting the part of the current round that is done."""
+    part = federation.clients_done / max(1, len(federation.plan.participants))
+    done = federation.trainer.current_epoch - first + part
+    if not done:
+        return "?"
+    seconds = (time.monotonic() - started) / done * (federation.rounds - first - done)
+    return str(timedelta(seconds=max(0, round(seconds))))
 
 
 def _header(federation: FederatedModule) -> str:

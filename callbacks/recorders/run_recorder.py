@@ -21,6 +21,7 @@ from app.federation.promises import statements, withheld
 from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row, cpu_clock
 from app.files import cannot_write
 from app.privacy.ledger import Spend
+from app.progress import PROGRESS_LOG, output
 from app.result import Result
 from app.results.run.attempts import END_OF_RUN, Attempt, end_attempt
 from app.results.run.description import described_run
@@ -29,6 +30,7 @@ from app.results.run.folder import RunFolder
 from app.results.run.ledger import append_spend, read_spends
 from app.results.run.results import conclude, summaries
 from app.results.run.tracking import tracker_of
+from callbacks.recorders.progress import round_line, time_left
 
 
 class RunRecorder(FederatedCallback):
@@ -51,11 +53,13 @@ class RunRecorder(FederatedCallback):
         self._folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
         self._last: dict[int, ClientReport] = {}
         self._attempt: Attempt | None = None
+        self._started, self._first = 0.0, 0
         self._trained: tuple[float, float] | None = None  # wall and CPU clock at the end of the training
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
         pl_module.cache = self._folder.cache()
+        pl_module.progress_log = self._folder.path / PROGRESS_LOG
         if stage == "fit" and not self._claimed:
             self._claimed = True
             config = described_run(pl_module, pl_module.data, trainer)
@@ -70,6 +74,7 @@ class RunRecorder(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
+        self._started, self._first = time.monotonic(), trainer.current_epoch
         with self._writing():
             rank_zero_only(end_attempt)(self._folder.path)
             self._describe(pl_module, trainer.current_epoch)
@@ -120,6 +125,7 @@ class RunRecorder(FederatedCallback):
     ) -> None:
         report = federation.report
         self._last |= {client.client: client for client in report.clients}
+        output().keep(round_line(federation, time_left(federation, self._started, self._first)))
         with self._writing():
             self._write(report.round, metrics, costs, report.clients)
 
@@ -177,7 +183,8 @@ class RunRecorder(FederatedCallback):
         draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
-        summary = {"final": final, "cost": cost, "clients": clients}
+        learning = federation.learning.warnings(federation)
+        summary = {"final": final, "cost": cost, "clients": clients, "warnings": learning}
         budgets = [statement.record() for statement in statements(federation)]
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
         if budgets or channels:

@@ -11,8 +11,8 @@ from setuptools import find_packages
 ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
 BOTTOM = {
-    *("app.dealing", "app.described", "app.errors", "app.files", "app.ranges", "app.reading", "app.renamed"),
-    *("app.seeding", "app.signals", "app.trust", "app.wording"),
+    *("app.dealing", "app.described", "app.errors", "app.files", "app.memory", "app.progress", "app.ranges"),
+    *("app.reading", "app.renamed", "app.seeding", "app.signals", "app.trust", "app.wording"),
 }
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 LIBRARY = {"callbacks", "app.attacks", "app.federation", "app.results"} | PURE

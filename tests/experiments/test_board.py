@@ -44,6 +44,18 @@ def test_lines_in_a_log(folder):
     assert board.status() == "1 of 2 done; 1 failed"
 
 
+def test_attacks_after_the_last_round(folder):
+    """What a run says that it is doing, where it says so."""
+    job = fake_job(folder, "a")
+    board, _ = board_of(folder, [job])
+    board.started(job)
+    leave(folder, "a", 1)
+    log = folder.run("a") / "progress.log"
+    for line, shown in (("round 1/1  4 clients", "closing"), ("controls of yeom", "controls of yeom")):
+        log.write_text(f"2030-01-01 12:00:00 {line}\n")
+        assert board.status().endswith(f"running a ({shown})")
+
+
 def test_one_line_on_a_terminal(folder, monkeypatch):
     """It is redrawn in place, no wider than the terminal, and gone at the end; failures stay."""
     monkeypatch.setenv("COLUMNS", "40")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.experiments.board import Running, in_words, seconds_left
+from app.experiments.board import Running, seconds_left
+from app.progress import in_words
 
 A, B = ("digits", "fedavg", "none"), ("digits", "fedavg", "paillier")
 

@@ -157,3 +157,9 @@ def test_the_time_ends_a_run_between_two_rounds():
     run(small_federation(block_size=1), Blobs(SIZES), 3, [timer, recorder])
     assert len(recorder.aggregates) == 1
     assert len(recorder.updates) == 3
+
+
+def test_validation_needs_no_number_of_rounds():
+    """Lightning sets one where it trains only."""
+    (scores,) = make_trainer(None).validate(small_federation(), datamodule=Blobs(SIZES), verbose=False)
+    assert "server/accuracy" in scores

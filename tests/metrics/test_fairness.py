@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from app.metrics.bootstrap import Bootstrap
-from app.metrics.fairness import Fairness, GroupMean, gap_estimate, mean_estimate, swap_estimate
+from app.metrics.fairness import Fairness, GroupMean, Spread, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Interval, unseen_share
 from app.metrics.membership import NotAvailable
 
@@ -161,3 +161,10 @@ def test_swap_of_too_few(clients):
     swap = swap_estimate([0.9] * clients, [0.1] * clients)
     assert (swap.clients, swap.personal) == (clients, None)
     assert "too few clients" in swap.verdict
+
+
+@pytest.mark.parametrize("values", [[1e200, 3.0], [1.7e308, 1.7e308]])
+def test_a_spread_too_large_for_a_number_is_infinite(values):
+    """Losses before a client diverges; they ended the run in an error."""
+    assert Spread.of(values).std == math.inf
+    assert Spread.of(values).worst == min(values)

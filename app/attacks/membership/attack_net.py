@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.optim import Optimizer
 
-from app.attacks.context import AttackContext, progress
+from app.attacks.context import AttackContext
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.errors import Problem, UserError
 from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
+from app.progress import track
 from app.seeding import numpy_generator, torch_generator
 from app.wording import counted
 
@@ -108,7 +109,7 @@ def fit(
     stepper, best, lowest, waited = optimizer(net.parameters()), dict[str, Any](), math.inf, 0
     # the threads of a small network would mostly wait for each other
     with one_thread() if parameters_of(net) < 5_000_000 else nullcontext():
-        for _ in progress(range(epochs), "attack network"):
+        for _ in track(range(epochs), "attack network", "epochs"):
             order = torch.randperm(len(trained), generator=batches).to(targets.device)
             net.train()
             for rows in trained[order].split(batch_size):

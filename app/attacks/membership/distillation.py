@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 from torch.optim import SGD
 
-from app.attacks.context import progress
 from app.attacks.membership import attack_net
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
@@ -23,6 +22,7 @@ from app.federation.execution.distributed import one_thread, precise
 from app.federation.local_training import merge_short
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.layers import seed_dropout
+from app.progress import track
 from app.ranges import Count, Decay, Positive
 from app.seeding import derive_key, torch_generator
 from app.wording import counted
@@ -79,7 +79,7 @@ def distil(
     stages = []
     taught = teachers.store, torch.from_numpy(data), teachers.batch_size
     with statistics_context(guide.eval(), *taught) if settings.teacher_mode == "eval" else nullcontext():
-        for epoch in progress(range(1, settings.epochs + 1), "distillation"):
+        for epoch in track(range(1, settings.epochs + 1), "distillation", "epochs"):
             for images in _batches(knowledge, data, settings.batch_size, epoch):
                 descent.zero_grad()
                 _divergence(knowledge, guide, student, images).backward()

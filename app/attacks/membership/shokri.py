@@ -12,12 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from app.attacks.context import AttackContext, progress
+from app.attacks.context import AttackContext
 from app.attacks.membership.attack_net import ResultCache
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.metrics.membership import Array
+from app.progress import track
 from app.ranges import Count, Several
 from app.seeding import derive_key, numpy_generator
 
@@ -87,7 +88,7 @@ class Shokri(MembershipAttack):
         known, truth = shadow_responses(context, shadows)
         features, classes = attack_features(known, self._sort), context.knowledge.classes
         models: list[_Model | None] = []
-        for label in progress(range(classes), "attack models"):
+        for label in track(range(classes), "attack models", "classes"):
             rows = known.labels == label
             few = min(truth[rows].sum(), (~truth[rows]).sum()) < self._fewest
             key = derive_key(context.knowledge.seed, "shokri", label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
+from app.progress import Step, track
 from app.ranges import Count
 from app.wording import counted
 
@@ -64,6 +66,12 @@ class PlannedAttack:
     retrained: bool
 
     @property
+    def title(self) -> str:
+        """The attack and its target in words, for lines of progress."""
+        adapted = f" ({self.adaptation})" if self.adaptation else ""
+        return f"{self.attack.name} on {self.selection.kind}, round {self.selection.round}{adapted}"
+
+    @property
     def adaptation(self) -> str:
         """Names of all adaptations to the defense; empty for none."""
         return "+".join(filter(None, [adapted_name(self.selection.adaptations), RETRAINED if self.retrained else ""]))
@@ -81,20 +89,21 @@ class Audit(Protocol):
         audit.check_disjoint()
         sources, blind, last = self._sources(audit), self._blind(audit), audit.knowledge.rounds
         earlier = sorted({round_ for round_ in self._settings.rounds if round_ < last}, reverse=True)
-        for kind in self._settings.targets:
-            notes = self._unmatched(audit, kind)
-            for round_ in (last, *earlier):
-                losses: dict[tuple[Adaptation, ...], Finding] = {}
-                for planned in self._planned(audit, kind, round_):
-                    done = audit.done.get(self._conditions(audit, planned).label)
-                    finding = done or self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
-                    adaptations = planned.selection.adaptations
-                    if planned.attack.name == "yeom":
-                        losses[adaptations] = finding
-                    if done is None:
-                        finding = _compared(finding, losses.get(adaptations))
-                        finding = finding if planned.adaptation else finding.with_notes(*notes)
-                    yield finding
+        notes = {kind: self._unmatched(audit, kind) for kind in self._settings.targets}
+        rounds = [(kind, round_) for kind in self._settings.targets for round_ in (last, *earlier)]
+        attacks = [planned for kind, round_ in rounds for planned in self._planned(audit, kind, round_)]
+        losses: dict[tuple[TargetKind, int, tuple[Adaptation, ...]], Finding] = {}
+        for planned in track(attacks, "membership inference", "attacks", name=attrgetter("title")):
+            selection = planned.selection
+            done = audit.done.get(self._conditions(audit, planned).label)
+            finding = done or self._controlled(audit, planned.attack, self._run(audit, sources, planned), blind)
+            same = (selection.kind, selection.round, selection.adaptations)
+            if planned.attack.name == "yeom":
+                losses[same] = finding
+            if done is None:
+                finding = _compared(finding, losses.get(same))
+                finding = finding if planned.adaptation else finding.with_notes(*notes[selection.kind])
+            yield finding
 
     def _planned(self, audit: AuditContext, kind: TargetKind, round_: int) -> Iterator[PlannedAttack]:
         """By attack; first the attacker who does not know the defenses."""
@@ -159,7 +168,8 @@ class Audit(Protocol):
         if self._settings.controls == "skip":
             return []
         members, outside = (np.concatenate(list(part)) for part in (audit.truth.members, audit.truth.nonmembers))
-        return blind_failures(audit.knowledge.store, members, outside, audit.knowledge.seed)
+        with Step("blind baseline, which sees no model", delay=0):
+            return blind_failures(audit.knowledge.store, members, outside, audit.knowledge.seed)
 
     def _controlled(self, audit: AuditContext, attack: MembershipAttack, finding: Finding, blind: list[str]) -> Finding:
         if self._settings.controls == "skip" or isinstance(finding.scores, NotAvailable):

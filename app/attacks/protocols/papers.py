@@ -20,6 +20,7 @@ from app.attacks.targets import Models
 from app.errors import UserError
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
+from app.progress import track
 from app.wording import counted
 
 OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
@@ -180,7 +181,7 @@ class PaperResults:
         self, models: Models, sets: Callable[[int], LabelledSets]
     ) -> Iterator[tuple[int, AttackedModel, LabelledSets]]:
         """Every client with its model and samples, where there are both."""
-        for client, model in models.items():
+        for client, model in track(models.items(), "attacked models", total=len(models), delay=0):
             if isinstance(model, NotAvailable):
                 self.missing.append(model.reason)
                 continue

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
@@ -16,6 +15,7 @@ from app.federation.execution.distributed import one_thread
 from app.federation.execution.executors import Executor, available_cores, make_executor
 from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import ParameterSpace
+from app.progress import Step
 from app.seeding import derive_key
 
 BLOCK = 32
@@ -48,10 +48,10 @@ def train_centrally(
     with (
         one_thread(),
         closing(make_executor("auto", context, workers or available_cores(), [])) as executor,
-        tqdm(total=len(jobs) * rounds[-1], desc="shadows", delay=1, leave=False, disable=None) as bar,
+        Step(f"{len(jobs)} shadow models", len(jobs) * rounds[-1], "trainings") as step,
     ):
         for start in range(0, len(jobs), BLOCK):
-            kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, bar))
+            kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, step))
     return kept
 
 
@@ -61,7 +61,7 @@ def _train_block(
     jobs: Sequence[ShadowJob],
     rounds: tuple[int, ...],
     seed: int,
-    bar: tqdm,
+    step: Step,
 ) -> list[tuple[Snapshot, ...]]:
     vectors = [initial_vector(knowledge, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
     kept: list[list[Snapshot]] = [[] for _ in jobs]
@@ -70,7 +70,7 @@ def _train_block(
         vectors = []
         for trained in executor.run(tasks):
             vectors.append(trained.vector)
-            bar.update()
+            step.update()
         if round_ in rounds:
             for job, vector, snapshots in zip(jobs, vectors, kept, strict=True):
                 snapshots.append(Snapshot(round_, job.rate, vector.cpu()))

@@ -14,18 +14,11 @@ from functools import cached_property, partial
 from typing import Literal
 
 import gmpy2
-from tqdm import tqdm
 
 from app.crypto.paillier.keys import PrivateKey, PublicKey, security_bits
 from app.crypto.paillier.sums import check_ciphertexts
 from app.errors import UserError
-
-
-def progress_bar(what: str, total: int, shown: bool) -> tqdm:
-    """Bar that appears after two seconds, on terminals only, and leaves nothing behind."""
-    disable = None if shown else True
-    return tqdm(total=total, desc=what, unit=" ciphertexts", delay=2, leave=False, disable=disable)
-
+from app.progress import Step
 
 Exponent = Literal["short", "half", "full"]
 """Where the noise comes from: powers of a fixed element with short or half-length exponents, or r^n."""
@@ -116,7 +109,7 @@ class EncryptionPool:
     def encrypt(self, plaintexts: Sequence[int]) -> Encrypted:
         """Encrypt integers in [0, n), spread over the workers; a UserError where a worker died."""
         check_plaintexts(self._public, plaintexts)
-        bar = progress_bar("encrypting", len(plaintexts), self._progress)
+        bar = Step("encrypting", len(plaintexts), "ciphertexts", 2, self._progress)
         return Encrypted(*_collected(self._parts(plaintexts), bar))
 
     def close(self) -> None:
@@ -172,7 +165,7 @@ def _timed(work: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -
     return work(numbers), time.thread_time() - started
 
 
-def _collected(parts: Iterable[TimedNumbers], bar: tqdm) -> TimedNumbers:
+def _collected(parts: Iterable[TimedNumbers], bar: Step) -> TimedNumbers:
     numbers: list[int] = []
     seconds = 0.0
     with bar:
@@ -195,7 +188,7 @@ def decrypt(private: PrivateKey, ciphertexts: Sequence[int], workers: int, progr
     """Decrypt integers in [1, n^2) on so many threads, not in constant time; a ValueError where a number is outside."""
     check_ciphertexts(private.public, ciphertexts, range(len(ciphertexts)))
     chunks = [ciphertexts[start : start + _DECRYPTED] for start in range(0, len(ciphertexts), _DECRYPTED)]
-    bar = progress_bar("decrypting", len(ciphertexts), progress)
+    bar = Step("decrypting", len(ciphertexts), "ciphertexts", 2, progress)
     with ThreadPoolExecutor(workers, "decrypt") as pool:
         return Decrypted(*_collected(pool.map(partial(_timed, _Halves(private).decrypt), chunks), bar))
 

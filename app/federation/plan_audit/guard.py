@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Literal
 
-from tqdm import tqdm
-
 from app.crypto.contributors import Contributors
 from app.errors import Problem
 from app.federation.checks import weighs_by_loss
 from app.federation.plan_audit.audit import audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import UploadedRound, uploaded_coordinates, uploaded_indices, uploaded_rounds
+from app.progress import track
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -85,7 +84,7 @@ def examine(federation: FederatedModule, k: int, blocks: PlanBlocks | None = Non
     submodels are added to `blocks` on the way.
     """
     rounds = uploaded_rounds(federation, range(federation.rounds))
-    bar = tqdm(rounds, "auditing the plan", federation.rounds, unit=" rounds", delay=2, leave=False, disable=None)
+    bar = track(rounds, "auditing the plan", "rounds", total=federation.rounds, delay=2)
     changing = _changing(bar) if blocks is None else blocks.follow(_changing(bar))
     layers = audit(changing, federation.space, uploaded_coordinates(federation), k=k).layers
     few = [GuardFinding("few", layer.name, layer.below(k), layer.pairs, k, layer.alone) for layer in layers]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from app.federation.plan import Plan
 from app.federation.plan_audit.row_spaces import RowSpaces
 from app.federation.private_coordinates import UploadedRound, uploaded_keys, uploaded_round
 from app.federation.reports import listed
+from app.progress import track
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -142,7 +142,7 @@ class ReleaseLedger:
         spaces, found, work = self._empty(), None, 0
         seen: set[Hashable] = set()
         rounds = range(self._rounds)
-        for round_ in tqdm(rounds, "combining sums", unit=" rounds", delay=2, leave=False, disable=None):
+        for round_ in track(rounds, "combining sums", "rounds", delay=2):
             self.rounds = round_ + 1
             plan = self._federation.plan_of(round_)
             keys = frozenset(uploaded_keys(self._federation, plan).items())

@@ -117,7 +117,7 @@ def _seeds(row_runs: RowRuns, expected: Sequence[int]) -> Iterator[str]:
 
 def _of_runs(row_runs: RowRuns) -> Iterator[str]:
     for run in row_runs.runs:
-        yield from (f"{run.name}: {note}" for note in run.notes)
+        yield from (f"{run.name}: {note}" for note in (*run.warnings, *run.notes))
         yield from (budget.line() for budget in run.budgets)
         for channel in run.channels:
             if channel.simulated:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from app.errors import UserError
+from app.progress import track
 from app.results.comparison.data_formats import as_csv, as_csv_seeds, tracked_columns, tracked_rows
 from app.results.comparison.formats import as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable
@@ -126,7 +125,7 @@ def _without_reports(store: Store) -> Store:
 
 def _rendered(store: Store, table: ComparisonTable) -> Iterator[RenderedFigure]:
     figures = figures_of(store, table)
-    yield from map(render_figure, tqdm(figures, "drawing", unit=" figures", delay=1, leave=False, disable=None))
+    yield from map(render_figure, track(figures, "drawing", "figures"))
 
 
 def _tables(table: ComparisonTable, beside: PublishedComparison | None) -> dict[str, str]:

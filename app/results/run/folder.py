@@ -67,9 +67,10 @@ class RunFolder:
 
     `config.yaml` (complete, replayable), `metrics.jsonl` (one line per round), `clients.csv` (one line per round and
     client), `cost.jsonl` (seconds and bytes per round), `cost.json`, `summary.json` (written last: the run is
-    finished), `plan.json`, `ledger.jsonl` (what costs privacy budget, before it is released), `partition.csv`, figures,
-    `checkpoints/`, `transcript/`, `attacks/`. Only the user may open them. A folder is data from anywhere: no link in
-    it is followed, and one process at a time writes to it (`.lock`).
+    finished), `progress.log` (what is being done, line by line), `plan.json`, `ledger.jsonl` (what costs privacy
+    budget, before it is released), `partition.csv`, figures, `checkpoints/`, `transcript/`, `attacks/`. Only the user
+    may open them. A folder is data from anywhere: no link in it is followed, and one process at a time writes to it
+    (`.lock`).
     """
 
     def __init__(self, path: Path) -> None:

@@ -65,6 +65,7 @@ class RunRecord:
     reconstructions: tuple[ReconstructionRecord, ...]  # results of reconstruction, by label
     measurements: tuple[Measurement, ...] = ()  # results of other attacks and recorders, by label
     notes: tuple[str, ...] = ()  # what could not be read of it
+    warnings: tuple[str, ...] = ()  # signs that it learnt nothing, with the likely cause
 
     @property
     def name(self) -> str:
@@ -102,6 +103,7 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
         reconstructions=_records(ReconstructionRecord, folder, notes),
         measurements=_records(Measurement, folder, notes),
         notes=tuple(notes),
+        warnings=_of(notes, "the warnings", lambda: _all(str, summary.get("warnings")), ()),
     )
 
 

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from app.errors import UserError
 from app.files import plain_names, write_figure, write_text
+from app.progress import track
 from app.reading import read_json
 from app.result import Measurement, Result
 from app.results.attacks.factor_recovery import FactorRecord
@@ -80,7 +81,7 @@ def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) ->
 def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:
     """Write tables and figures; returns the paths of the figures by name within the run's folder."""
     kind, figures = type(new[0]), {}
-    for result in new:
+    for result in track(new, "drawing results", "results"):
         with plain_names():
             drawn = list(result.draw(f"{result.label}: {folder.name}"))
         for name, figure in drawn:

@@ -6,6 +6,7 @@ import re
 import pytest
 from run_kit import UNEQUAL, command, records, train
 
+from app.commands.attack import attack
 from app.configuration import expand, run_parser
 from app.run import run_of
 from callbacks.recorders.progress import FederationProgress
@@ -65,3 +66,24 @@ def test_time_left_is_the_pace_so_far(tmp_path, monkeypatch):
     monkeypatch.setattr("callbacks.recorders.progress.time.monotonic", lambda: progress._started + 30)
     assert run.federation.clients_done == 4, "the last round counts as done"
     assert progress._left(run.trainer, run.federation) == "0:00:10"
+
+
+ATTACKED = ("--attacks.mia", "MembershipInference", "--attacks.mia.attacks", "[yeom, modified-entropy]")
+AUDITED = ("--data.holdout.clients", "0.3", "--data.holdout.population", "0.2", "--data.holdout.shadow", "0.2")
+
+
+def test_attacks_and_rounds_are_reported(tmp_path, capsys):
+    """Each attack when it begins, also in the folder, where rounds are; nothing on the terminal where that is asked."""
+    folder = train(tmp_path, "a", *ATTACKED, *AUDITED, rounds=2)
+    begun = [line for line in capsys.readouterr().out.splitlines() if line.startswith("membership inference: ")]
+    assert begun[0] == "membership inference: 1 of 4 attacks, yeom on global, round 2"
+    assert begun[3].startswith("membership inference: 4 of 4 attacks, modified-entropy on uploads, round 2")
+    lines = [line[20:] for line in (folder / "progress.log").read_text().splitlines()]
+    assert [line.split("  ")[0] for line in lines[:2]] == ["round 1/2", "round 2/2"]
+    assert [line for line in lines if line.startswith("membership inference: ")] == begun
+    assert "controls of yeom" in lines
+    quiet = train(tmp_path, "b", *ATTACKED, *AUDITED, "--trainer.enable_progress_bar", "false", rounds=1)
+    assert "attacks, yeom" not in capsys.readouterr().out
+    assert "1 of 4 attacks, yeom on global, round 1" in (quiet / "progress.log").read_text()
+    assert attack([str(folder), "--attacks", "yeom", "--targets", "global"]) == 0
+    assert "membership inference: 1 of 1 attacks, yeom on global, round 2" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import phe
 import pytest
 
 from app.crypto.cost import measure_paillier
-from app.crypto.paillier.encryption import EncryptionPool, Encryptor, decrypt, exponent_bits, progress_bar
+from app.crypto.paillier.encryption import EncryptionPool, Encryptor, decrypt, exponent_bits
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import Packing
 from app.crypto.paillier.sums import EncryptedSum
@@ -186,8 +186,3 @@ def test_cost_of_adding_is_that_of_multiplying(private, monkeypatch):
     monkeypatch.setattr("app.crypto.cost.EncryptedSum", Recorded)
     measure_paillier(private, "short", sample=3)
     assert known == [[], [0, 1, 2]]
-
-
-def test_bars_can_be_switched_off():
-    """Off means off, also on a terminal."""
-    assert progress_bar("encrypting", 3, shown=False).disable is True

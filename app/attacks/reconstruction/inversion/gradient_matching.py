@@ -14,13 +14,13 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, interpolate
 from torch.optim import Adam
 from torch.optim.lr_scheduler import MultiStepLR
-from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
 from app.errors import UserError, raise_all
 from app.models.base import DataShape
 from app.privacy.model_checks import without_dropout
+from app.progress import Step
 from app.ranges import Count, NonNegative, Positive, Whole, range_problems
 
 Bounds = tuple[Tensor, Tensor]
@@ -117,7 +117,7 @@ class GradientMatching:
             raise UserError.of(cause, "no gradient can be computed", "give the labels, or let them be inferred")
         return labels.to(gradient.device)
 
-    def _search(self, target: _Target, images: Tensor, bounds: Bounds, bar: tqdm) -> tuple[float, Tensor]:
+    def _search(self, target: _Target, images: Tensor, bounds: Bounds, bar: Step) -> tuple[float, Tensor]:
         """Optimise the images in place; returns their distance, and them."""
         images.clamp_(*bounds).requires_grad_()
         pyramid = _Pyramid(images, self.scales, bounds)
@@ -228,6 +228,6 @@ def per_pixel(bounds: Bounds, like: Tensor) -> Bounds:
     return low, high
 
 
-def search_bar(name: str, steps: int) -> tqdm:
-    """Progress bar over the steps, on terminals, after a second."""
-    return tqdm(total=steps, desc=name, delay=1, leave=False, disable=None)
+def search_bar(name: str, steps: int) -> Step:
+    """Progress over the steps of an optimisation."""
+    return Step(name, steps, "steps")

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
-from tqdm import tqdm
 
 from app.attacks.reconstruction.inversion.gradient_matching import (
     Bounds,
@@ -25,6 +24,7 @@ from app.attacks.reconstruction.inversion.gradient_matching import (
 )
 from app.errors import UserError, raise_all
 from app.models.base import DataShape
+from app.progress import Step
 from app.ranges import Count, Decay, NonNegative, Positive, range_problems
 
 Prior = Literal["black", "mean", "noise"]
@@ -117,7 +117,7 @@ class MIFace:
             images += JITTER * noise(size, like, generator)
         return images.clamp_(*bounds)
 
-    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, bounds: Bounds, bar: tqdm) -> OptimisedImages:
+    def _search(self, net: nn.Module, images: Tensor, labels: Tensor, bounds: Bounds, bar: Step) -> OptimisedImages:
         """Optimise the images in place."""
         images.requires_grad_()
         optimizer = SGD([images], lr=self.lr, momentum=self.momentum)
