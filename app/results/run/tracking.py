@@ -50,7 +50,7 @@ class RoundLogger(WandbLogger):
         Of several offline parts of a run, each would replace the one before when it is uploaded. So `replay` tells this
         tracker again what has not been uploaded, and this takes the place of the earlier parts.
         """
-        parts = (Path(self.save_dir or ".") / "wandb").glob(f"offline-run-*-{self.version}")
+        parts = (Path(self.save_dir or ".") / "wandb").glob("offline-run-*")
         earlier = [part for part in parts if self.offline or not any(part.glob("*.synced"))]
         self.experiment.define_metric("round")
         self.experiment.define_metric("*", step_metric="round")
