@@ -182,7 +182,7 @@ MISTAKES = {
     "no round": (["--plan.rounds", "0"], "--plan.rounds is 0", "set --plan.rounds in that range"),
     "unknown recipe": (["--config", "mapp-lf"], "no configuration 'mapp-lf'", "did you mean mapp-fl"),
     "unknown option": (["--plan.round", "3"], "--plan.round 3", "did you mean --plan.rounds"),
-    "wrong type": (["--plan.rounds", "many"], "value: many", "`rampart plan --help`"),
+    "wrong type": (["--plan.rounds", "many"], "--plan.rounds is many", "set --plan.rounds in that range"),
     "capacities": (["--model.capacities", "[1, 0.5]"], "2 capacities for 4 clients", "--model.capacities"),
     "trainer": (["--trainer.max_epochs", "-5"], "the trainer refuses its settings", "`rampart fit --help`"),
 }
