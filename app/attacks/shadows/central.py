@@ -17,6 +17,7 @@ from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import ParameterSpace
 from app.progress import Step
 from app.seeding import derive_key
+from app.wording import counted
 
 BLOCK = 32
 """Models trained at a time, which bounds the memory of a vectorised call."""
@@ -48,7 +49,7 @@ def train_centrally(
     with (
         one_thread(),
         closing(make_executor("auto", context, workers or available_cores(), [])) as executor,
-        Step(f"{len(jobs)} shadow models", len(jobs) * rounds[-1], "trainings") as step,
+        Step(counted(len(jobs), "shadow model"), len(jobs) * rounds[-1], "trainings") as step,
     ):
         for start in range(0, len(jobs), BLOCK):
             kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, step))
