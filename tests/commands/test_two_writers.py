@@ -35,7 +35,7 @@ def started(folder, log):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the lock is another one there")
 def test_the_second_process_is_refused(tmp_path, capsys):
-    """Another fit, one that overwrites, and one that a killed process left to others; the first ends as if alone."""
+    """Another fit, one that overwrites, and an attack; the first ends as if alone."""
     folder, log = tmp_path / "a", tmp_path / "log"
     process = started(folder, log)
     try:
