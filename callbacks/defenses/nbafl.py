@@ -91,7 +91,7 @@ class NbAFL(AccountedDefense):
             "NbAFL", self.delta, largest, f"the largest client has {counted(largest, 'sample')}", "sample"
         )
         if self.exposures is not None and self.exposures > rounds:
-            consequence = f"an upload is seen at most in all {rounds} rounds"
+            consequence = f"an upload is seen once a round at most, and the run has {rounds}"
             allowed = f"to {rounds} or less, or leave it out"
             yield setting_problem("NbAFL", "exposures", self.exposures, consequence, allowed)
 

@@ -67,7 +67,6 @@ SETTINGS = (
 
 MADE_BY_THE_PROGRAM = {
     "MovedWindow": "a method that an attack puts in place of the run's",
-    "TaxonomyContext": "what a protocol works on",
 }
 
 
@@ -82,10 +81,11 @@ def catalogue() -> list[type]:
             importlib.import_module(module.name)
     kinds = {
         kind
-        for package, bases in BASES.items()
+        for bases in BASES.values()
         for base in bases
         for kind in _subclasses(base)
-        if kind.__module__.startswith(("app.", "callbacks", "datamodules")) and not kind.__name__.startswith("_")
+        if kind.__module__.startswith(tuple(package.__name__ for package in BASES))
+        and not kind.__name__.startswith("_")
     }
     named = [kind for kind in kinds if kind.__name__ not in MADE_BY_THE_PROGRAM]
     return sorted([*named, *SETTINGS], key=lambda kind: kind.__name__)
