@@ -12,6 +12,7 @@ from app.federation.hooks import federated_callbacks
 from app.federation.reports import DEFENDED, DIVERGED, RoundReport
 from app.metrics.fairness import Spread
 from app.privacy.traits import Trait
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -157,7 +158,8 @@ def _of_settings(federation: FederatedModule, sign: Sign) -> Problem:
     clipped = f", whose steps are clipped to norm {local.clip_norm:g}," if local.clip_norm is not None else ""
     larger = " or --model.local.clip_norm" if local.clip_norm is not None else ""
     return Problem(
-        f"{federation.rounds} rounds at learning rate {lr:g}{clipped} are too few, or the rate does not suit the data",
+        f"{counted(federation.rounds, 'round')} at learning rate {lr:g}{clipped} may be too few, or the rate does not suit "
+        "the data",
         remedy=f"change --model.local.optimizer.lr{larger}, or train longer with --trainer.max_epochs",
     )
 

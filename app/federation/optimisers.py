@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from app.errors import Problem
+from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.local_training import LocalTraining
@@ -54,7 +55,7 @@ def _schedule_problems(local: LocalTraining, optimizer: Optimizer, base: float, 
             return
         rates = local.learning_rates(rounds)
     except REFUSED as error:
-        cause = f"the learning-rate schedule cannot be followed for {rounds} rounds: {_line(error)}"
+        cause = f"the learning-rate schedule cannot be followed for {counted(rounds, 'round')}: {_line(error)}"
         yield Problem(cause, "rounds would have no learning rate", change)
         return
     name = type(schedule).__name__
@@ -62,7 +63,7 @@ def _schedule_problems(local: LocalTraining, optimizer: Optimizer, base: float, 
         cause = f"{name} sets the learning rate to {rates[wrong[0] - 1]:g} in round {wrong[0]} of {rounds}"
         yield Problem(cause, "clients would not learn from their data from then on", change)
     elif rates == sorted(rates) and rates[-1] < max(base, *_peaks(optimizer)) * (1 - 1e-9):
-        cause = f"{name} is still warming up at {rates[-1]:g} when the run ends after {rounds} rounds"
+        cause = f"{name} is still warming up at {rates[-1]:g} when the run ends after {counted(rounds, 'round')}"
         remedy = f"shorten the warm-up, or train longer: --trainer.max_epochs above {rounds}"
         yield Problem(cause, "the full learning rate would never be used", remedy)
 

@@ -49,7 +49,7 @@ def test_help_explains_the_options(capsys):
         "--model.personal": "patterns of parameters that stay on the client",
         "--data.help": "Show the help for the given subclass of FederatedDataModule",
         "--run.name": "an unfinished run of that name is resumed",
-        "--run.overwrite": "what it left is deleted",
+        "--run.overwrite": "the files it wrote are deleted",
         "--transcript.last": "keep the last so many rounds",
         "--defenses": "Defenses by name, in the order in which they act on updates",
         "--tracking": "Weights & Biases",

@@ -138,3 +138,113 @@ def test_odd_options_end_in_success_or_in_an_error_with_a_remedy(quick, argument
         assert errors.startswith("error: ")
         assert "remedy: " in errors
     assert "Traceback" not in errors
+
+
+SGD = ("--model.local.optimizer", "torch.optim.SGD")
+
+REFUSED = {
+    "clipping to nothing": (["--model.local.clip_norm", "0"], "--model.local.clip_norm is 0", "float > 0"),
+    "server that stands still": (["--model.server.lr", "0"], "--model.server.lr is 0", "(0, 10]"),
+    "server that leaps": (["--model.server.lr", "1000"], "--model.server.lr is 1000", "(0, 10]"),
+    "learning rate of zero": ([*SGD, "--model.local.optimizer.lr", "0"], "learning rate", "optimizer"),
+    "negative learning rate": ([*SGD, "--model.local.optimizer.lr", "-1"], "learning rate", "optimizer"),
+    "unfair q": (
+        ["--model.server", "app.federation.aggregation.QFFL", "--model.server.q", "-1"],
+        "--model.server.q is -1",
+        "float >= 0",
+    ),
+    "momentum of one": (
+        ["--model.server", "app.federation.aggregation.FedAvgM", "--model.server.momentum", "1"],
+        "--model.server.momentum is 1",
+        "[0, 1)",
+    ),
+    "FedAdam without tau": (
+        ["--model.server", "app.federation.aggregation.FedAdam", "--model.server.tau", "0"],
+        "--model.server.tau is 0",
+        "float > 0",
+    ),
+    "no worker": (["--model.workers", "0"], "--model.workers is 0", "int >= 1"),
+    "no capacities": (["--model.capacities", "[]"], "0 capacities for 3 clients", "--model.capacities.rates"),
+    "unknown round of the transcript": (["--transcript.rounds", "[99]"], "round 99", "--transcript.rounds"),
+    "attack after the end": (
+        ["--attacks.m", "MembershipInference", "--attacks.m.rounds", "[99]"],
+        "round 99",
+        "--attacks.m.rounds",
+    ),
+    "attack on nothing": (["--attacks.m", "MembershipInference", "--attacks.m.targets", "[]"], "targets", "leave"),
+    "attack twice": (
+        ["--attacks.m", "MembershipInference", "--attacks.m.attacks", "[yeom, yeom]"],
+        "more than once",
+        "once",
+    ),
+    "two equal attacks": (["--attacks.a", "MembershipInference", "--attacks.b", "MembershipInference"], "equal", "out"),
+    "no round": (["--trainer.max_epochs", "0"], "--trainer.max_epochs is 0", "1 or more"),
+    "endless rounds": (["--trainer.max_epochs", "-1"], "--trainer.max_epochs is -1", "1 or more"),
+    "half of the clients' blocks": (["--trainer.limit_train_batches", "0.5"], "limit_train_batches", "participation"),
+    "steps and epochs": (
+        ["--model.local.steps", "3", "--model.local.epochs", "2"],
+        "local.steps is 3 and local.epochs is 2",
+        "--model.local.steps",
+    ),
+    "warm-up longer than the run": (
+        ["--config", "adversarial-regularisation", "--defenses.adversarial_regularisation.warmup", "5"],
+        "warms up for 5",
+        "warmup",
+    ),
+    "MemDefense that spares all": (
+        ["--config", "memdefense", "--defenses.memdefense.spare", "['*']"],
+        "spares every parameter",
+        "spare",
+    ),
+    "noise on uploads that nobody sends": (["--config", "local", "--config", "nbafl"], "NbAFL", "remedy"),
+    "encryption of nothing": (["--config", "local", "--config", "paillier-simulated"], "Paillier", "remedy"),
+    "defense among attacks": (["--attacks.m", "MemDefense"], "--attacks.m is MemDefense", "--defenses.NAME MemDefense"),
+    "defense among Lightning's": (
+        ["--trainer.callbacks+=callbacks.MemDefense"],
+        "MemDefense",
+        "--defenses.NAME MemDefense",
+    ),
+    "attack among defenses": (
+        ["--defenses.m", "MembershipInference"],
+        "--defenses.m is MembershipInference",
+        "--attacks.NAME MembershipInference",
+    ),
+    "run name that leaves the root": (["--run.name", ".."], "--run.name", "letters"),
+    "absolute run name": (["--run.name", "/tmp/x"], "--run.name", "letters"),
+    "optimiser that wants a closure": (["--model.local.optimizer", "torch.optim.LBFGS"], "LBFGS", "optimizer"),
+    "schedule that wants a metric": (
+        ["--model.local.lr_schedule", "torch.optim.lr_scheduler.ReduceLROnPlateau"],
+        "ReduceLROnPlateau",
+        "lr_schedule",
+    ),
+    "schedule of no step": (
+        ["--model.local.lr_schedule", "torch.optim.lr_scheduler.StepLR", "--model.local.lr_schedule.step_size", "0"],
+        "schedule cannot be followed",
+        "lr_schedule",
+    ),
+    "no validation": (["--trainer.check_val_every_n_epoch", "0"], "check_val_every_n_epoch", "1 or more"),
+    "averaged weights": (
+        ["--trainer.callbacks+=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=0.1"],
+        "StochasticWeightAveraging",
+        "remedy",
+    ),
+    "unknown metric": (
+        ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=server/acuracy"],
+        "server/acuracy",
+        "server/accuracy",
+    ),
+    "network beyond the memory": (["--model.net.hidden", "[2000000, 2000000]"], "GB", "--model.net"),
+}
+"""Options, words of the cause, and words of consequence or remedy."""
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_training(case, quick):
+    """Exit code 2; the option and its value are named, and what to do instead; no round was trained."""
+    arguments, cause, remedy = REFUSED[case]
+    code, errors = outcome([*QUICK, *arguments])
+    assert code == 2, errors
+    assert cause in errors
+    assert remedy in errors[errors.index(cause) :]
+    assert "remedy: " in errors
+    assert "round 1/" not in errors
