@@ -158,8 +158,8 @@ def _of_settings(federation: FederatedModule, sign: Sign) -> Problem:
     clipped = f", whose steps are clipped to norm {local.clip_norm:g}," if local.clip_norm is not None else ""
     larger = " or --model.local.clip_norm" if local.clip_norm is not None else ""
     return Problem(
-        f"{counted(federation.rounds, 'round')} at learning rate {lr:g}{clipped} may be too few, or the rate does not suit "
-        "the data",
+        f"{counted(federation.rounds, 'round')} at learning rate {lr:g}{clipped} may be too few, "
+        "or the rate does not suit the data",
         remedy=f"change --model.local.optimizer.lr{larger}, or train longer with --trainer.max_epochs",
     )
 
