@@ -27,14 +27,14 @@ from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
+from app.common.progress import PROGRESS_LOG, reported
+from app.common.ranges import Count, range_problems
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.finished import FinishedRun, at_round
 from app.metrics.membership import NotAvailable
-from app.progress import PROGRESS_LOG, reported
-from app.ranges import Count, range_problems
 from app.result import Result
 from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.attacks.membership_figures import draw_roc

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 from app.commands.parser import CommandParser
-from app.errors import UserError
-from app.signals import hangup_terminates
+from app.common.errors import UserError
+from app.common.signals import hangup_terminates
 
 DISTRIBUTION = "rampart-fl"
 """Name under which the program is installed."""
@@ -108,7 +108,7 @@ def _parsed(arguments: list[str]) -> list[str]:
 
 def _out_of_memory(error: MemoryError | RuntimeError) -> str | None:
     """What is said where memory was not enough; None for other errors."""
-    from app.memory import out_of_memory  # which imports torch
+    from app.common.memory import out_of_memory  # which imports torch
 
     problem = out_of_memory(error)
     return None if problem is None else f"error: {problem}"

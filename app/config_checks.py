@@ -10,9 +10,9 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.federation.checks.placement import Placed, place_problems, repeat_problems
 from app.federation.hooks import FederatedCallback
-from app.federation.placement import Placed, place_problems, repeat_problems
 from app.recipes import read_layer, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 

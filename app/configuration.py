@@ -17,15 +17,16 @@ from lightning.pytorch.cli import LightningArgumentParser
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
 from app.catalogue import callbacks_of, names
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Seed, range_problems, unchecked
+from app.common.reading import OversizedError, RepeatedKeyError, load_yaml
+from app.common.renamed import current_path
 from app.config_checks import config_problems
-from app.errors import Problem, UserError, raise_all
+from app.federation.checks.placement import PLACES
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.placement import PLACES
 from app.federation.transcript import TranscriptSettings
 from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
-from app.ranges import Seed, range_problems, unchecked
-from app.reading import OversizedError, RepeatedKeyError, load_yaml
 from app.recipes import (
     CODES,
     SECTIONS,
@@ -38,7 +39,6 @@ from app.recipes import (
     refuse_absent,
     shipped_recipes,
 )
-from app.renamed import current_path
 from app.results.run.folder import RunSettings
 from app.results.run.tracking import TrackingMode, default_mode, default_project
 from datamodules.base import FederatedDataModule

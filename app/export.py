@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from app.errors import UserError
-from app.files import replace_all
+from app.common.errors import UserError
+from app.common.files import replace_all
+from app.common.renamed import current
+from app.common.trust import refuse_foreign
 from app.models.base import DataShape, ScalableNet
 from app.models.factor_layers import FactorLayer
 from app.release import FORMAT, TrainedModel, filled, tensors
-from app.renamed import current
 from app.results.run.naming import shortened
-from app.trust import refuse_foreign
 
 ENDINGS = (".pt", ".safetensors", ".onnx")
 READABLE = "give a .pt or .safetensors file that `rampart export` has written"

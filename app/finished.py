@@ -11,13 +11,15 @@ from zipfile import BadZipFile
 
 import torch
 
+from app.common.errors import UserError
+from app.common.reading import refuse_links
+from app.common.trust import refuse_foreign
+from app.common.wording import counted
 from app.configuration import expand, run_parser
-from app.errors import UserError
 from app.export import new_file, save_model
 from app.federation.hooks import RoundHooks
 from app.federation.transcript import Transcript
 from app.metrics.membership import MembershipScores
-from app.reading import refuse_links
 from app.recipes import read_layer
 from app.release import TrainedModel, trained_model
 from app.result import Result
@@ -29,8 +31,6 @@ from app.results.run.naming import shortened
 from app.results.run.record import RunRecord, error_text, read_run
 from app.results.run.results import RESULT_KINDS
 from app.run import Run, run_of
-from app.trust import refuse_foreign
-from app.wording import counted
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from jsonargparse import ArgumentParser
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
 
 REFUSED = r"Option '([^']+)' is not accepted"
 UNKNOWN = (

@@ -19,10 +19,10 @@ from typing import Any
 
 import yaml
 
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
+from app.common.reading import load_yaml
+from app.common.renamed import current
 from app.federation.submodels.integration import NAMES
-from app.reading import load_yaml
-from app.renamed import current
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from app.described import described
-from app.errors import UserError
+from app.common.described import described
+from app.common.errors import UserError
+from app.common.seeding import torch_generator
 from app.federation.evaluation import evaluates_by_batch, wants_posthoc
 from app.federation.execution.distributed import autocast_of
 from app.federation.local_training import merge_short
@@ -21,7 +22,6 @@ from app.federation.parameters import WidthNets
 from app.models.base import DataShape, ScalableNet
 from app.models.factorised import Factorised
 from app.models.norms import posthoc_statistics
-from app.seeding import torch_generator
 from datamodules.torchvision_sets import MNIST
 
 FORMAT = "rampart-model-1"

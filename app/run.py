@@ -15,15 +15,15 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from app.common.errors import UserError, raise_all
+from app.common.progress import PROGRESS_LOG, reported
 from app.configuration import TRAINER_DEFAULTS, Parser, complete_config, expand, run_parser, seed_of
-from app.errors import UserError, raise_all
+from app.federation.checks.placement import Placed, place_problems
+from app.federation.checks.trainer_options import RULES
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
-from app.federation.placement import Placed, place_problems
-from app.federation.trainer_options import RULES
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
-from app.progress import PROGRESS_LOG, reported
 from app.recipes import Layer
 from app.result import Result
 from app.results.run.checkpoints import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from app.described import Described
-from app.ranges import Whole
+from app.common.described import Described
+from app.common.ranges import Whole
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ import torch
 from lightning import LightningDataModule
 from torch import Tensor
 
-from app.described import Described
-from app.errors import Problem, raise_all
-from app.files import write_figure
+from app.common.described import Described
+from app.common.errors import Problem, raise_all
+from app.common.files import write_figure
+from app.common.ranges import Decay, Seed, range_problems
 from app.models.base import DataShape
-from app.ranges import Decay, Seed, range_problems
 from datamodules.augmentation import CropFlip
 from datamodules.partitions import Iid, Partition
 from datamodules.split import Holdout, Membership, split_pool, wrong_labels

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 
-from app.ranges import Inside
+from app.common.ranges import Inside
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.split import common_test_mask
 

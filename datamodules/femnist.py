@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.errors import Problem, UserError, raise_all
-from app.wording import counted
+from app.common.errors import Problem, UserError, raise_all
+from app.common.wording import counted
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.partitions import Partition, Staircase
 

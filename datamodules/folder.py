@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from app.errors import Problem, raise_all
-from app.ranges import Count, Inside
-from app.wording import counted
+from app.common.errors import Problem, raise_all
+from app.common.ranges import Count, Inside
+from app.common.wording import counted
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.checks import first_few
 from datamodules.partitions import Natural, Partition

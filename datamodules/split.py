@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.errors import Problem, UserError, raise_all
-from app.ranges import Decay, range_problems
-from app.seeding import numpy_generator
-from app.wording import counted
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Decay, range_problems
+from app.common.seeding import numpy_generator
+from app.common.wording import counted
 from datamodules.checks import first_few
 from datamodules.partitions.base import Partition
 

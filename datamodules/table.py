@@ -12,8 +12,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from app.files import csv_text, plain_names, write_text
-from app.wording import counted
+from app.common.files import csv_text, plain_names, write_text
+from app.common.wording import counted
 
 MOST_CLIENTS_IN_WORDS = 25
 MOST_CLASSES_IN_WORDS = 20

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_borders
 from torchvision import datasets
 
-from app.errors import UserError
-from app.ranges import Whole
+from app.common.errors import UserError
+from app.common.ranges import Whole
 from datamodules.base import FederatedDataModule, RawData
 
 UNREADABLE = (RuntimeError, OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from app.progress import Step, in_words, output, reported, track
+from app.common.progress import Step, in_words, output, reported, track
 
 
 class Terminal(io.StringIO):
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A clock that stands still until it is moved."""
     now = [100.0]
-    monkeypatch.setattr("app.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("app.common.progress.time.monotonic", lambda: now[0])
     return now
 
 

@@ -10,7 +10,7 @@ from finding_kit import kept
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.result import LONGEST, Measurement, fits_file
 from app.results.run.folder import RunFolder
 from app.results.run.results import conclude, summaries

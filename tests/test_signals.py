@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from app.signals import hangup_terminates, termination_interrupts
+from app.common.signals import hangup_terminates, termination_interrupts
 
 
 @pytest.fixture(autouse=True)

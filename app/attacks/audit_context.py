@@ -15,10 +15,10 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import Ids
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.federated import Federations
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.wording import counted
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT
-from app.wording import counted
 from datamodules.split import Membership
 
 

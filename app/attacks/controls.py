@@ -24,13 +24,13 @@ from app.attacks.models import AttackedModel, Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.progress import Step
+from app.common.seeding import derive_key, numpy_generator
 from app.federation.local_training import LocalTraining
 from app.metrics.membership import NO_CLIENT, MembershipScores
 from app.metrics.roc import roc_curve, tpr_at_fpr
 from app.models.mlp import MLP
-from app.progress import Step
-from app.seeding import derive_key, numpy_generator
 from datamodules.store import ImageStore
 
 AUDITED, AUXILIARY, POPULATION = 400, 400, 1000

@@ -17,13 +17,13 @@ from app.attacks.adaptive.factor_choice import FactorChoice, FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.protocols.base import few
 from app.attacks.targets import observed_uploads
+from app.common.progress import track
+from app.common.seeding import numpy_generator
 from app.federation.evaluation import score, statistics_context
 from app.metrics.fairness import mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
-from app.progress import track
-from app.seeding import numpy_generator
 
 Choices = Mapping[int, Tensor]
 """Every client's true choice coordinates, over all layers; no attacker sees them."""

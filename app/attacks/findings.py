@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.attacks.membership.base import Adversary, Threat
-from app.errors import UserError
-from app.memory import out_of_memory
+from app.common.errors import UserError
+from app.common.memory import out_of_memory
 from app.metrics.leakage import Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.vulnerability import ClientRow

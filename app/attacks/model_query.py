@@ -13,14 +13,14 @@ from torch.nn.functional import cross_entropy
 
 from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import numpy_generator
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.local_training import merge_short
 from app.federation.parameters import WidthNets
 from app.metrics.membership import Array
 from app.models.base import ScalableNet
 from app.models.factor_layers import FactorLayer
-from app.seeding import numpy_generator
 
 
 class ModelQuery:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 T = TypeVar("T")
 

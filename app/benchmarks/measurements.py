@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from app.benchmarks.work import Competitor, Work
-from app.files import finite
+from app.common.files import finite
 from app.results.text_table import text_table
 
 

@@ -13,11 +13,11 @@ from torch.optim import SGD
 from app.benchmarks.competitors import FastLoop, rampart, raw_sequence, raw_threads, timed_rounds
 from app.benchmarks.measurements import Effort, Table, compare
 from app.benchmarks.work import SEED, Competitor, Run, Work
+from app.common.seeding import torch_generator
 from app.models.base import DataShape, ScalableNet
 from app.models.convnet import ConvNet
 from app.models.factorised import Factorised
 from app.models.mlp import MLP
-from app.seeding import torch_generator
 
 GREY = DataShape(1, 28, 28, 10)
 PLAIN_MLP = partial(MLP, hidden=(200,), bias=False)

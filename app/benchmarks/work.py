@@ -13,9 +13,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.optim import Adam
 
+from app.common.seeding import derive_key, torch_generator
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
-from app.seeding import derive_key, torch_generator
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.partitions import Iid
 from datamodules.split import Holdout

@@ -16,13 +16,13 @@ from jsonargparse import Namespace
 from app.auditing import AttackSuite, Audit, attack_run
 from app.commands.export import TRUST
 from app.commands.fit import quieten
+from app.common.signals import termination_interrupts
+from app.common.wording import counted
 from app.configuration import Parser
 from app.finished import FinishedRun, load_run
 from app.results.run.attempts import Attempt, end_attempt
 from app.results.run.results import replay
 from app.results.run.tracking import run_tracker
-from app.signals import termination_interrupts
-from app.wording import counted
 
 INTERRUPTED = 130
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from app.commands.fit import quieten
 from app.commands.parser import CommandParser
+from app.common.ranges import Count, Positive, Seed, ranged_option
+from app.common.wording import counted
 from app.experiments.comparison import Comparison, Engines, requested_spec
 from app.experiments.matrix import baseline_of
 from app.experiments.shards import Shard
-from app.ranges import Count, Positive, Seed, ranged_option
 from app.results.text_table import text_table
-from app.wording import counted
 
 INTERRUPTED = 130
 

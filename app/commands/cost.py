@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from app.commands.fit import quieten
+from app.common.errors import UserError
+from app.common.files import write_json
+from app.common.progress import track
+from app.common.ranges import Count
+from app.common.wording import counted
 from app.configuration import expand, run_parser
 from app.crypto.cost import measure_masking, measure_paillier
 from app.crypto.paillier.keys import KeyLength, generate
 from app.crypto.secure_aggregation.streams import word_for
-from app.errors import UserError
 from app.federation.channels.cost import ChannelCost, RoundCosts
 from app.federation.channels.integer_code import largest_sum
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
-from app.files import write_json
-from app.progress import track
-from app.ranges import Count
 from app.results.run.naming import shortened
 from app.results.text_table import bullet, text_table
 from app.run import run_of
-from app.wording import counted
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 

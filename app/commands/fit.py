@@ -13,6 +13,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
+from app.common.wording import TRAINED, counted
 from app.configuration import expand, run_parser
 from app.federation.promises import statements
 from app.federation.reports import RoundReport
@@ -21,7 +22,6 @@ from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
 from app.run import Run, run_of
-from app.wording import TRAINED, counted
 
 
 def fit(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 
 class CommandParser(ArgumentParser):

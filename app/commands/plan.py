@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.commands.fit import quieten
+from app.common.errors import Problem, UserError, raise_all
+from app.common.files import write_figure, write_json, write_text
+from app.common.progress import track
+from app.common.ranges import Count
+from app.common.wording import counted
 from app.configuration import expand, run_parser
-from app.errors import Problem, UserError, raise_all
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import uploaded_coordinates, uploaded_rounds
-from app.files import write_figure, write_json, write_text
-from app.progress import track
-from app.ranges import Count
 from app.results.run.naming import shortened
 from app.results.run.plan_figures import LayerMap, PlanMaps, draw_layer, draw_overview
 from app.results.run.plan_report import findings, header, plain_plan, rows_csv, table
 from app.results.text_table import bullet
 from app.run import run_of
-from app.wording import counted
 
 
 @dataclass(frozen=True)

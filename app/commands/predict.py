@@ -18,16 +18,16 @@ from torch import Tensor
 
 from app.commands.export import model_parser, notes, whose
 from app.commands.fit import quieten
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.files import csv_text
+from app.common.wording import counted
 from app.export import new_file, write_new
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches
-from app.files import csv_text
 from app.finished import load_run
 from app.models.base import DataShape
 from app.release import TrainedModel
 from app.results.run.naming import shortened
 from app.results.text_table import text_table
-from app.wording import counted
 from datamodules.folder import SUFFIXES
 
 HEAD = ("file", "class", "probability", "number")

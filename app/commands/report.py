@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.commands.fit import quieten
 from app.commands.parser import CommandParser
-from app.progress import reported
+from app.common.progress import reported
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
 from app.results.report.page import files_folder

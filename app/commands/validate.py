@@ -14,14 +14,14 @@ from torch import Tensor
 
 from app.commands.export import model_parser, notes, whose
 from app.commands.fit import quieten
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.reading import read_text
+from app.common.wording import counted
 from app.federation.evaluation import score
 from app.federation.execution.distributed import autocast_of
 from app.finished import FinishedRun, load_run
-from app.reading import read_text
 from app.results.run.record import error_text
 from app.results.text_table import text_table
-from app.wording import counted
 
 FORMATS = {"accuracy": "{:.2%}", "loss": "{:.4f}"}
 DIFFERENT = "warning: the run recorded other numbers: its data, its files, the program or the device have changed"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from app.common.progress import in_words
 from app.experiments.folder import ComparisonFolder
 from app.experiments.matrix import Combination
 from app.experiments.processes import Job, last_lines
 from app.experiments.supervisor import BUSY
-from app.progress import in_words
 
 
 @dataclass(frozen=True)

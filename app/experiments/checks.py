@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
 from app.experiments.matrix import full_product, included, planned_runs, remaining
 from app.experiments.spec import ComparisonSpec
 from app.recipes import layered

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
+from app.common.ranges import Count, Positive, range_problems
+from app.common.wording import counted
 from app.experiments.board import Board
 from app.experiments.checks import name_problems
 from app.experiments.folder import ComparisonFolder, State
@@ -20,10 +22,8 @@ from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
-from app.ranges import Count, Positive, range_problems
 from app.results.report.report import Report, report
 from app.results.run.naming import named_folder
-from app.wording import counted
 
 
 class Engine(Protocol):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Seed, fits
 from app.experiments.spec import AxisEntry, Options
-from app.ranges import Seed, fits
 from app.recipes import find_recipe, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.files import cannot_write, finite, write_text
+from app.common.progress import PROGRESS_LOG, TIME_WIDTH
+from app.common.reading import read_json, read_yaml, refuse_links
+from app.common.renamed import current
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
 from app.experiments.processes import Job, last_lines
 from app.experiments.spec import ComparisonSpec
-from app.files import cannot_write, finite, write_text
-from app.progress import PROGRESS_LOG, TIME_WIDTH
-from app.reading import read_json, read_yaml, refuse_links
-from app.renamed import current
 from app.results.run.store import COMPARISON
 
 FIT = (sys.executable, "-P", "-m", "app.cli", "fit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 
 def gpus() -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.files import hold_lock
 from app.experiments.shards import Shard
-from app.files import hold_lock
 
 
 @contextlib.contextmanager

@@ -10,12 +10,12 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from app.common.errors import Problem, UserError, raise_all
 from app.configuration import Parser, complete_config, expand, run_parser
-from app.errors import Problem, UserError, raise_all
 from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.spec import ComparisonSpec
 from app.federation.capacities import Capacities
-from app.federation.checks import unsent_problems
+from app.federation.checks.federation import unsent_problems
 
 PARTS = ("model", "data", "defenses", "attacks", "defense_order")
 """Parts of a configuration that a result depends on; the seed is part of a run's name."""

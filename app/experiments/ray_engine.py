@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.board import Board
 from app.experiments.gpus import runs_at_a_time, trained_on
 from app.experiments.processes import PAUSE, Job, Resources, StopRequest, cores, work

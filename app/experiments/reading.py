@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
 from app.experiments.checks import problems_of
 from app.experiments.fields import FieldReader, did_you_mean
 from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern, Scale

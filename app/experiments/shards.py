@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.dealing import deal
-from app.errors import UserError
+from app.common.dealing import deal
+from app.common.errors import UserError
 from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.parsing import ParsedRun
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.ranges import Seed
+from app.common.ranges import Seed
 from app.results.run.labels import RunLabels
 
 AXES = {"dataset": "datasets", "method": "methods", "defense": "defenses"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.execution.distributed import from_first
 from app.federation.hooks import FederatedCallback, overriding
 from app.privacy.accounting import Steps

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from app.common.ranges import Decay, NonNegative, Positive, ServerRate
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import precise
-from app.ranges import Decay, NonNegative, Positive, ServerRate
 
 
 class ServerOptimizer(torch.optim.Optimizer):

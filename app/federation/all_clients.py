@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from app.dealing import deal
-from app.errors import Problem
+from app.common.dealing import deal
+from app.common.errors import Problem
+from app.common.ranges import Count, Several, Share, Whole
+from app.common.seeding import numpy_generator, torch_generator
+from app.common.wording import counted
 from app.federation.evaluation import Score, score, statistics_context
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import gather
 from app.federation.execution.executors import make_executor
 from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import WidthNets
-from app.ranges import Count, Several, Share, Whole
-from app.seeding import numpy_generator, torch_generator
-from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

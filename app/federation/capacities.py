@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from app.errors import Problem
-from app.ranges import Positive, Share, Whole
-from app.seeding import torch_generator
-from app.wording import counted
+from app.common.errors import Problem
+from app.common.ranges import Positive, Share, Whole
+from app.common.seeding import torch_generator
+from app.common.wording import counted
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 """HeteroFL's five levels (Diao et al. 2021)."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from app.common.ranges import Count, Whole
 from app.federation.execution.distributed import gather, precise
 from app.federation.local_training import merge_short
 from app.models.base import ScalableNet
 from app.models.norms import posthoc_statistics, uses_batch_statistics
-from app.ranges import Count, Whole
 from datamodules.base import FederatedDataModule
 from datamodules.store import ImageStore
 

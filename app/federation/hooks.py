@@ -10,15 +10,15 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from tqdm import tqdm
 
-from app.described import Described
-from app.errors import Problem
+from app.common.described import Described
+from app.common.errors import Problem
+from app.common.progress import reported
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.plan import Plan
 from app.federation.transcript import Transcript
 from app.privacy.ledger import Spend
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.privacy.traits import Trait
-from app.progress import reported
 from app.result import Result
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.wording import counted
 from app.federation.hooks import federated_callbacks
 from app.federation.reports import DEFENDED, DIVERGED, RoundReport
 from app.metrics.fairness import Spread
 from app.privacy.traits import Trait
-from app.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

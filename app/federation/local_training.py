@@ -10,8 +10,8 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from app.errors import Problem
-from app.ranges import Count, NonNegative, Positive, Share
+from app.common.errors import Problem
+from app.common.ranges import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,26 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from app.described import Described, described
-from app.errors import UserError, raise_all
+from app.common.described import Described, described
+from app.common.errors import UserError, raise_all
+from app.common.memory import noted, refuse_too_large
+from app.common.ranges import Count, Seed, Share
+from app.common.renamed import current
+from app.common.seeding import derive_key
+from app.common.signals import termination_interrupts
+from app.common.trust import refuse_foreign
 from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerFactory
 from app.federation.all_clients import Newcomers
 from app.federation.capacities import Capacities
 from app.federation.channels.base import Aggregate, Channel, PlainChannel, UncoveredCells
-from app.federation.checks import (
+from app.federation.checks.federation import (
     defense_problems,
     federation_problems,
     network_problems,
     setting_problems,
     warn_of_defenses,
 )
+from app.federation.checks.trainer_options import trainer_problems, whole_rounds
 from app.federation.evaluation import Evaluation, Score, ServerEvaluation
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
@@ -43,17 +50,10 @@ from app.federation.promises import warn_of_withheld, withheld
 from app.federation.reports import PhaseClock, RoundReport, round_cost, round_metrics
 from app.federation.round import Round
 from app.federation.submodels import Prefix, SubmodelMethod
-from app.federation.trainer_options import trainer_problems, whole_rounds
 from app.federation.transcript import Transcript
-from app.memory import noted, refuse_too_large
 from app.models.base import DataShape, ScalableNet
 from app.models.cnn import CNN
-from app.ranges import Count, Seed, Share
-from app.renamed import current
 from app.result import Result
-from app.seeding import derive_key
-from app.signals import termination_interrupts
-from app.trust import refuse_foreign
 from datamodules.base import FederatedDataModule
 
 DEFAULT_TRAINING = LocalTraining()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import LayerAxes, ScalableNet, scaled_width
 
 ChannelChoice = Mapping[str, Tensor]

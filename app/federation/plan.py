@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from app.dealing import deal
+from app.common.dealing import deal
+from app.common.seeding import derive_bytes, torch_generator
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, SubmodelMethod
 from app.privacy.noise import NoiseStream
-from app.seeding import derive_bytes, torch_generator
 
 NO_CLIENT = -1
 """Client id that pads the lists of ranks with fewer clients, so that all ranks make the same number of steps."""

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.federation.checks import stack_traits, unaccounted
+from app.federation.checks.federation import stack_traits, unaccounted
 from app.federation.hooks import federated_callbacks
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait

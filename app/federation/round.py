@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from app.federation.channels.base import Aggregate, Update
-from app.federation.checks import stack_traits
+from app.federation.checks.federation import stack_traits
 from app.federation.execution.distributed import gather
 from app.federation.execution.tasks import ClientTask, TrainedClient
 from app.federation.hooks import overriding

@@ -13,12 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.files import PART, cannot_write, npz_bytes, private_folder, replace_all
+from app.common.ranges import Count, Whole
+from app.common.reading import read_arrays
 from app.federation.channels.base import Form, Message
 from app.federation.parameters import plain_array
-from app.files import PART, cannot_write, npz_bytes, private_folder, replace_all
-from app.ranges import Count, Whole
-from app.reading import read_arrays
 
 SEALED = "sealed"
 """Marks a round whose models the server holds as ciphertext."""

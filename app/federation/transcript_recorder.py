@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
-from app.errors import Problem
+from app.common.errors import Problem
 from app.federation.channels.base import Message
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule

@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.seeding import numpy_generator
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
-from app.seeding import numpy_generator
 
 Unit = Literal["row", "client"]
 """What is resampled: rows, members and non-members separately (stratified), or clients with all their rows."""

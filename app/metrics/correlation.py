@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.seeding import numpy_generator
 from app.metrics.bootstrap import BOOTSTRAP, LOST, Bootstrap, Replicates
 from app.metrics.intervals import Estimate, bounded_interval
 from app.metrics.membership import Array, NotAvailable
-from app.seeding import numpy_generator
 
 FEWEST_CLIENTS = 5
 """Smallest number of clients for which a correlation is reported."""

@@ -9,10 +9,10 @@ from statistics import fmean
 
 import numpy as np
 
+from app.common.seeding import numpy_generator
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Replicates
 from app.metrics.intervals import Estimate, Interval, bounded_interval
 from app.metrics.membership import Array, NotAvailable
-from app.seeding import numpy_generator
 
 
 @dataclass(frozen=True)

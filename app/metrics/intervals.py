@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scipy import special, stats
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Ranking, Replicates, confidence_problems
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision, RocCurve, last_point, roc_curve

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.errors import Problem, raise_all
-from app.wording import counted
+from app.common.errors import Problem, raise_all
+from app.common.wording import counted
 
 NO_CLIENT = -1
 """Client id of a non-member that is compared with the members of every client (an attack on the global model)."""

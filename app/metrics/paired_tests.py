@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.wording import counted
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Ranking, Weights, confidence_problems
 from app.metrics.intervals import Interval, bounded_interval, student_quantile
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
-from app.wording import counted
 
 Verdict = Literal["better", "worse", "indistinguishable"]
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torchmetrics.functional.classification import binary_roc
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import Array, MembershipScores, NotAvailable
 
 FPR_TARGETS = (0.001, 0.01, 0.1)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import MembershipScores
 from app.metrics.roc import Decision, RocCurve, roc_curve
 

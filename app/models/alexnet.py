@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor, nn
 
-from app.errors import raise_all
+from app.common.errors import raise_all
+from app.common.ranges import Count, Decay, Share
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import choice_problems, image_problems
 from app.models.layers import SeededDropout, conv_block, conv_chain_axes
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
-from app.ranges import Count, Decay, Share
 
 AlexNetVariant = Literal["bn", "nasr"]
 

@@ -15,8 +15,8 @@ import torch
 from lightning.pytorch.core.mixins import HyperparametersMixin
 from torch import Tensor, nn
 
-from app.errors import raise_all
-from app.ranges import range_problems
+from app.common.errors import raise_all
+from app.common.ranges import range_problems
 
 
 @dataclass(frozen=True)

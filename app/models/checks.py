@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from app.errors import Problem
+from app.common.errors import Problem
 
 
 def choice_problems(option: str, value: str, choices: Sequence[str]) -> Iterator[Problem]:

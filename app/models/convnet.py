@@ -8,11 +8,11 @@ from itertools import count, pairwise
 
 from torch import Tensor, nn
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.ranges import Count, Decay, Share
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import image_problems
 from app.models.layers import conv_block, linear_chain
-from app.ranges import Count, Decay, Share
 
 
 class ConvNet(ScalableNet):

@@ -11,7 +11,8 @@ from typing import Literal, Self, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Count, Fraction, NonNegative, Positive, Share
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import choice_problems
 from app.models.factor_layers import (
@@ -26,7 +27,6 @@ from app.models.factor_layers import (
     GateRule,
 )
 from app.models.mlp import MLP
-from app.ranges import Count, Fraction, NonNegative, Positive, Share
 
 Unqueried = Literal["everything", "prior"]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from app.errors import raise_all
+from app.common.errors import raise_all
+from app.common.ranges import Decay, Share, range_problems
 from app.models.base import LayerAxes
-from app.ranges import Decay, Share, range_problems
 
 
 class SeededDropout(nn.Module):

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.ranges import Decay, Share, Whole
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.checks import image_problems
 from app.models.layers import SeededDropout, conv_block
-from app.ranges import Decay, Share, Whole
 
 _SMALLEST_PADDED = 16  # two 5x5 convolutions, each followed by a 2x2 pool, must leave a pixel
 

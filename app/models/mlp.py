@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from app.common.ranges import Count, Decay, Positive, Share
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.layers import linear_chain
-from app.ranges import Count, Decay, Positive, Share
 
 
 class MLP(ScalableNet):

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Count, range_problems
 from app.models.checks import choice_problems
-from app.ranges import Count, range_problems
 
 NormKind = Literal["batch", "group", "none"]
 BatchStatistics = Literal["batch", "posthoc", "running"]

@@ -8,11 +8,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from app.errors import raise_all
+from app.common.errors import raise_all
+from app.common.ranges import Count, Share
 from app.models.base import DataShape, LayerAxes, ScalableNet, scaled_width
 from app.models.layers import make_scaler
 from app.models.norms import BatchStatistics, NormKind, make_norm, norm_problems
-from app.ranges import Count, Share
 
 _GROWTH = (1, 2, 4, 8)
 _BLOCKS_PER_STAGE = 2

@@ -18,7 +18,7 @@ from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 AccountantName = Literal["rdp", "prv"]
 """Rényi differential privacy (fast), or privacy-loss random variables (tighter, slower)."""

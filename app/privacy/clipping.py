@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from app.errors import UserError
-from app.wording import counted
+from app.common.errors import UserError
+from app.common.wording import counted
 
 _BLOCK = 2**17
 """Coordinates whose squares are added one after another: so many rounding errors stay below 1e-3 in float32."""

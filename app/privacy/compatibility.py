@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from app.errors import Problem
+from app.common.errors import Problem
 from app.privacy.traits import Component, Trait
 
 Severity = Literal["error", "warning", "note"]

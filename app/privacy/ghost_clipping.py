@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.privacy.clipping import check_rows, clip_factors, row_norms, without
 
 

@@ -8,8 +8,8 @@ import secrets
 import torch
 from torch import Tensor
 
+from app.common.seeding import KEY_BYTES, derive_bytes
 from app.crypto.secure_aggregation.streams import key_stream
-from app.seeding import KEY_BYTES, derive_bytes
 
 _FRACTION_BITS = 53
 

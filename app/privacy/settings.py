@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
 
 
 def setting_problem(defense: str, name: str, value: object, consequence: str, allowed: str) -> Problem:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from app.wording import counted
+from app.common.wording import counted
 
 MEANINGLESS = 10.0
 """Above this epsilon there is no meaningful formal guarantee."""

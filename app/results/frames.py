@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 if TYPE_CHECKING:
     import pandas

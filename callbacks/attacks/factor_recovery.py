@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from app.attacks.adaptive.factor_choice import FactorLayout
 from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import Choices, recover_factors
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript

@@ -19,7 +19,9 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Snapshot
 from app.attacks.protocols.base import guarded, measured
 from app.attacks.protocols.papers import OFFICIAL_TEST
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import AtLeastFour, Count, NonNegative, Whole
+from app.common.seeding import numpy_generator
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
@@ -28,9 +30,7 @@ from app.federation.plan import Plan
 from app.federation.transcript import Transcript
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
-from app.ranges import AtLeastFour, Count, NonNegative, Whole
 from app.results.attacks.membership import AttackRecord
-from app.seeding import numpy_generator
 from callbacks.attacks.membership_inference import public_knowledge
 
 LAST = 5

@@ -9,11 +9,11 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.reconstruction.catalogue import make_passive
 from app.attacks.reconstruction.inversion.released_model import ModelInversion
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack, UploadInversion
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
+from app.common.progress import track
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.progress import track
 from app.results.attacks.reconstruction import ReconstructionRecord
 from callbacks.attacks.membership_inference import choice_problems, public_knowledge
 

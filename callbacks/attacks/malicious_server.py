@@ -15,10 +15,12 @@ from app.attacks.reconstruction.base import ReconstructionConditions, Reconstruc
 from app.attacks.reconstruction.catalogue import make_active
 from app.attacks.reconstruction.inversion.extraction import DEFAULT_EXTRACTION, ImageExtraction
 from app.attacks.reconstruction.scoring import ReconstructionScorer
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Count
+from app.common.wording import counted
 from app.federation.channels.base import Aggregate, Message, Update
 from app.federation.channels.tapped import TappedChannel
-from app.federation.checks import stack_traits, weighs_by_loss
+from app.federation.checks.federation import stack_traits, weighs_by_loss
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
@@ -26,10 +28,8 @@ from app.federation.plan import Plan
 from app.federation.private_coordinates import uploaded_indices
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
-from app.ranges import Count
 from app.result import fits_file
 from app.results.attacks.reconstruction import ReconstructionRecord
-from app.wording import counted
 from callbacks.attacks.membership_inference import public_knowledge
 
 Score = Literal["matched", "legacy"]

@@ -17,14 +17,14 @@ from app.attacks.protocols.memdefense import MemDefensePaper
 from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
-from app.described import described
-from app.errors import Problem, raise_all
+from app.common.described import described
+from app.common.errors import Problem, raise_all
+from app.common.ranges import Count, Whole
 from app.federation.execution.distributed import autocast_of
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
 from app.privacy.traits import Component
-from app.ranges import Count, Whole
 from app.results.attacks.membership import AttackRecord
 from callbacks.attacks.shadow_federations import ShadowFederations
 from callbacks.attacks.shared_shadows import shared_training

@@ -16,17 +16,17 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from app.attacks.models import Ids
 from app.attacks.shadows.federated import Repetition
-from app.described import described
-from app.errors import UserError
+from app.common.described import described
+from app.common.errors import UserError
+from app.common.progress import track
+from app.common.seeding import derive_key, numpy_generator
+from app.common.wording import counted
 from app.federation.evaluation import Evaluation
 from app.federation.execution.distributed import alone
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
-from app.progress import track
-from app.seeding import derive_key, numpy_generator
-from app.wording import counted
 from datamodules.split import Membership
 
 

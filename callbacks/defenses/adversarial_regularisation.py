@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, one_hot, softmax
 from torch.optim import Adam
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Count, NonNegative, Positive, Whole
+from app.common.seeding import torch_generator
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
-from app.ranges import Count, NonNegative, Positive, Whole
-from app.seeding import torch_generator
 
 
 class AdversarialRegularisation(FederatedCallback):

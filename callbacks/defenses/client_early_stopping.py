@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Count, NonNegative
 from app.federation.client import ClientModule
 from app.federation.evaluation import evaluates_by_batch, score, statistics_context
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
-from app.ranges import Count, NonNegative
 
 
 class ClientEarlyStopping(FederatedCallback):

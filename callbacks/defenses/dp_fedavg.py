@@ -11,7 +11,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Bound, Count, Inside, NonNegative, Positive
+from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
@@ -23,8 +25,6 @@ from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import budget_problems, delta_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
-from app.ranges import Bound, Count, Inside, NonNegative, Positive
-from app.wording import counted
 
 
 class DPFedAvg(AccountedDefense):

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Bound, Count, Inside, NonNegative, Positive
+from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
@@ -24,8 +26,6 @@ from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, u
 from app.privacy.settings import budget_problems, delta_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
-from app.ranges import Bound, Count, Inside, NonNegative, Positive
-from app.wording import counted
 
 
 class DPSGD(AccountedDefense):

@@ -9,14 +9,14 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Decay
+from app.common.seeding import torch_generator
 from app.federation.client import ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.models.layers import SeededDropout
 from app.privacy.traits import Trait
-from app.ranges import Decay
-from app.seeding import torch_generator
 
 
 class Dropout(FederatedCallback):

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import NonNegative
 from app.federation.client import ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
-from app.ranges import NonNegative
 
 
 class L2(FederatedCallback):

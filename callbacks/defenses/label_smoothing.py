@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from app.common.ranges import Fraction
 from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
-from app.ranges import Fraction
 
 
 class LabelSmoothing(FederatedCallback):

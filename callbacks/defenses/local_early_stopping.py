@@ -9,14 +9,14 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
-from app.dealing import deal
-from app.errors import Problem
+from app.common.dealing import deal
+from app.common.errors import Problem
+from app.common.ranges import Count, NonNegative
 from app.federation.evaluation import Score, evaluates_by_batch, score
 from app.federation.execution.distributed import autocast_of, gather
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
-from app.ranges import Count, NonNegative
 
 
 class LocalEarlyStopping(FederatedCallback):

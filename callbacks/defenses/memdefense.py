@@ -11,14 +11,14 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Fraction
 from app.federation.channels.base import Aggregate, Update
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.settings import raised_problems
 from app.privacy.traits import Trait
-from app.ranges import Fraction
 
 Scope = Literal["global", "layer"]
 """Choose among all of a client's weights together, or within each of its weight and bias tensors."""

@@ -10,13 +10,13 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import NonNegative
+from app.common.seeding import numpy_generator
 from app.federation.client import Batch, ClientModule
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
-from app.ranges import NonNegative
-from app.seeding import numpy_generator
 
 
 class MixedBatch(tuple[Tensor, Tensor]):

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Count, Inside, Positive
+from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
@@ -23,8 +25,6 @@ from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
 from app.privacy.settings import delta_problems, raised_problems, setting_problem
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
-from app.ranges import Count, Inside, Positive
-from app.wording import counted
 
 NOMINAL = (
     "the theorem takes a trained model for an average over its samples, so that replacing one of m samples moves it by "

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from lightning.pytorch import LightningModule, Trainer
 
+from app.common.errors import Problem
+from app.common.ranges import Bits, Count, Positive
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.paillier.encryption import Exponent
 from app.crypto.paillier.keys import KeyLength, security_bits
 from app.crypto.paillier.packing import Packing
-from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.encrypted import EncryptedChannel, Encryption
 from app.federation.channels.integer_code import largest_sum
@@ -22,7 +23,6 @@ from app.federation.module import FederatedModule
 from app.privacy.settings import raised_problems
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
-from app.ranges import Bits, Count, Positive
 
 
 class Paillier(FederatedCallback):

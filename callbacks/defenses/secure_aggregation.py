@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
+from app.common.errors import Problem
+from app.common.ranges import Bits, Count, Majority, Positive, Several
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.secure_aggregation.streams import word_for
-from app.errors import Problem
 from app.federation.channels.base import Aggregate
 from app.federation.channels.integer_code import largest_sum
 from app.federation.channels.masked import MaskedChannel, Masking
@@ -25,7 +26,6 @@ from app.federation.reports import listed
 from app.privacy.settings import raised_problems
 from app.privacy.statements import ChannelStatement
 from app.privacy.traits import Trait
-from app.ranges import Bits, Count, Majority, Positive, Several
 
 
 class SecureAggregation(FederatedCallback):

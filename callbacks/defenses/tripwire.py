@@ -11,9 +11,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from app.common.errors import Problem
+from app.common.ranges import Positive, Several, Share
+from app.common.seeding import torch_generator
 from app.crypto.commitment import Commitment
 from app.crypto.contributors import Contributors
-from app.errors import Problem
 from app.federation.channels.base import Aggregate, Message
 from app.federation.client import ClientModule
 from app.federation.execution.distributed import gather
@@ -32,8 +34,6 @@ from app.privacy.model_checks import (
     without_dropout,
 )
 from app.privacy.traits import Trait
-from app.ranges import Positive, Several, Share
-from app.seeding import torch_generator
 
 Coordinates = tuple[Tensor, Tensor]
 """Coordinates of the server's vector (int64, ascending) and their values."""

@@ -10,11 +10,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from app.common.wording import TRAINED, counted
 from app.federation.channels.base import Message
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.metrics.fairness import Spread
-from app.wording import TRAINED, counted
 
 
 class FederationProgress(ProgressBar, FederatedCallback):

@@ -12,15 +12,15 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.model_query import last_linear
 from app.attacks.models import Ids
 from app.attacks.targets import released_model
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import AtLeastTen
+from app.common.seeding import numpy_generator
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
-from app.ranges import AtLeastTen
 from app.result import Result
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples
-from app.seeding import numpy_generator
 from callbacks.attacks.membership_inference import public_knowledge
 from datamodules.split import Membership
 

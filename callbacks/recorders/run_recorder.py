@@ -12,16 +12,16 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
-from app.errors import UserError
-from app.federation.checks import composition_notes
+from app.common.errors import UserError
+from app.common.files import cannot_write
+from app.common.progress import PROGRESS_LOG, output
+from app.federation.checks.federation import composition_notes
 from app.federation.execution.distributed import from_first, gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.module import FederatedModule
 from app.federation.promises import statements, withheld
 from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row, cpu_clock
-from app.files import cannot_write
 from app.privacy.ledger import Spend
-from app.progress import PROGRESS_LOG, output
 from app.result import Result
 from app.results.run.attempts import END_OF_RUN, Attempt, end_attempt
 from app.results.run.description import described_run

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.described import Described
-from app.errors import Problem, UserError, raise_all
-from app.ranges import Count, Seed, range_problems
-from app.wording import counted
+from app.common.described import Described
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Count, Seed, range_problems
+from app.common.wording import counted
 from datamodules.checks import first_few
 
 

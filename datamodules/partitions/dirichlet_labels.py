@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.errors import Problem, UserError
-from app.ranges import Count, Positive, Seed
-from app.seeding import numpy_generator
-from app.wording import counted
+from app.common.errors import Problem, UserError
+from app.common.ranges import Count, Positive, Seed
+from app.common.seeding import numpy_generator
+from app.common.wording import counted
 from datamodules.partitions.base import Partition
 from datamodules.partitions.dirichlet_sizes import deal_classes
 

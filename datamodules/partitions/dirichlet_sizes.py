@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.ranges import Count, Positive, Seed
+from app.common.ranges import Count, Positive, Seed
 from datamodules.partitions.base import Partition
 
 

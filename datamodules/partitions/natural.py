@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from app.errors import Problem
-from app.ranges import Count, Seed, Whole
+from app.common.errors import Problem
+from app.common.ranges import Count, Seed, Whole
 from datamodules.partitions.base import Partition
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.errors import Problem
-from app.ranges import Count, Seed, Whole
-from app.seeding import numpy_generator
+from app.common.errors import Problem
+from app.common.ranges import Count, Seed, Whole
+from app.common.seeding import numpy_generator
 from datamodules.partitions.base import Partition
 
 

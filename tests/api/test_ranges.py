@@ -32,7 +32,8 @@ from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.inversion.extraction import ImageExtraction, Matching
 from app.attacks.shadows.shadow_store import ShadowSettings
 from app.auditing import AttackSuite
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import LARGEST, Count, Positive, Ranged, Seed, Share, declared_types, fits, range_problems
 from app.federation.aggregation import FedAdam, FedAvg, FedAvgM, ServerOptimizer
 from app.federation.all_clients import Newcomers
 from app.federation.capacities import Capacities
@@ -44,7 +45,6 @@ from app.federation.submodels import FjORD, SubmodelMethod
 from app.federation.transcript import TranscriptSettings
 from app.models import CNN, MLP, ConvNet, Factorised
 from app.models.base import DataShape, ScalableNet
-from app.ranges import LARGEST, Count, Positive, Ranged, Seed, Share, declared_types, fits, range_problems
 from callbacks import DPSGD, L2, GradientAscent, MaliciousServer, MembershipInference, Mixup, Representations, Tripwire
 from datamodules import Digits, DirichletSizes, Iid, Natural, Shards
 from datamodules.augmentation import CropFlip

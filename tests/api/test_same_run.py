@@ -8,8 +8,8 @@ from run_kit import command, fast_runs, no_figures, no_run_name, train  # noqa: 
 
 from app import Capacities, FederatedModule, LocalTraining, Run, audit, build_run, load_run
 from app.attacks.shadows.shadow_store import ShadowSettings
+from app.common.errors import UserError
 from app.configuration import TRAINER_DEFAULTS
-from app.errors import UserError
 from app.models import MLP
 from callbacks import FairnessRecorder, MembershipInference, MemDefense, RunRecorder, TranscriptRecorder
 from datamodules import Digits, Iid

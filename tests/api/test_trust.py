@@ -9,11 +9,11 @@ from run_kit import TINY, exit_code, fast_runs, no_run_name, parsed  # noqa: F40
 
 from app import FederatedModule, load_run
 from app.commands.attack import _tracking
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.trust import refuse_foreign
 from app.export import FORMAT, load_model
 from app.models.base import DataShape
 from app.recipes import FOLDER
-from app.trust import refuse_foreign
 
 SHAPE = DataShape(1, 8, 8, 10)
 

@@ -10,10 +10,7 @@ from setuptools import find_packages
 
 ROOT = Path(__file__).parents[2]
 OURS = ("app", "callbacks", "datamodules")
-BOTTOM = {
-    *("app.dealing", "app.described", "app.errors", "app.files", "app.memory", "app.progress", "app.ranges"),
-    *("app.reading", "app.renamed", "app.seeding", "app.signals", "app.trust", "app.wording"),
-}
+BOTTOM = {"app.common"}
 PURE = {"datamodules", "app.models", "app.metrics", "app.crypto", "app.privacy", "app.result"} | BOTTOM
 LIBRARY = {"callbacks", "app.attacks", "app.federation", "app.results"} | PURE
 
@@ -154,8 +151,8 @@ def test_starting_the_program_is_cheap():
     top = [node for node in MODULES["app.cli"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
     ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
-    assert ours == {"app.errors", "app.commands.parser", "app.signals"}
-    assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= {"app.errors.UserError"}
+    assert ours == {"app.common.errors", "app.commands.parser", "app.common.signals"}
+    assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= {"app.common.errors.UserError"}
 
 
 def test_every_package_is_installed():

@@ -25,6 +25,7 @@ from app.commands.export import model_parser
 from app.commands.listing import list_choices
 from app.commands.plan import PlanSettings
 from app.commands.report import report_parser
+from app.common.renamed import CLASSES, MODULES
 from app.configuration import expand, run_parser
 from app.experiments.comparison import requested_spec
 from app.experiments.matrix import planned_runs
@@ -33,7 +34,6 @@ from app.experiments.reading import read_spec
 from app.federation.hooks import FederatedCallback
 from app.finished import load_run
 from app.recipes import FOLDER, find_recipe, shipped_recipes
-from app.renamed import CLASSES, MODULES
 
 PAGES = readmes()
 BY_NAME = {page.name: page for page in PAGES}

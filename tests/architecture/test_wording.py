@@ -6,7 +6,7 @@ import re
 import pytest
 from test_imports import OURS, ROOT
 
-from app.wording import counted
+from app.common.wording import counted
 
 NOUNS = (
     *("attacks", "clients", "files", "images", "leaks", "members", "newcomers", "non-members", "remarks", "rounds"),

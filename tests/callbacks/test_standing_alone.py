@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 import callbacks
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.module import FederatedModule

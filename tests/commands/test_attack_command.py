@@ -13,8 +13,8 @@ from run_kit import command, exit_code, train
 from app.attacks.protocols.audit import Audit
 from app.auditing import AttackSuite
 from app.commands.fit import fit
+from app.common.files import hold_lock
 from app.federation.hooks import FederatedCallback
-from app.files import hold_lock
 from app.results.attacks.membership import AttackRecord, scores_by_label
 from app.results.run.attempts import ATTEMPT
 from app.results.run.folder import LOCK

@@ -9,7 +9,7 @@ import yaml
 from run_kit import exit_code
 
 import app.experiments.comparison
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.comparison import compare
 from app.results.run.store import COMPARISON
 

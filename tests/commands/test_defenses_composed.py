@@ -6,7 +6,7 @@ import pytest
 from run_kit import command, parsed, train
 
 from app.commands.fit import fit
-from app.errors import UserError
+from app.common.errors import UserError
 from app.recipes import shipped_recipes
 
 DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from run_kit import exit_code, parsed, records
 
-from app.renamed import CLASSES, MODULES, current, current_path
+from app.common.renamed import CLASSES, MODULES, current, current_path
 
 EARLIER = """
 seed_everything: 3

@@ -10,7 +10,7 @@ from run_kit import exit_code
 from trained_kit import KINDS, images_of, recorded_accuracies, released_logits, trained  # noqa: F401
 
 from app import load_run
-from app.errors import UserError
+from app.common.errors import UserError
 from app.export import load_model, save_model
 from app.models import CNN, MLP, DataShape
 

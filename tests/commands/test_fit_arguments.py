@@ -6,8 +6,8 @@ import re
 import pytest
 from run_kit import Scale, Shift, command, exit_code, train
 
+from app.common.errors import UserError
 from app.configuration import expand, run_parser
-from app.errors import UserError
 from app.run import fit, run_of
 
 BOTH = ("--defenses.scale", "run_kit.Scale", "--defenses.shift", "run_kit.Shift")

@@ -4,7 +4,7 @@ import pytest
 import run_kit
 from run_kit import command, exit_code, parsed
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all
 from app.experiments.reading import read_spec

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from run_kit import TINY, exit_code, train
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.results.run.checkpoints import damage
 from app.results.run.folder import RunFolder
 

@@ -114,7 +114,7 @@ def quick(tmp_path_factory):
     """One parser for all command lines, a folder deep enough for `../..`, and figures that are drawn but not kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(app.commands.fit, "run_parser", functools.cache(run_parser))
-        patch.setattr("app.files.png_bytes", lambda figure, *_: b"")
+        patch.setattr("app.common.files.png_bytes", lambda figure, *_: b"")
         folder = tmp_path_factory.mktemp("odd") / "a" / "b" / "c"
         folder.mkdir(parents=True)
         patch.chdir(folder)

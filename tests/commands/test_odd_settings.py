@@ -3,10 +3,10 @@
 import pytest
 from run_kit import exit_code, parsed
 
+from app.common.errors import UserError
+from app.common.reading import RepeatedKeyError, load_yaml
 from app.configuration import expand
-from app.errors import UserError
 from app.experiments.reading import read_spec
-from app.reading import RepeatedKeyError, load_yaml
 from app.recipes import layered
 
 DEEP = 600

@@ -6,9 +6,9 @@ import torch
 from run_kit import command, exit_code
 
 from app.attacks.findings import explained
+from app.common.memory import available_memory, in_bytes, out_of_memory
+from app.common.progress import Step
 from app.federation.hooks import FederatedCallback
-from app.memory import available_memory, in_bytes, out_of_memory
-from app.progress import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

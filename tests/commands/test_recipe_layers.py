@@ -4,8 +4,8 @@ import pytest
 import yaml
 from run_kit import parsed
 
+from app.common.errors import UserError
 from app.configuration import expand
-from app.errors import UserError
 from app.federation.submodels import PRESETS
 from app.recipes import find_recipe, layered, merge
 

@@ -5,8 +5,8 @@ import pytest
 from run_kit import command
 
 from app.attacks.shadows.federated import Repetition
+from app.common.errors import UserError
 from app.configuration import expand, run_parser
-from app.errors import UserError
 from app.federation.transcript import Transcript
 from app.run import run_of
 from callbacks.attacks.shadow_federations import ShadowFederations, _membership

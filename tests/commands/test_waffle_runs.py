@@ -6,7 +6,7 @@ import json
 import pytest
 from run_kit import assert_same_end, last_checkpoint, parsed, records, train
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.run.fairness import newcomer_rows
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional
 
-from app.ranges import range_problems
+from app.common.ranges import range_problems
 from datamodules import CropFlip, Crops, ImageStore
 
 

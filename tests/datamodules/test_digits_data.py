@@ -2,7 +2,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from datamodules import Digits, Holdout, Iid
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from datamodules import CropFlip, Holdout, Iid, Multimodal, Natural
 

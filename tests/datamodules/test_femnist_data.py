@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from run_kit import parsed
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from datamodules import FEMNIST, Holdout, Natural, Staircase
 

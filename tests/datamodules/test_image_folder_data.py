@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from datamodules import Holdout, ImageFolder, Natural
 from datamodules.folder import channel_statistics

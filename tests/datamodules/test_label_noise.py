@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import Digits, Holdout, Iid
 from datamodules.split import wrong_labels
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import Centralised, DirichletSizes, Holdout, Iid, Membership, Natural, split_pool
 
 LABELS = np.arange(1000) % 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.files import write_figure
+from app.common.files import write_figure
 from datamodules import Holdout, Multimodal
 from datamodules.table import PartitionTable
 

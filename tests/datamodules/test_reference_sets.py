@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import DirichletSizes, Holdout, Iid, Membership, Natural, split_pool
 
 LABELS = np.arange(1000) % 10

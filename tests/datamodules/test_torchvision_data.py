@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from datamodules import CIFAR10, CIFAR100, MNIST, FashionMNIST, Holdout, Iid
 

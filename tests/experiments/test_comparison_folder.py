@@ -9,7 +9,7 @@ import pytest
 import yaml
 from comparison_kit import spec_of
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.folder import ComparisonFolder, State
 from app.experiments.locks import at_work
 from app.experiments.matrix import planned_runs

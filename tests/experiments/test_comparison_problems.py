@@ -3,7 +3,7 @@
 import pytest
 from comparison_kit import SMALL, problems_of, spec_of, write
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.comparison import Comparison
 from app.experiments.matrix import planned_runs
 from app.experiments.parsing import parse_all

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.common.progress import in_words
 from app.experiments.board import Running, seconds_left
-from app.progress import in_words
 
 A, B = ("digits", "fedavg", "none"), ("digits", "fedavg", "paillier")
 

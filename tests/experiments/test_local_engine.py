@@ -11,11 +11,11 @@ from dataclasses import asdict
 import pytest
 from comparison_kit import alive, board_of, comes, fake_job
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.signals import hangup_terminates
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.processes import Resources, StopRequest, _environment, last_lines, start
 from app.experiments.supervisor import BUSY
-from app.signals import hangup_terminates
 
 PARENT = """
 import json, pathlib, sys

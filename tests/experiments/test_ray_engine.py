@@ -6,7 +6,7 @@ import sys
 import pytest
 from comparison_kit import board_of, fake_job
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.processes import StopRequest
 from app.experiments.ray_engine import ATTEMPTS, RETRIES, RayEngine
 

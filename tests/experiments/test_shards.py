@@ -9,7 +9,7 @@ import pytest
 import yaml
 from comparison_kit import comes, spec_of
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.comparison import Comparison
 from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import planned_runs

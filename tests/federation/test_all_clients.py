@@ -6,7 +6,7 @@ import pytest
 import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, make_trainer, sgd, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.all_clients import AllClients, Joining, Newcomers
 from app.federation.evaluation import Evaluation, score
 from app.federation.local_training import LocalTraining

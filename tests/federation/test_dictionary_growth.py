@@ -7,7 +7,7 @@ import pytest
 import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, Shares, make_trainer, run, sgd, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.all_clients import AllClients, Newcomers
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining

@@ -9,10 +9,10 @@ import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, make_trainer, small_federation, whole_batch
 from torch.utils.data import DataLoader
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.federation.checks.trainer_options import RULES
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining
-from app.federation.trainer_options import RULES
 from app.models import CNN
 
 

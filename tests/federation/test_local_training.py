@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.client import ClientModule
 from app.federation.local_training import LocalTraining, merge_short
 from app.models import CNN

@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.federation.checks.optimisers import optimiser_problems
 from app.federation.local_training import LocalTraining
-from app.federation.optimisers import optimiser_problems
 
 OPTIMISERS = {
     "negative rate": (partial(Adam, lr=-1.0), "Invalid learning rate"),

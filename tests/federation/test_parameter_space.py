@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.parameters import Axis, ParameterSpace
 from app.federation.submodels import ClientRound, Prefix, SubmodelMethod
 from app.models import CNN, MLP, AlexNet, DataShape, LayerAxes, LeNet5, ResNet18, ScalableNet

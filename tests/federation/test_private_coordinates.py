@@ -4,7 +4,7 @@ import pytest
 import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, Reports, initial, make_trainer, run, small_federation, whole_batch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.evaluation import Evaluation
 from app.federation.private_coordinates import PersonalCoordinates
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from federation_kit import Blobs, Recorder, Reports, make_trainer, run, sgd, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.client import ClientModule
 from app.federation.evaluation import Evaluation
 from app.federation.local_training import LocalTraining

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.callbacks.weight_averaging import EMAWeightAveraging
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.experiments.board import Board
 from app.experiments.folder import ComparisonFolder
 from app.experiments.processes import Job

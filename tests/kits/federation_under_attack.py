@@ -11,11 +11,11 @@ from app.attacks.audit_context import AuditContext
 from app.attacks.membership.catalogue import make_attack
 from app.attacks.protocols.audit import Audit, AuditSettings
 from app.attacks.shadows.shadow_store import ShadowSettings
+from app.common.seeding import torch_generator
 from app.federation.hooks import FederatedCallback
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP
-from app.seeding import torch_generator
 from callbacks.attacks.membership_inference import public_knowledge
 from datamodules import FederatedDataModule, Holdout, Iid, RawData
 from datamodules.split import Membership

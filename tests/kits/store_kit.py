@@ -19,7 +19,7 @@ from finding_kit import finding, missing
 
 from app.attacks.findings import Finding
 from app.attacks.reconstruction.base import ReconstructionConditions, ReconstructionFinding
-from app.files import finite
+from app.common.files import finite
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.reconstruction import score_reconstruction

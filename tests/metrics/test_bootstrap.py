@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from score_kit import clustered, gaussian, tied
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.bootstrap import Bootstrap, Ranking, Replicates, draw_weights
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve

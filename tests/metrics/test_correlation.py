@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import numpy_generator
 from app.metrics.bootstrap import Bootstrap, Replicates
 from app.metrics.correlation import pearson_rows, size_correlation, value_correlation
 from app.metrics.intervals import bounded_interval
 from app.metrics.membership import NotAvailable
-from app.seeding import numpy_generator
 
 FAST = Bootstrap(resamples=300)
 SIZES = [60, 120, 250, 490, 900, 1700, 3300, 6100]

@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from scipy.stats import binomtest, norm
 from score_kit import clustered, delong_variance, gaussian, gaussian_auc, tied
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import (
     Interval,

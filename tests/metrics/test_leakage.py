@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from score_kit import gaussian
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import auc_estimate, clopper_pearson
 from app.metrics.leakage import TprAtFpr, known_threshold, measure_leakage

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NO_CLIENT, MembershipScores
 
 TRUTH = np.array([True, False, True, False])

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.stats import norm
 from score_kit import clustered, delong_variance, gaussian, gaussian_auc, twins
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import Interval
 from app.metrics.membership import MembershipScores, NotAvailable

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc
 from torchmetrics.functional.classification import binary_auroc
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision, log_log_roc, roc_curve, tpr_at_fpr
 

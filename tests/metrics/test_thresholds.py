@@ -8,7 +8,7 @@ from scipy.stats import norm
 from score_kit import gaussian, tied
 from sklearn.metrics import balanced_accuracy_score
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import MembershipScores
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models import ConvNet, DataShape
 
 FMNIST = DataShape(1, 28, 28, 10)

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, Prefix
 from app.models import CNN, MLP, ConvNet, DataShape, Factorised, LayerAxes, LeNet5, ibp

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
 from app.models.layers import Scaler, SeededDropout, has_dropout, seed_dropout
 

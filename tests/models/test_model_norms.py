@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models import CNN, MLP, AlexNet, DataShape, ResNet18
 from app.models.norms import make_norm, posthoc_statistics, uses_batch_statistics
 

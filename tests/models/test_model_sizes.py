@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
 from app.models.base import scaled_width
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from scipy.stats import norm
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.privacy.accounting import (
     Steps,
     analytic_epsilon,

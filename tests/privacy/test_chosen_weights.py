@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.grad import conv2d_weight
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.privacy.clipping import clipped_sums, row_norms
 from app.privacy.ghost_clipping import GhostClipping
 from app.privacy.noise import NoiseStream

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from app.common.seeding import derive_key
 from app.privacy.noise import NoiseSource, NoiseStream
-from app.seeding import derive_key
 
 KEY = bytes(range(32))
 MANY = torch.empty(400_001)

@@ -9,12 +9,12 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import derive_bytes
 from app.models import CNN, MLP, DataShape, Factorised, LeNet5, ResNet18
 from app.privacy.ghost_clipping import GhostClipping, supports_ghost
 from app.privacy.noise import NoiseStream
 from app.privacy.private_steps import Mechanism, PrivateSteps, unsupported_layers
-from app.seeding import derive_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.commands.fit import _accuracies as closing_lines
+from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.federation.evaluation import Score
 from app.federation.reports import ClientReport, RoundReport
 from app.results.comparison.plain_columns import utility_columns
@@ -16,7 +17,6 @@ from app.results.figures.rounds import ACCURACIES
 from app.results.published.formats import TITLES
 from app.results.run.fairness import ClientAccuracies, fairness_record, fairness_rows
 from app.results.run.figures import draw_accuracy, draw_fairness
-from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 from callbacks.recorders.progress import _accuracies as progress_line
 
 NAMES = {

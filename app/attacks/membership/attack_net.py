@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 
 from app.attacks.context import AttackContext
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.progress import track
+from app.common.seeding import numpy_generator, torch_generator
+from app.common.wording import counted
 from app.federation.execution.distributed import one_thread
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
-from app.progress import track
-from app.seeding import numpy_generator, torch_generator
-from app.wording import counted
 
 Loss = Literal["bce", "mse"]
 """Binary cross-entropy, or the squared error of the probability (Nasr et al.'s code)."""

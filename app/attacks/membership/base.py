@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.models import AttackedModel, Ids
+from app.common.ranges import Checked
 from app.metrics.membership import Array
-from app.ranges import Checked
 
 Adversary = Literal["external", "client", "server", "collusion", "colluding-clients", "malicious-client", "malicious"]
 """An outsider, a participant, an honest-but-curious server, one that a client helps with its private key, one that some

@@ -16,16 +16,16 @@ from app.attacks.membership import attack_net
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import initial_vector
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.progress import track
+from app.common.ranges import Count, Decay, Positive
+from app.common.seeding import derive_key, torch_generator
+from app.common.wording import counted
 from app.federation.evaluation import statistics_context
 from app.federation.execution.distributed import one_thread, precise
 from app.federation.local_training import merge_short
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.models.layers import seed_dropout
-from app.progress import track
-from app.ranges import Count, Decay, Positive
-from app.seeding import derive_key, torch_generator
-from app.wording import counted
 
 TeacherMode = Literal["eval", "train"]
 """Mode of the teacher: evaluation, or training (batch statistics and dropout) as in one published code."""

@@ -13,7 +13,7 @@ from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import Array
 
 Variance = Literal["auto", "global", "sample"]

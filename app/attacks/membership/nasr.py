@@ -18,11 +18,11 @@ from app.attacks.membership import attack_net
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery, last_linear
 from app.attacks.models import AttackedModel, Ids, Shadow
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Count, Decay, Positive, Several
+from app.common.seeding import derive_key
 from app.metrics.membership import Array
 from app.models.layers import SeededDropout
-from app.ranges import Count, Decay, Positive, Several
-from app.seeding import derive_key
 
 CODE = 64
 """Outputs of each branch of the attack network per snapshot."""

@@ -15,10 +15,10 @@ from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import refuse_few, shadow_values
 from app.attacks.models import AttackedModel, Ids, Shadow
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Fraction, Multiple
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
-from app.ranges import Fraction, Multiple
 
 OFFSETS = tuple(step / 10 for step in range(11))
 """Values of `a` that are tried."""

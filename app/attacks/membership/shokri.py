@@ -17,10 +17,10 @@ from app.attacks.membership.attack_net import ResultCache
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
+from app.common.progress import track
+from app.common.ranges import Count, Several
+from app.common.seeding import derive_key, numpy_generator
 from app.metrics.membership import Array
-from app.progress import track
-from app.ranges import Count, Several
-from app.seeding import derive_key, numpy_generator
 
 HIDDEN, EPOCHS, PENALTY = 64, 60, 1e-3
 """Hidden units of an attack model, most epochs, and L2 penalty."""

@@ -14,11 +14,11 @@ from scipy.special import logsumexp
 from app.attacks.context import AttackContext, ShadowKind
 from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Count
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import best_threshold
-from app.ranges import Count
 
 
 class SongMittal(MembershipAttack):

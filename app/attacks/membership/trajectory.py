@@ -20,10 +20,10 @@ from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.distillation import Distillation, TeacherMode, distil
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
+from app.common.ranges import Count, Decay, Positive, Several
+from app.common.seeding import derive_key
 from app.metrics.membership import Array
-from app.ranges import Count, Decay, Positive, Several
-from app.seeding import derive_key
 
 HIDDEN = (512, 128, 32)
 """Hidden widths of the attack network, as in the paper."""

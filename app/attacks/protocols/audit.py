@@ -22,15 +22,15 @@ from app.attacks.protocols.target_selection import TargetSelection, adaptation_n
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
 from app.attacks.targets import Models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.progress import Step, track
+from app.common.ranges import Count
+from app.common.wording import counted
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.paired_tests import PairedDifference, compare_auc
 from app.metrics.roc import Decision, roc_curve, tpr_at_fpr
 from app.metrics.thresholds import best_threshold, decide
-from app.progress import Step, track
-from app.ranges import Count
-from app.wording import counted
 
 ControlPolicy = Literal["withhold", "warn", "skip"]
 """Treatment of the numbers of an attack that fails a control."""

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import AttackConditions, CapacityRow, Finding, ReportedNumber, explained, unavailable
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Checked
 from app.metrics.bootstrap import BOOTSTRAP, Bootstrap
 from app.metrics.leakage import known_threshold, measure_leakage
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.metrics.vulnerability import client_table
-from app.ranges import Checked
 
 
 class Protocol(Checked, ABC):

@@ -15,10 +15,10 @@ from app.attacks.models import AttackedModel, Shadow
 from app.attacks.protocols import papers
 from app.attacks.protocols.memdefense import MOST_GLOBAL, MemDefensePaper, paper_settings
 from app.attacks.targets import Models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Count, Whole
+from app.common.seeding import derive_key
 from app.metrics.membership import NO_CLIENT, NotAvailable
-from app.ranges import Count, Whole
-from app.seeding import derive_key
 
 
 class MemDefenseCollusion(MemDefensePaper):

@@ -18,12 +18,12 @@ from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, resolved, seen_models
 from app.attacks.targets import Models, uploaded_models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Count
+from app.common.seeding import derive_key
+from app.common.wording import counted
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
-from app.ranges import Count
-from app.seeding import derive_key
-from app.wording import counted
 
 MOST_GLOBAL = 5000
 """Members that the attack on the global model is trained on, and as many that it is tested on (Table III)."""

@@ -17,11 +17,11 @@ from app.attacks.models import AttackedModel, Ids, TargetKind
 from app.attacks.protocols.base import few, guarded, measured
 from app.attacks.protocols.target_selection import TargetSelection
 from app.attacks.targets import Models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.progress import track
+from app.common.wording import counted
 from app.metrics.membership import NO_CLIENT, Array, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
-from app.progress import track
-from app.wording import counted
 
 OFFICIAL_TEST = "non-members are the common test set, which need not be drawn like the members"
 

@@ -16,11 +16,11 @@ from app.attacks.protocols import papers
 from app.attacks.protocols.base import Protocol, guarded
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.protocols.taxonomy_attacks import ATTACKS, THREATS, Confidence, TaxonomyContext
-from app.errors import raise_all
+from app.common.errors import raise_all
+from app.common.ranges import Count
 from app.federation.evaluation import evaluates_by_batch
 from app.metrics.roc import roc_curve
 from app.metrics.thresholds import decide
-from app.ranges import Count
 
 MOST_EVALUATED = 5000
 

@@ -27,13 +27,13 @@ from app.attacks.protocols.papers import LabelledSets, legacy_order, unit_scores
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.shadow_store import train_or_find
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import derive_key
+from app.common.wording import counted
 from app.federation.local_training import LocalTraining
 from app.metrics.membership import Array
 from app.models.base import ScalableNet
 from app.models.norms import uses_batch_statistics
-from app.seeding import derive_key
-from app.wording import counted
 
 if TYPE_CHECKING:
     from app.attacks.protocols.taxonomy import Taxonomy

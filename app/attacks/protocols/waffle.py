@@ -23,13 +23,13 @@ from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.private_parts import reading_notes, shadow_reading
 from app.attacks.shadows.shadow_store import train_or_find
 from app.attacks.shadows.splits import FEWEST, shared_size
-from app.errors import Problem, UserError, raise_all
+from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import Count
+from app.common.seeding import derive_key, numpy_generator
+from app.common.wording import counted
 from app.metrics.membership import NO_CLIENT
 from app.metrics.roc import Decision
 from app.metrics.thresholds import decide
-from app.ranges import Count
-from app.seeding import derive_key, numpy_generator
-from app.wording import counted
 
 UNSTATED = "the paper states neither the data of its shadows nor its attack models: both follow Shokri et al."
 OTHERS_DATA = "shadows are trained on the other clients' members, for want of data of the attacker's own"

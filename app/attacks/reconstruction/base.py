@@ -13,10 +13,10 @@ from torch import Tensor
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.findings import explained
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Checked
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import Reconstruction
-from app.ranges import Checked
 from datamodules.store import ImageStore
 
 

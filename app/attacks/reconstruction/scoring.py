@@ -21,11 +21,11 @@ from app.attacks.reconstruction.base import (
     to_pixels,
 )
 from app.attacks.reconstruction.inversion.extraction import ImageExtraction
+from app.common.seeding import torch_generator
 from app.federation.parameters import ParameterSpace
 from app.metrics.image_similarity import CHUNK, standardised
 from app.metrics.reconstruction import RECOVERED, Reconstruction, legacy_scores, matched_images, score_reconstruction
 from app.models.norms import uses_batch_statistics
-from app.seeding import torch_generator
 from datamodules.split import Membership
 
 MOST_OTHERS = 4000

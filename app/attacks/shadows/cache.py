@@ -14,11 +14,11 @@ import torch
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.files import npz_bytes, private_folder, replace_all
+from app.common.reading import read_arrays
 from app.federation.parameters import plain_array
-from app.files import npz_bytes, private_folder, replace_all
 from app.models.base import ScalableNet
-from app.reading import read_arrays
 
 VERSION = 1
 """Raised whenever the same settings lead to other shadows."""

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
+from app.common.progress import Step
+from app.common.seeding import derive_key
+from app.common.wording import counted
 from app.federation.execution.distributed import one_thread
 from app.federation.execution.executors import Executor, available_cores, make_executor
 from app.federation.execution.tasks import ClientTask
 from app.federation.parameters import ParameterSpace
-from app.progress import Step
-from app.seeding import derive_key
-from app.wording import counted
 
 BLOCK = 32
 """Models trained at a time, which bounds the memory of a vectorised call."""

@@ -19,11 +19,11 @@ from app.attacks.shadows.cache import VERSION
 from app.attacks.shadows.shadow_store import size_notes
 from app.attacks.shadows.splits import ShadowSplit, split_in_out, split_out
 from app.attacks.targets import Models, aggregated_models, uploaded_models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import derive_key, numpy_generator
+from app.common.wording import counted
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT, NotAvailable
-from app.seeding import derive_key, numpy_generator
-from app.wording import counted
 
 
 @dataclass(frozen=True, eq=False)

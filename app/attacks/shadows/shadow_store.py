@@ -16,9 +16,9 @@ from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, train_centrally
 from app.attacks.shadows.private_parts import as_seen, reading_notes, rounds_to_keep, shadow_reading
 from app.attacks.shadows.splits import shared_size, split_in_out, split_out
+from app.common.ranges import Several
+from app.common.seeding import derive_key
 from app.metrics.membership import NO_CLIENT
-from app.ranges import Several
-from app.seeding import derive_key
 
 ShadowMode = Literal["central", "federated", "both"]
 """Train every shadow centrally, or repeat the whole federation with its method and its defenses; or both."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.attacks.models import Ids
-from app.errors import UserError
-from app.seeding import numpy_generator
-from app.wording import counted
+from app.common.errors import UserError
+from app.common.seeding import numpy_generator
+from app.common.wording import counted
 
 PARTS = 4
 """Parts of the attacker's own data; a shadow leaves out at least one of them."""

@@ -15,10 +15,10 @@ from typing import Literal
 
 import gmpy2
 
+from app.common.errors import UserError
+from app.common.progress import Step
 from app.crypto.paillier.keys import PrivateKey, PublicKey, security_bits
 from app.crypto.paillier.sums import check_ciphertexts
-from app.errors import UserError
-from app.progress import Step
 
 Exponent = Literal["short", "half", "full"]
 """Where the noise comes from: powers of a fixed element with short or half-length exponents, or r^n."""

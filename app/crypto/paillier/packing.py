@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 CHECK_BITS = 20
 """Bits of the counter above the slots: sums of up to 2^20 - 1 plaintexts."""

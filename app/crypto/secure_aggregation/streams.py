@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 _CHUNK = 1 << 16
 """Bytes made at once: they stay in the processor's cache until they are added."""

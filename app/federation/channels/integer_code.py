@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from app.common.errors import UserError
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside, OutsideRangeError
 from app.crypto.messages import DeliveryFailure
-from app.errors import UserError
 from app.federation.channels.base import Aggregate, UncoveredCells, Update
-from app.federation.checks import stack_traits, weighs_by_loss
+from app.federation.checks.federation import stack_traits, weighs_by_loss
 from app.federation.execution.distributed import precise
 from app.federation.parameters import ParameterSpace
 

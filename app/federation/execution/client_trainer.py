@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from app.common.seeding import torch_generator
 from app.federation.client import Batch, ClientModule, LossHook, PenaltyHook
 from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
 from app.federation.execution.tasks import ClientScores, ClientTask, TrainedClient
@@ -23,7 +24,6 @@ from app.federation.submodels.fjord import OrderedDropout
 from app.models.base import ScalableNet
 from app.models.layers import has_dropout, seed_dropout
 from app.models.norms import uses_batch_statistics
-from app.seeding import torch_generator
 from datamodules.store import ImageStore
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.evaluation import Score
 from app.federation.execution.client_trainer import ClientTrainer, LocalContext
 from app.federation.execution.distributed import keep_freed_memory

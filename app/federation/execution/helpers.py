@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch.distributed as distributed
 
-from app.dealing import deal
-from app.errors import Problem, UserError, raise_all
+from app.common.dealing import deal
+from app.common.errors import Problem, UserError, raise_all
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Literal
 
+from app.common.errors import Problem
+from app.common.progress import track
 from app.crypto.contributors import Contributors
-from app.errors import Problem
-from app.federation.checks import weighs_by_loss
+from app.federation.checks.federation import weighs_by_loss
 from app.federation.plan_audit.audit import audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
 from app.federation.private_coordinates import UploadedRound, uploaded_coordinates, uploaded_indices, uploaded_rounds
-from app.progress import track
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

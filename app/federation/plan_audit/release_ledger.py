@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from app.common.progress import track
 from app.federation.plan import Plan
 from app.federation.plan_audit.row_spaces import RowSpaces
 from app.federation.private_coordinates import UploadedRound, uploaded_keys, uploaded_round
 from app.federation.reports import listed
-from app.progress import track
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from app.described import Described
-from app.errors import Problem
+from app.common.described import Described
+from app.common.errors import Problem
 from app.federation.parameters import Axis, ParameterSpace
 from app.models.base import scaled_width
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Fraction, Positive, Share
+from app.common.seeding import torch_generator
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels.base import ClientRound, LocalWidths
 from app.federation.submodels.prefix import Prefix
 from app.models.base import ScalableNet
-from app.ranges import Fraction, Positive, Share
-from app.seeding import torch_generator
 
 
 class FjORD(Prefix):

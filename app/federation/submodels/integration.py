@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import Count
+from app.common.seeding import torch_generator
 from app.federation.parameters import Axis, ParameterSpace
 from app.federation.submodels.base import ClientRound, SubmodelMethod
 from app.models.base import scaled_width
-from app.ranges import Count
-from app.seeding import torch_generator
 
 Grouping = Literal["one", "groups", "unique"]
 Dynamics = Literal["fixed", "resampled"]

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from app.attacks.factor_recovery import COSTS, ClientRecovery, FactorFinding
-from app.files import csv_text, finite
+from app.common.files import csv_text, finite
+from app.common.wording import counted
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.membership import Array, NotAvailable
 from app.result import IN_MEMORY, Cell, PlainTable, Result
 from app.results.text_table import table_lines
-from app.wording import counted
 
 USED, UNUSED, LINE = "#1f77b4", "#ff7f0e", "0.15"
 """Colours of factors that clients use and do not use, and of medians."""

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from app.files import plain_names
+from app.common.files import plain_names
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import Leakage
 from app.metrics.membership import Array, MembershipScores, NotAvailable

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from app.attacks.findings import ReportedNumber
-from app.files import csv_text
+from app.common.files import csv_text
+from app.common.wording import counted
 from app.metrics.intervals import Estimate, Interval
 from app.metrics.leakage import KnownThreshold, Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -17,7 +18,6 @@ from app.result import Cell, PlainTable
 from app.results.attacks.headline import Headline, headlines
 from app.results.attacks.wording import grouped, rate_name, tpr_at
 from app.results.text_table import bullet, text_table
-from app.wording import counted
 
 if TYPE_CHECKING:
     from app.results.attacks.membership import AttackRecord

@@ -14,11 +14,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
+from app.common.wording import counted
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import RECOVERED, ImageScore, Reconstruction
 from app.results.attacks.wording import short_label, write_in_row
-from app.wording import counted
 
 if TYPE_CHECKING:
     from app.results.attacks.reconstruction import ReconstructionRecord

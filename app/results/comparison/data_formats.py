@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from app.files import csv_text
+from app.common.files import csv_text
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from scipy import stats
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.bootstrap import Bootstrap
 from app.metrics.intervals import Interval
 from app.metrics.membership import MembershipScores, NotAvailable

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
 from app.privacy.statements import PrivacyStatement
@@ -13,7 +14,6 @@ from app.results.comparison.rows import NO_GUARANTEE, Column, RowRuns, SeedValue
 from app.results.comparison.table import Measure
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import RunRecord
-from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 MEGABYTE = 1e6
 """Bytes."""

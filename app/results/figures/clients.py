@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from app.common.wording import counted
 from app.metrics.correlation import SizeCorrelation, size_correlation
 from app.metrics.intervals import Interval
 from app.metrics.leakage import Leakage
@@ -20,7 +21,6 @@ from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import strongest
 from app.results.figures.style import ReportFigure, report_style
-from app.wording import counted
 
 ACROSS = 3
 """Panels side by side."""

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from app.common.reading import read_json
 from app.federation.transcript import Transcript
-from app.reading import read_json
 from app.results.figures import layout
 from app.results.figures.data import FigureData
 from app.results.figures.style import COLOURS, FAINT, ReportFigure, report_style

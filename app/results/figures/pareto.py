@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS
 from app.results.figures.style import FAINT, INK, ReportFigure, report_style
-from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 UTILITY = {
     "clients_accuracy": f"accuracy of the {RECEIVED} (%)",

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from app.files import cell_text
-from app.reading import read_text
+from app.common.files import cell_text
+from app.common.reading import read_text
 from app.results.figures import layout
 from app.results.figures.data import FigureData
 from app.results.figures.style import COLOURS, ReportFigure, report_style

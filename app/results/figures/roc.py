@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import Array
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
 from app.results.attacks.membership import AttackRecord

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.membership import Array
 from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
@@ -18,7 +19,6 @@ from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, auc_by_round
 from app.results.figures.style import ReportFigure, report_style
 from app.results.run.store import RunRecord
-from app.wording import LOCAL_TEST, RECEIVED, TRAINED
 
 MOST_POINTS = 300
 """Rounds drawn of a curve; of longer runs every n-th, and the last."""

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.leakage import Leakage
 from app.metrics.membership import Array, NotAvailable
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations

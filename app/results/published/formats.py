@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
+from app.common.wording import LOCAL_TEST, RECEIVED
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
 from app.results.comparison.formats import markdown_rows
 from app.results.published.side_by_side import PublishedComparison, PublishedRow
 from app.results.published.values import CORRELATION, LEAD, PAPER, RECONSTRUCTION, PublishedFigure, correlated
 from app.results.text_table import table_lines
-from app.wording import LOCAL_TEST, RECEIVED
 
 TITLES = {
     "server_accuracy": "server",

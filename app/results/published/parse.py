@@ -19,7 +19,7 @@ from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any
 
-from app.errors import Problem, raise_all
+from app.common.errors import Problem, raise_all
 from app.results.published.values import (
     ALL_METHODS,
     ALL_UNITS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.common.reading import read_json
 from app.metrics.intervals import Interval
 from app.metrics.membership import NotAvailable
-from app.reading import read_json
 from app.results.comparison.table import ComparisonTable
 from app.results.published.ours import OwnResult, own_result
 from app.results.published.parse import parse_published

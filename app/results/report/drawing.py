@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from app.files import spell_missing_glyphs
+from app.common.files import spell_missing_glyphs
 from app.results.figures.style import INK, ReportFigure, report_style
 
 REFERENCE = re.compile(r"url\(#([^)]*)\)")

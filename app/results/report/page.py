@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from app.errors import UserError
-from app.files import list_made, replace_all
+from app.common.errors import UserError
+from app.common.files import list_made, replace_all
+from app.common.reading import refuse_links
 from app.metrics.membership import NotAvailable
-from app.reading import refuse_links
 from app.results.comparison.table import ComparisonTable
 from app.results.published.formats import HEADS, as_cells
 from app.results.published.side_by_side import PublishedComparison

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.errors import UserError
-from app.progress import track
+from app.common.errors import UserError
+from app.common.progress import track
 from app.results.comparison.data_formats import as_csv, as_csv_seeds, tracked_columns, tracked_rows
 from app.results.comparison.formats import as_latex, as_markdown, as_text
 from app.results.comparison.table import ComparisonTable

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from app.common.wording import counted
 from app.metrics.membership import NotAvailable
 from app.results.comparison.display import SINGLE, TableCell
 from app.results.comparison.table import ComparisonTable, Group, Measure, Row, Standing, Value
 from app.results.report.notes import NoteLink, PageNotes
-from app.wording import counted
 
 GROUPS: dict[Group, str] = {"utility": "Utility", "leakage": "Leakage", "formal": "Formal privacy", "cost": "Cost"}
 EACH = "attack"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
+from app.common.wording import counted
 from app.results.run.store import RunRecord, Store
-from app.wording import counted
 
 
 @dataclass(frozen=True)

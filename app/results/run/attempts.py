@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from app.attacks.findings import Finding
-from app.errors import UserError
-from app.files import append_text
-from app.reading import read_text
+from app.common.errors import UserError
+from app.common.files import append_text
+from app.common.reading import read_text
 from app.result import Result
 from app.results.attacks.membership import AttackRecord
 

@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
-from app.files import cannot_write, private_folder, replace_all
+from app.common.files import cannot_write, private_folder, replace_all
 
 CHECKPOINT_VARIABLE = "RAMPART_CHECKPOINT"
 """Passes on to the processes that Lightning starts for further devices from which checkpoint the first one goes on."""

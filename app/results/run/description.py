@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from app.described import described
+from app.common.described import described
 from app.federation.hooks import FederatedCallback, federated_callbacks
 
 if TYPE_CHECKING:

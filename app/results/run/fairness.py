@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 
 from matplotlib.figure import Figure
 
-from app.files import csv_text
+from app.common.files import csv_text
+from app.common.wording import LOCAL_TEST, counted
 from app.metrics.fairness import POINTS, Fairness, Swap, gap_estimate, mean_estimate, swap_estimate
 from app.metrics.intervals import Estimate
 from app.result import PlainTable, Result
-from app.wording import LOCAL_TEST, counted
 
 OWN, ANOTHER, MEAN, NONE, FINE_TUNED = "own", "another", "mean", "none", "fine_tuned"
 """Whose private part a client is evaluated with; the last one is its own model after one more local training."""

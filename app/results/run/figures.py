@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from app.files import plain_names, write_figure
+from app.common.files import plain_names, write_figure
+from app.common.wording import LOCAL_TEST, TRAINED
 from app.metrics.fairness import POINTS
 from app.metrics.intervals import Interval
 from app.metrics.membership import Array
 from app.privacy.statements import MEANINGLESS
 from app.results.attacks.membership_figures import PALETTE
 from app.results.run.fairness import ANOTHER, FINE_TUNED, MEAN, NONE, OWN, PREFIX, ClientAccuracies
-from app.wording import LOCAL_TEST, TRAINED
 
 
 @plain_names()

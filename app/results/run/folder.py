@@ -17,8 +17,8 @@ from typing import IO, Any
 import yaml
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from app.errors import UserError
-from app.files import (
+from app.common.errors import UserError
+from app.common.files import (
     LIST,
     append_text,
     cannot_write,
@@ -30,8 +30,8 @@ from app.files import (
     write_json,
     write_text,
 )
-from app.reading import read_json, read_text, read_yaml, refuse_links
-from app.renamed import current
+from app.common.reading import read_json, read_text, read_yaml, refuse_links
+from app.common.renamed import current
 from app.results.run.ledger import LEDGER
 from app.results.run.manifest import delete_run, delete_temporary, start_list
 from app.results.run.naming import named_folder

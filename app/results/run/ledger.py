@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from app.errors import UserError
-from app.files import append_text, write_text
+from app.common.errors import UserError
+from app.common.files import append_text, write_text
+from app.common.reading import read_text
 from app.privacy.ledger import Spend
-from app.reading import read_text
 
 LEDGER = "ledger.jsonl"
 """File in a run's folder: one line per attempt at a round; a later line of the same attempt replaces an earlier one."""

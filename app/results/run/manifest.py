@@ -1,6 +1,6 @@
 """Files that runs, attacks and reports have made in a run's folder: when a run is overwritten, no other is deleted.
 
-`app.files` lists every file before it is made, so that the list is whole whenever a process is killed.
+`app.common.files` lists every file before it is made, so that the list is whole whenever a process is killed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from app.errors import UserError
-from app.files import LIST, PART, listing_folder, write_text
-from app.reading import read_text
+from app.common.errors import UserError
+from app.common.files import LIST, PART, listing_folder, write_text
+from app.common.reading import read_text
 
 TEMPORARY = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(PART)}")
 

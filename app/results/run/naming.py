@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 LONGEST_NAME = 200
 """Bytes of one part of a run's name; file systems take 255, and some files' names are longer than their run's."""

@@ -18,10 +18,10 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from app.common.wording import counted
 from app.federation.parameters import Block, ParameterSpace
 from app.federation.plan_audit.audit import layer_of
 from app.federation.private_coordinates import UploadedRound
-from app.wording import counted
 
 ABSENT = -1.0
 """In place of a width: the client is not in the round."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.common.files import csv_text
+from app.common.wording import counted
 from app.federation.module import FederatedModule
 from app.federation.plan import ClientPool
 from app.federation.plan_audit.audit import LayerAudit, PlanAudit
 from app.federation.plan_audit.release_ledger import ReleaseLedger
-from app.files import csv_text
 from app.results.text_table import table_lines, text_table
-from app.wording import counted
 
 MOST_CLIENTS_IN_WORDS = 12
 MOST_LAYERS_IN_WORDS = 5

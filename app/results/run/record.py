@@ -17,12 +17,12 @@ from zipfile import is_zipfile
 
 import yaml
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.reading import read_json, read_text, read_yaml, refuse_links
+from app.common.renamed import current
 from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
-from app.reading import read_json, read_text, read_yaml, refuse_links
-from app.renamed import current
 from app.result import Measurement, Result, restored
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.reconstruction import ReconstructionRecord

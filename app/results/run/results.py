@@ -8,10 +8,10 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from app.errors import UserError
-from app.files import plain_names, write_figure, write_text
-from app.progress import track
-from app.reading import read_json
+from app.common.errors import UserError
+from app.common.files import plain_names, write_figure, write_text
+from app.common.progress import track
+from app.common.reading import read_json
 from app.result import Measurement, Result
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.attacks.membership import AttackRecord

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.errors import UserError
-from app.reading import read_json
+from app.common.errors import UserError
+from app.common.reading import read_json
 from app.results.run.labels import RunLabels
 from app.results.run.record import ClientEnd, RunRecord, error_text, read_run
 

@@ -14,9 +14,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from app.common.files import write_text
+from app.common.reading import read_text
 from app.federation.reports import CLIENT_COLUMNS
-from app.files import write_text
-from app.reading import read_text
 from app.result import PlainTable, Result
 from app.results.run.manifest import RUN_ID
 

@@ -12,7 +12,7 @@ from app.attacks.adaptive.base import ObservedModel
 from app.attacks.adaptive.catalogue import called_for, unmatched
 from app.attacks.adaptive.factor_choice import GAP, FactorChoice, FactorLayout, estimate
 from app.attacks.model_query import last_linear
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.parameters import ParameterSpace
 from app.models import MLP
 from app.models.ibp import prior_means

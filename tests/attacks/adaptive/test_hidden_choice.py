@@ -17,12 +17,12 @@ from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.private_parts import READ_ALIKE, rounds_to_keep
 from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings, train_or_find
-from app.federation.checks import composition_notes
+from app.common.seeding import derive_key
+from app.federation.checks.federation import composition_notes
 from app.federation.parameters import ParameterSpace
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NO_CLIENT
 from app.models import MLP
-from app.seeding import derive_key
 from callbacks.attacks.factor_recovery import true_choices
 from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.defenses.secure_aggregation import SecureAggregation

@@ -14,7 +14,7 @@ from torch.optim import Adam
 from app.attacks.membership import attack_net
 from app.attacks.membership.attack_net import ResultCache, Standardise, balanced, dense, fit, hold_out, predict
 from app.attacks.models import Shadow
-from app.errors import UserError
+from app.common.errors import UserError
 
 
 def trained(features, targets, seed=0, epochs=20, **settings):

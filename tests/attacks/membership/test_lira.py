@@ -14,7 +14,7 @@ from app.attacks.membership.lira import LiRAOffline, LiRAOnline, offline_scores,
 from app.attacks.membership.yeom import Yeom
 from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
 
 BOTH = [LiRAOffline, LiRAOnline]
 

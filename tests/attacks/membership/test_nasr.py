@@ -23,7 +23,7 @@ from app.attacks.membership import nasr
 from app.attacks.membership.nasr import Nasr, NasrNet, NasrSettings, observe, train_nasr, weight_gradients
 from app.attacks.model_query import last_linear
 from app.attacks.models import Shadow
-from app.errors import UserError
+from app.common.errors import UserError
 
 SMALL = {"kernels": 4}
 

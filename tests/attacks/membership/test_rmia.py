@@ -31,7 +31,7 @@ from app.attacks.membership.rmia import (
 from app.attacks.membership.yeom import Yeom
 from app.attacks.model_query import ModelQuery
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
 
 BOTH = [RMIAOffline, RMIAOnline]
 

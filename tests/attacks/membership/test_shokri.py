@@ -13,7 +13,7 @@ from app.attacks.membership.song_mittal import shadow_responses
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
 
 AUDITED, KNOWN = 100, 200
 IDS = np.arange(AUDITED)

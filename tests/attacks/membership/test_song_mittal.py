@@ -12,7 +12,7 @@ from app.attacks.membership.song_mittal import Confidence, Correctness, Entropy,
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Responses
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
 
 ALL = [Correctness, Confidence, Entropy, ModifiedEntropy]
 TUNED = [Confidence, Entropy, ModifiedEntropy]

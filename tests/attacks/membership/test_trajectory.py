@@ -25,7 +25,7 @@ from app.attacks.membership.trajectory import DistilledTrajectory, UploadTraject
 from app.attacks.membership.yeom import Yeom
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Shadow, Snapshot
-from app.errors import UserError
+from app.common.errors import UserError
 
 KINDS = [UploadTrajectory, DistilledTrajectory]
 SHORT = Distillation(epochs=4, batch_size=32, lr=0.1, momentum=0.9, weight_decay=0.0, teacher_mode="eval")

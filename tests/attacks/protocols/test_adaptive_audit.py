@@ -13,7 +13,7 @@ from app.attacks.membership.yeom import Yeom
 from app.attacks.protocols.target_selection import TargetSelection, seen_models
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import ShadowSettings
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NO_CLIENT
 from app.results.attacks.membership import AttackRecord

@@ -11,7 +11,7 @@ from app.attacks.controls import chance_deviation
 from app.attacks.membership.yeom import Yeom
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.shadow_store import ShadowSettings
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable

@@ -11,7 +11,7 @@ from run_kit import train
 from app.attacks.membership.nasr import NasrSettings
 from app.attacks.protocols import collusion
 from app.attacks.protocols.collusion import MemDefenseCollusion
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.results.attacks.membership import AttackRecord
 from callbacks import Paillier, SecureAggregation

@@ -12,7 +12,7 @@ from app.attacks.protocols import memdefense
 from app.attacks.protocols.memdefense import MemDefensePaper, paper_settings
 from app.attacks.protocols.papers import LabelledSets, accuracy, evaluated_rows
 from app.attacks.targets import released_model
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.thresholds import decide
 from callbacks.attacks.membership_inference import MembershipInference

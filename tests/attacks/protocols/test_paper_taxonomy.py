@@ -17,7 +17,7 @@ from app.attacks.protocols import taxonomy, taxonomy_attacks
 from app.attacks.protocols.papers import grid_threshold, legacy_order, nearest_tpr
 from app.attacks.protocols.taxonomy import Taxonomy, mean_figures
 from app.attacks.protocols.taxonomy_attacks import SoftmaxGap, TaxonomyContext, confidences, normal_cdf, quarters
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.leakage import TprAtFpr
 from app.metrics.membership import NO_CLIENT, NotAvailable
 from app.metrics.roc import roc_curve

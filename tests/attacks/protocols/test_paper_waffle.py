@@ -9,7 +9,7 @@ from paper_kit import figure, found, make_audit
 from app.attacks.protocols import waffle
 from app.attacks.protocols.waffle import ShadowMaker, WafflePaper, f1_score
 from app.attacks.targets import uploaded_models
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NO_CLIENT
 from app.metrics.roc import Decision
 

@@ -23,7 +23,7 @@ from app.attacks.protocols.papers import (
     unit_scores,
 )
 from app.attacks.targets import released_model
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import Decision
 from app.models import CNN

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching, total_variation
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.image_similarity import pearson_matrix
 from app.models.base import DataShape
 from app.models.cnn import CNN

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
-from app.errors import UserError
+from app.common.errors import UserError
 from app.models.base import DataShape
 from app.models.cnn import CNN
 from app.models.mlp import MLP

@@ -14,7 +14,7 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.reconstruction.inversion.deep_inversion import DeepInversion, tracked_norms
 from app.attacks.reconstruction.inversion.evaluator import train_evaluator
 from app.attacks.reconstruction.inversion.mi_face import MIFace
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.metrics.image_similarity import pearson_matrix
 from app.metrics.membership import NotAvailable

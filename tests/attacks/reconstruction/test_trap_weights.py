@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
-from app.ranges import range_problems
+from app.common.ranges import range_problems
 
 
 def drawn(seed=0):

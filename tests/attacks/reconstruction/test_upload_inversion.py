@@ -12,7 +12,7 @@ from hidden_choice_kit import Blobs, factorised
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.model_query import ModelQuery
 from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion, inverted_models
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
 from app.models import CNN, MLP, DataShape

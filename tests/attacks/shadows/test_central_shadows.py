@@ -13,10 +13,10 @@ from app.attacks.shadows import shadow_store
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import derive_key, torch_generator
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import FlatNet, ParameterSpace
-from app.seeding import derive_key, torch_generator
 
 ROUNDS = (1, 2)
 

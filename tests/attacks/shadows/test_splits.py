@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.attacks.shadows.splits import PARTS, held_out_part, shared_size, split_in_out, split_out
-from app.errors import UserError
+from app.common.errors import UserError
 
 OWN = np.arange(1000, 1100)
 AUDITED = np.arange(40)

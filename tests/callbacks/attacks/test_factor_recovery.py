@@ -12,7 +12,8 @@ from hidden_choice_kit import FACTORS, Planting, factorised, plant, support
 
 from app.attacks.audit_context import AuditContext
 from app.attacks.factor_recovery import COSTS, MEASURED, FactorFinding, recover_factors
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import numpy_generator
 from app.federation.local_training import LocalTraining
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
@@ -22,7 +23,6 @@ from app.models import MLP, DataShape
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.run.folder import RunFolder
 from app.results.run.results import summaries
-from app.seeding import numpy_generator
 from callbacks.attacks.factor_recovery import FactorRecovery, true_choices
 from callbacks.attacks.membership_inference import public_knowledge
 from callbacks.defenses.paillier import Paillier

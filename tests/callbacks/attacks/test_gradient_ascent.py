@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from app.attacks.membership.gradient_ascent import ascend
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import Snapshot
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.metrics.membership import NotAvailable
 from app.models import MLP

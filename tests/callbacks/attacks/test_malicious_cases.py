@@ -14,7 +14,7 @@ from app.attacks.reconstruction.active.rolling_model import RollingModel
 from app.attacks.reconstruction.active.trap_server import TrapServer
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
 from app.attacks.reconstruction.inversion.extraction import Matching
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.aggregation import QFFL, FedAdam, FedAvgM
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining

@@ -18,7 +18,7 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.active.rolling_model import RollingModel
 from app.attacks.reconstruction.active.trap_server import TrapServer
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import ChannelSubset, FedRolex, Prefix

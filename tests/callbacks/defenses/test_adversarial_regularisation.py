@@ -8,12 +8,12 @@ from federation_kit import TINY_MLP, Recorder, make_trainer, run, small_federati
 from regulariser_kit import HALVES, LOCAL, ROOMY, Losses, trained, with_reference
 from torch.nn.functional import softmax
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import torch_generator
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import FjORD
 from app.models import CNN, MLP
-from app.seeding import torch_generator
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from datamodules import CropFlip
 from datamodules.store import ImageStore

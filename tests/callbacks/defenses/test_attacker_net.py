@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, softmax
 
-from app.seeding import torch_generator
+from app.common.seeding import torch_generator
 from callbacks.defenses.adversarial_regularisation import AttackerNet, InternalAttacker
 
 CLASSES = 4

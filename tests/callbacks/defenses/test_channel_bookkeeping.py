@@ -6,9 +6,9 @@ from channel_kit import CHANNELS, ENCRYPTED, MASKED, MIXED, NET, SIMULATED, SIZE
 from federation_kit import Blobs, Recorder, Reports, initial, make_trainer, sgd, small_federation
 from test_channel_faults import Tampering, swap_key
 
+from app.common.errors import UserError
 from app.crypto.messages import SERVER, Transport
 from app.crypto.paillier.keys import generate
-from app.errors import UserError
 from app.federation.aggregation import QFFL
 from app.federation.channels import paillier as paillier_channel
 from app.federation.channels.paillier import PaillierChannel

@@ -6,7 +6,7 @@ from federation_kit import LINEAR, Blobs, Reports, make_trainer, run, sgd, small
 from regulariser_kit import with_reference
 from torch.nn.functional import cross_entropy, linear
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.evaluation import Evaluation, Score
 from app.federation.local_training import LocalTraining
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping

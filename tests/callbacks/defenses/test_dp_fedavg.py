@@ -19,7 +19,7 @@ from federation_kit import (
 )
 from scipy.stats import chi2
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.aggregation import QFFL, FedAvg
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining

@@ -6,12 +6,12 @@ import pytest
 import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, initial, run, sgd, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import derive_bytes
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.models import CNN, MLP
 from app.privacy.noise import NoiseStream
-from app.seeding import derive_bytes
 from callbacks.defenses.dp_sgd import DPSGD
 from datamodules import CropFlip
 

@@ -7,7 +7,7 @@ import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, Reports, run, small_federation, whole_batch
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.models import MLP
 from callbacks.defenses.dp_sgd import DPSGD

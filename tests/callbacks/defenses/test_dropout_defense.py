@@ -8,11 +8,11 @@ from federation_kit import LINEAR
 from regulariser_kit import HALVES, ROOMY, trained
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.seeding import torch_generator
 from app.federation.hooks import FederatedCallback
 from app.federation.submodels import FjORD
 from app.models import CNN, MLP, AlexNet, LeNet5, ResNet18
-from app.seeding import torch_generator
 from callbacks.defenses.dropout import Dropout, dropped_layers
 
 LAYERS = {

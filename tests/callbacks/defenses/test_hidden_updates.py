@@ -7,7 +7,7 @@ import torch
 from channel_kit import CHANNELS, ENCRYPTED, MASKED, METHODS, MIXED, NET, SIMULATED, SIZES, trained
 from federation_kit import PICTURES, Blobs, Recorder, initial, run, sgd, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.aggregation import QFFL, FedAdam, FedAvgM
 from app.federation.local_training import LocalTraining
 from app.models import CNN

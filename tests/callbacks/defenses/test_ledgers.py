@@ -9,7 +9,7 @@ from accounting_oracle import pld_oracle, rdp_oracle
 from federation_kit import Blobs, make_trainer, run, small_federation
 from ledger_kit import LOCAL, SIZES, Adversary, budget, cut_off, fitted
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.privacy.accounting import Steps
 from app.results.run.ledger import LEDGER

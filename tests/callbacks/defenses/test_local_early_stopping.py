@@ -11,7 +11,7 @@ from regulariser_kit import HALVES, ROOMY, trained, with_reference
 from run_kit import last_checkpoint, train
 from torch.nn.functional import cross_entropy
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.models import CNN
 from callbacks.defenses.local_early_stopping import LocalEarlyStopping, _reference_loss

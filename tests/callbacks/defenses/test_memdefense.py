@@ -8,7 +8,7 @@ import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, Reader, Recorder, initial, run, sgd, small_federation
 from torch.optim.lr_scheduler import MultiStepLR
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import ChannelSubset
 from app.models import CNN

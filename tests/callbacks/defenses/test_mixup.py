@@ -6,7 +6,7 @@ import torch
 from regulariser_kit import Losses, trained
 from torch.nn.functional import cross_entropy
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from callbacks.defenses.mixup import MixedBatch, Mixup
 

@@ -9,7 +9,7 @@ import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, Reader, Recorder, run, sgd, small_federation
 from scipy.stats import chi2
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.models import CNN, MLP
 from app.privacy.accounting import analytic_epsilon

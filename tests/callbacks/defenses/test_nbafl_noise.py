@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from callbacks.defenses.nbafl import NbAFLSetting, downlink_noise, uplink_noise, weight_clip_noise
 
 CIFAR, MNIST, FMNIST = (8000, 2500), (25, 3000), (30, 3000)

@@ -8,7 +8,7 @@ from federation_kit import TINY_MLP, Blobs, Recorder, run, small_federation, who
 from regulariser_kit import LOCAL, Losses, trained
 from torch.nn.functional import cross_entropy, log_softmax, one_hot
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from callbacks.defenses.dropout import Dropout

@@ -21,7 +21,7 @@ from tripwire_kit import (
     federation_of,
 )
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
 from app.federation.submodels import ChannelSubset, FedRolex, Prefix

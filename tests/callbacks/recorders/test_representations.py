@@ -12,13 +12,13 @@ from run_kit import train
 
 from app.attacks.membership.nasr import NasrSettings
 from app.attacks.protocols.memdefense import MemDefensePaper
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import range_problems
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import FlatNet, ParameterSpace
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.models import MLP, DataShape
-from app.ranges import range_problems
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations
 from app.results.run.folder import RunFolder
 from callbacks.attacks.membership_inference import MembershipInference

@@ -4,8 +4,8 @@ import pytest
 import torch
 from run_kit import UNEQUAL, Witness, command, records, train
 
+from app.common.errors import UserError
 from app.configuration import expand, run_parser
-from app.errors import UserError
 from app.federation.transcript import Transcript, TranscriptSettings
 from app.federation.transcript_recorder import TranscriptRecorder
 from app.run import run_of

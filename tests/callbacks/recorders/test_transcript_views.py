@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.channels.base import Message
 from app.federation.transcript import ClientView, ExternalView, ServerView, Transcript
 

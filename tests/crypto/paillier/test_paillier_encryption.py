@@ -7,12 +7,12 @@ import numpy as np
 import phe
 import pytest
 
+from app.common.errors import UserError
 from app.crypto.cost import measure_paillier
 from app.crypto.paillier.encryption import EncryptionPool, Encryptor, decrypt, exponent_bits
 from app.crypto.paillier.keys import generate
 from app.crypto.paillier.packing import Packing
 from app.crypto.paillier.sums import EncryptedSum
-from app.errors import UserError
 
 EXPONENTS = ("short", "half", "full")
 CLIENTS = 20

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.common.errors import UserError
 from app.crypto.paillier.packing import CHECK_BITS, CorruptedError, Packing
-from app.errors import UserError
 
 CLIENTS = 20
 LARGEST = 2**19 - 1

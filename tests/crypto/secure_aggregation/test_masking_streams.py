@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masking_kit import NARROW, WIDE
 
+from app.common.errors import UserError
 from app.crypto.secure_aggregation.streams import add_stream, from_words, to_words, word_for
-from app.errors import UserError
 
 KEY = bytes(range(32))
 

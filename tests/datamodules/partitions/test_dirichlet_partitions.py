@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import DirichletLabels, DirichletSizes
 from datamodules.partitions.dirichlet_sizes import rounded_counts
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import Natural, Staircase
 
 # Owner k has k + 1 samples, and owner numbers have gaps.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import (
     Centralised,
     DirichletLabels,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import UserError
+from app.common.errors import UserError
 from datamodules import Digits, Holdout, Multimodal, Shards
 
 BALANCED = np.tile(np.arange(10), 600)

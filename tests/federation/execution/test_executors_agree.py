@@ -8,7 +8,7 @@ import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, run, sgd, small_federation
 from torch.optim import Adam
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.aggregation import QFFL
 from app.federation.evaluation import Evaluation
 from app.federation.execution.executors import InSequence, WorkerThreads

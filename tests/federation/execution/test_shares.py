@@ -4,7 +4,7 @@ import pytest
 import torch
 from federation_kit import TINY_MLP, sgd, small_federation
 
-from app.dealing import deal
+from app.common.dealing import deal
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import NO_CLIENT, ClientPool, Plan

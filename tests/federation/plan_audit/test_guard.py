@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from federation_kit import FOUR_PIXELS, Blobs, make_trainer, small_federation
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.plan import Plan
 from app.federation.plan_audit.guard import examine, guard_problems
 from app.federation.submodels import PRESETS, ChannelSubset, FedRolex

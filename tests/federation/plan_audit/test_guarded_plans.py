@@ -8,13 +8,13 @@ import pytest
 from federation_kit import FOUR_PIXELS, Blobs, make_trainer, small_federation
 from test_guard import NET, prepared
 
+from app.common.ranges import range_problems
 from app.crypto.fixed_point import FixedPoint
 from app.federation.aggregation import QFFL
 from app.federation.channels.integer_code import largest_sum
 from app.federation.local_training import LocalTraining
 from app.federation.plan_audit.guard import examine, guard_problems
 from app.federation.submodels import FedRolex
-from app.ranges import range_problems
 from callbacks.defenses.paillier import Paillier
 from callbacks.defenses.secure_aggregation import SecureAggregation
 

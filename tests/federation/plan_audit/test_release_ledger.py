@@ -10,7 +10,7 @@ from channel_kit import NET, SIZES, Dying, over
 from federation_kit import Blobs, Recorder, run, small_federation
 from test_guard import prepared
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.plan_audit import row_spaces
 from app.federation.plan_audit.guard import examine
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger

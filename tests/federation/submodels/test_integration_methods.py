@@ -25,7 +25,7 @@ from submodel_kit import (
     paper_cnn,
 )
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import ClientPool, Plan
 from app.federation.submodels import PRESETS, ChannelSubset, ClientRound

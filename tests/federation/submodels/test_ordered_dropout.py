@@ -8,7 +8,7 @@ import torch
 from federation_kit import PICTURES, TINY_MLP, Blobs, Recorder, initial, run, sgd, small_federation, whole_batch
 from torch import nn
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import ClientRound, FjORD, LocalWidths, Prefix

@@ -7,14 +7,14 @@ import pytest
 import torch
 from federation_kit import LINEAR, TINY_MLP, Blobs, Recorder, make_trainer, run, small_federation
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
+from app.common.ranges import range_problems
 from app.federation.capacities import Capacities
-from app.federation.checks import submodel_problems
+from app.federation.checks.federation import submodel_problems
 from app.federation.module import FederatedModule
 from app.federation.parameters import ParameterSpace
 from app.federation.submodels import PRESETS, ChannelSubset, FedRolex, FjORD, Prefix, SubmodelMethod
 from app.models import MLP, DataShape
-from app.ranges import range_problems
 
 
 def refused(federation: FederatedModule) -> tuple[Problem, ...]:

@@ -10,7 +10,7 @@ import pytest
 from finding_kit import REASON, conditions, finding, full_finding, gaussian_scores, kept, missing, records
 
 from app.attacks.findings import ReportedNumber
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.intervals import Estimate
 from app.metrics.leakage import KnownThreshold, known_threshold
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable

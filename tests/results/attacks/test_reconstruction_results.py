@@ -14,7 +14,7 @@ from matplotlib.image import imread
 from tracking_kit import Experiment
 
 from app.attacks.reconstruction.base import ImagePairs, ReconstructionConditions, ReconstructionFinding, Truth
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.metrics.reconstruction import matched_images, score_reconstruction
 from app.results.attacks.reconstruction import ReconstructionRecord

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.files import cell_text
+from app.common.files import cell_text
 from app.metrics.membership import NotAvailable
 from app.results.comparison.data_formats import as_csv, as_csv_seeds
 from app.results.comparison.display import SINGLE

@@ -9,7 +9,7 @@ from scipy import stats
 from store_kit import labels, make_record
 
 from app.attacks.findings import ReportedNumber
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
 from app.results.published.formats import as_cells

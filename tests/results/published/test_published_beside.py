@@ -9,7 +9,7 @@ from finding_kit import finding
 from store_kit import labels, make_record, rebuilt, write_run
 
 from app.attacks.findings import ReportedNumber
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
 from app.results.published.ours import OwnResult

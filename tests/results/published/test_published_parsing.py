@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.results.published.parse import parse_published
 from app.results.published.values import PublishedFigure, is_measure, scale_to
 

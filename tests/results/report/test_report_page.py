@@ -23,7 +23,7 @@ from report_kit import (
     table,
 )
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.intervals import Interval
 from app.result import Measurement
 from app.results.comparison.table import ComparisonTable

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.results.run.checkpoints import VerifiedCheckpointIO, damage, newest_usable
 
 

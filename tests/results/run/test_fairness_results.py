@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.metrics.fairness import Fairness
 from app.results.run.fairness import (
     ClientAccuracies,

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.privacy.accounting import Steps
 from app.privacy.ledger import Spend
 from app.results.run.folder import RunFolder

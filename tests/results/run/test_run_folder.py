@@ -8,8 +8,8 @@ import pytest
 from lightning.pytorch.utilities import rank_zero_only
 from run_kit import INTERRUPTIBLE, Interrupter, command, exit_code, records, train
 
-from app.errors import UserError
-from app.files import LIST, finite, write_text
+from app.common.errors import UserError
+from app.common.files import LIST, finite, write_text
 from app.results.run.folder import LOCK, NAME_VARIABLE, RunFolder, RunSettings
 
 CONFIG = {"seed_everything": 0, "trainer": {}, "model": {"a": 1}, "data": {}, "defenses": {}, "tracking": "offline"}

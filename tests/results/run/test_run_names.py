@@ -3,7 +3,7 @@
 import pytest
 from run_kit import command, exit_code
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.results.run.folder import RunFolder, RunSettings
 
 REFUSED = {

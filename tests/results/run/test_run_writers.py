@@ -14,9 +14,9 @@ from run_kit import command, train
 
 from app import audit
 from app.commands.fit import fit
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.files import LIST, hold_lock, replace_all, write_text
 from app.federation.transcript import Transcript
-from app.files import LIST, hold_lock, replace_all, write_text
 from app.results.run.checkpoints import CHECKPOINT_VARIABLE, VerifiedCheckpointIO, first_decides
 from app.results.run.folder import LOCK, RunFolder
 

@@ -20,7 +20,7 @@ from store_kit import (
     write_comparison,
 )
 
-from app.errors import UserError
+from app.common.errors import UserError
 from app.result import Measurement
 from app.results.run.store import COMPARISON, read_store
 

@@ -19,12 +19,12 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate, Obser
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.inversion.dense_layer import DenseLayer, first_dense, with_trap_weights
+from app.common.ranges import Share
+from app.common.seeding import torch_generator
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import Plan
 from app.federation.submodels import SubmodelMethod
 from app.metrics.membership import NotAvailable
-from app.ranges import Share
-from app.seeding import torch_generator
 
 DEFAULT_TRAPS = TrapWeights(bias="calibrated", output="loud")
 """Traps that separate single images, with gradients much larger than what the other clients still change."""

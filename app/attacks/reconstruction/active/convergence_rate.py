@@ -14,8 +14,8 @@ from torch import Tensor
 from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
+from app.common.ranges import Positive, Share
 from app.metrics.membership import NotAvailable
-from app.ranges import Positive, Share
 
 
 class ConvergenceRate(ActiveAttack):

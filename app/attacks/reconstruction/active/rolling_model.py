@@ -11,14 +11,14 @@ from torch import Tensor
 from app.attacks.reconstruction.active.base import DEFAULT_TRAPS, ActiveAttack, ServerKnowledge
 from app.attacks.reconstruction.active.observations import IsolatedUpdate, Observation
 from app.attacks.reconstruction.active.trap_weights import TrapWeights
-from app.errors import Problem
+from app.common.errors import Problem
+from app.common.ranges import Finite, NonNegative, Share
+from app.common.seeding import torch_generator
 from app.federation.parameters import Axis, ParameterSpace
 from app.federation.plan import Plan
 from app.federation.submodels import ClientRound, LocalWidths, SubmodelMethod
 from app.metrics.membership import NotAvailable
 from app.models.base import scaled_width
-from app.ranges import Finite, NonNegative, Share
-from app.seeding import torch_generator
 
 
 class MovedWindow(SubmodelMethod):

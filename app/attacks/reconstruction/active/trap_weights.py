@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from app.ranges import Positive, Share
+from app.common.ranges import Positive, Share
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
+from app.common.ranges import NonNegative
 from app.models.norms import uses_batch_statistics
-from app.ranges import NonNegative
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from app.attacks.model_query import ModelQuery
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob, train_centrally
+from app.common.seeding import derive_key, numpy_generator
 from app.federation.evaluation import evaluates_by_batch
 from app.federation.local_training import merge_short
 from app.metrics.membership import NotAvailable
 from app.models.norms import posthoc_statistics
-from app.seeding import derive_key, numpy_generator
 
 FEWEST = 20
 """Smallest number of the attacker's own samples that a classifier is trained on."""

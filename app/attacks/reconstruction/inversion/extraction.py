@@ -15,11 +15,11 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import Candidates, pixel_bounds, to_pixels
 from app.attacks.reconstruction.inversion.dense_layer import Decay, DenseLayer, LinearTraining, first_dense, invert
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching
+from app.common.ranges import Checked, Count, NonNegative, Positive
+from app.common.seeding import torch_generator
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.models.base import DataShape
-from app.ranges import Checked, Count, NonNegative, Positive
-from app.seeding import torch_generator
 
 
 class ImageExtraction(Checked, ABC):

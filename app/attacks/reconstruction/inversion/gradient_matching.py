@@ -17,11 +17,11 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
+from app.common.progress import Step
+from app.common.ranges import Count, NonNegative, Positive, Whole, range_problems
 from app.models.base import DataShape
 from app.privacy.model_checks import without_dropout
-from app.progress import Step
-from app.ranges import Count, NonNegative, Positive, Whole, range_problems
 
 Bounds = tuple[Tensor, Tensor]
 """(channels,) normalised values of a black and of a white pixel."""

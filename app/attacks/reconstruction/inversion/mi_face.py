@@ -22,10 +22,10 @@ from app.attacks.reconstruction.inversion.gradient_matching import (
     search_bar,
     total_variation,
 )
-from app.errors import UserError, raise_all
+from app.common.errors import UserError, raise_all
+from app.common.progress import Step
+from app.common.ranges import Count, Decay, NonNegative, Positive, range_problems
 from app.models.base import DataShape
-from app.progress import Step
-from app.ranges import Count, Decay, NonNegative, Positive, range_problems
 
 Prior = Literal["black", "mean", "noise"]
 """Starting point: black images, the mean of the attacker's own images, or noise."""

@@ -34,11 +34,11 @@ from app.attacks.reconstruction.inversion.mi_face import MIFace, Prior
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.reconstruction.scoring import assess
 from app.attacks.targets import Models
-from app.errors import UserError
+from app.common.errors import UserError
+from app.common.ranges import Count, NonNegative, Whole
+from app.common.seeding import torch_generator
 from app.metrics.inversion import LabelledImages, inversion_scores
 from app.metrics.membership import NO_CLIENT, NotAvailable
-from app.ranges import Count, NonNegative, Whole
-from app.seeding import torch_generator
 
 TRUTH = (
     "truth: mean of the training images of each class; only the gap between the nearest training image and the nearest "

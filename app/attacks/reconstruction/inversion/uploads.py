@@ -17,10 +17,10 @@ from app.attacks.reconstruction.base import (
 )
 from app.attacks.reconstruction.inversion.extraction import DenseRatio, ImageExtraction, Matching
 from app.attacks.reconstruction.scoring import ReconstructionScorer
+from app.common.ranges import Count, NonNegative, Whole
 from app.federation.parameters import ParameterSpace
 from app.federation.transcript import Upload
 from app.metrics.membership import NotAvailable
-from app.ranges import Count, NonNegative, Whole
 
 
 class PassiveAttack(ReconstructionAttack):

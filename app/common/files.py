@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

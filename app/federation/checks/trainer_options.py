@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import callbacks
 
-from app.errors import Problem
+from app.common.errors import Problem
 from app.federation.hooks import federated_callbacks, overriding
 from app.federation.reports import known_metrics
 

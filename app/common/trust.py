@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from app.errors import Problem, raise_all
-from app.reading import OversizedError, load_yaml
+from app.common.errors import Problem, raise_all
+from app.common.reading import OversizedError, load_yaml
 
 PACKAGES = ("app.attacks", "app.federation", "app.models", "callbacks", "datamodules", "torch.optim")
 """Packages whose classes may be named."""

@@ -19,7 +19,7 @@ from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
-from app.files import append_text
+from app.common.files import append_text
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.lib import format as npy
 
-from app.errors import UserError
+from app.common.errors import UserError
 
 LARGEST_TEXT = 2**28
 """Bytes of a table or JSON file that is read."""

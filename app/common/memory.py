@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from app.errors import Problem, UserError
+from app.common.errors import Problem, UserError
 
 COPIES = 4
 """Copies of a network's parameters that a round needs at least: the server's, a client's, its gradients, its update."""

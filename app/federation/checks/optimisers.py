@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from app.errors import Problem
-from app.wording import counted
+from app.common.errors import Problem
+from app.common.wording import counted
 
 if TYPE_CHECKING:
     from app.federation.local_training import LocalTraining

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from lightning.pytorch.callbacks import EarlyStopping
 
-from app.described import described
-from app.errors import Problem, UserError
+from app.common.described import described
+from app.common.errors import Problem, UserError
+from app.common.ranges import range_problems
+from app.common.wording import counted
+from app.federation.checks.optimisers import optimiser_problems
+from app.federation.checks.placement import SHIPPED, Placed, repeat_problems
+from app.federation.checks.trainer_options import monitor_problems, trainer_problems
 from app.federation.hooks import FederatedCallback, federated_callbacks
-from app.federation.optimisers import optimiser_problems
 from app.federation.parameters import ParameterSpace
-from app.federation.placement import SHIPPED, Placed, repeat_problems
 from app.federation.submodels import Prefix, SubmodelMethod
-from app.federation.trainer_options import monitor_problems, trainer_problems
 from app.models.norms import uses_batch_statistics
 from app.privacy.compatibility import Clash, clashes
 from app.privacy.traits import Component, Trait
-from app.ranges import range_problems
-from app.wording import counted
 from datamodules.base import FederatedDataModule
 
 if TYPE_CHECKING:

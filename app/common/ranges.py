@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Union, get_args, get_origi
 
 from jsonargparse.typing import register_type
 
-from app.described import Described, arguments
-from app.errors import Problem, UserError, raise_all
+from app.common.described import Described, arguments
+from app.common.errors import Problem, UserError, raise_all
 
 LARGEST = 2**31 - 1
 """The largest count, which no run comes near."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from app.errors import Problem
+from app.common.errors import Problem
 from app.federation.hooks import FederatedCallback
 
 PLACES = {"defenses": ("defense",), "attacks": ("attack", "recorder"), "trainer.callbacks": ("recorder",)}
