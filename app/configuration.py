@@ -46,6 +46,9 @@ from datamodules.base import FederatedDataModule
 OWN_RECORDERS = ("FairnessRecorder", "FederationProgress", "NewcomerRecorder", "RunRecorder", "TranscriptRecorder")
 """Recorders that every run has anyway."""
 
+LINKED = ("--model.seed", "--data.seed")
+"""Options that follow `--seed_everything`."""
+
 LONGEST_SHOWN = 80
 """Characters of an option's value that a message shows."""
 
@@ -89,8 +92,11 @@ class Parser(LightningArgumentParser):
             hint = near(unknown[0], names())
         if unknown and unknown[0].lower() in {*CODES, *(recipe.name for recipe in shipped_recipes())}:
             hint = f"{unknown[0]} is a recipe, so write --config {unknown[0]}; "
-        if "NestedArg(" in message:
-            hint = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
+        if nested := re.findall(r"NestedArg\(key='([\w.]+)'", message):
+            option = ".".join([*re.findall(r'^Parser key "([\w.]+)"', message), nested[-1]])
+            unset = f"--{option} is set, and no class is chosen that it is an option of"
+            example = "name the class before its options, such as --data.partition Iid --data.partition.clients 5; "
+            raise UserError.of(unset, "it would have no effect", f"{example}{places}") from ex
         raise UserError.of(message, remedy=f"{hint}{places}") from ex
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
@@ -117,9 +123,10 @@ class Parser(LightningArgumentParser):
         except Exception:
             return list(first.problems)
         sections = ("model", "data", *SECTIONS)
-        found = [problem for name in sections for problem in range_problems(objects[name], name)]
-        known = {problem.remedy for problem in found}
-        return [*(problem for problem in first.problems if problem.remedy not in known), *found]
+        every = [problem for name in sections for problem in range_problems(objects[name], name)]
+        found = [problem for problem in every if problem.cause.split()[0] not in LINKED]
+        known = {_last_name(problem) for problem in found}  # the parser leaves out names of defenses
+        return [*(problem for problem in first.problems if _last_name(problem) not in known), *found]
 
     def _options(self) -> list[str]:
         """Options with dots, such as `model.local.epochs`."""
@@ -131,6 +138,11 @@ class Parser(LightningArgumentParser):
             return super().instantiate_classes(config, *args, **kwargs)
         with user_errors("the run cannot be put together"):
             return super().instantiate_classes(config, *args, **kwargs)
+
+
+def _last_name(problem: Problem) -> str:
+    """The last part of the option that a problem's cause begins with."""
+    return problem.cause.split()[0].rpartition(".")[2]
 
 
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:

@@ -87,6 +87,8 @@ OPTIONS = {
         ["--attacks.m", "MembershipInference", "--attacks.m.shadows", "2"],
         "--attacks.m.shadows is 2",
     ),
+    "defense out of range": (["--defenses", "memdefense", "--defenses.memdefense.gamma", "2"], "memdefense.gamma is 2"),
+    "class not chosen": (["--data.partition.clients", "3"], "--data.partition.clients is set, and no class"),
     "negative seed": (["--seed_everything", "-1"], "seed_everything"),
     "huge seed": (["--seed_everything", str(2**32)], "seed_everything"),
     "endless path": (["--config", "x" * 5000], "no configuration"),
@@ -99,8 +101,9 @@ def test_option_is_refused(case):
     arguments, cause = OPTIONS[case]
     with pytest.raises(UserError) as error:
         parsed(*arguments)
-    assert cause in error.value.problems[0].cause
-    assert error.value.problems[0].remedy
+    [problem] = error.value.problems
+    assert cause in problem.cause
+    assert problem.remedy
 
 
 @pytest.mark.parametrize("value", ["abc", "-1", "4294967296", "1.5"])
