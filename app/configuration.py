@@ -123,7 +123,8 @@ class Parser(LightningArgumentParser):
         except Exception:
             return list(first.problems)
         sections = ("model", "data", *SECTIONS)
-        every = [problem for name in sections for problem in range_problems(objects[name], name)]
+        present = [name for name in sections if name in objects]
+        every = [problem for name in present for problem in range_problems(objects[name], name)]
         found = [problem for problem in every if problem.cause.split()[0] not in LINKED]
         known = {_last_name(problem) for problem in found}  # the parser leaves out names of defenses
         return [*(problem for problem in first.problems if _last_name(problem) not in known), *found]

@@ -86,6 +86,7 @@ def catalogue() -> list[type]:
         for kind in _subclasses(base)
         if kind.__module__.startswith(tuple(package.__name__ for package in BASES))
         and not kind.__name__.startswith("_")
+        and not kind.__module__.startswith("app.benchmarks")
     }
     named = [kind for kind in kinds if kind.__name__ not in MADE_BY_THE_PROGRAM]
     return sorted([*named, *SETTINGS], key=lambda kind: kind.__name__)

@@ -42,9 +42,10 @@ def test_every_callback_has_a_short_name():
     required = {kind for kind in CALLBACKS for one in parameters(kind) if one.default is one.empty}
     assert required == {callbacks.RunRecorder}
     made = [kind for kind in CALLBACKS if kind not in required]
-    options = [text for place, kind in enumerate(made) for text in (f"--defenses.x{place}", kind.__name__)]
-    config = parsed(*options)["defenses"]
-    assert [config[f"x{place}"]["class_path"] for place in range(len(made))] == [
+    sections = ["defenses" if kind.kind == "defense" else "attacks" for kind in made]
+    options = [f"--{section}.{kind.__name__}={kind.__name__}" for section, kind in zip(sections, made, strict=True)]
+    config = parsed(*options)
+    assert [config[section][kind.__name__]["class_path"] for section, kind in zip(sections, made, strict=True)] == [
         f"callbacks.{kind.__name__}" for kind in made
     ]
 

@@ -4,10 +4,10 @@ import inspect
 import json
 import shutil
 import signal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from run_kit import command, exit_code, train
 
 from app.attacks.protocols.audit import Audit
@@ -136,9 +136,7 @@ class Zeroing(FederatedCallback):
 def test_attackers_who_know_the_defense(tmp_path, capsys, monkeypatch):
     """At the end of the run and later from disk, bit for bit; `--adaptive false` leaves them out."""
     for name in ("draw_roc", "draw_leakage", "draw_clients"):
-        monkeypatch.setattr(
-            f"app.results.attacks.membership.{name}", lambda *_: SimpleNamespace(savefig=lambda *_, **__: None)
-        )
+        monkeypatch.setattr(f"app.results.attacks.membership.{name}", lambda *_: Figure())
     options = ("--defenses.zero", "test_attack_command.Zeroing", "--attacks.mia.attacks", "[yeom]")
     folder = train(tmp_path, "a", *MIA, *options, "--attacks.mia.calibrate", "false", rounds=2)
     labels = ["yeom.global", "yeom.uploads", "yeom.uploads+refilled"]
@@ -216,8 +214,8 @@ def test_help_explains_the_options_of_all_kinds(capsys):
         (("--attacks", "lira-onlin"), "did you mean lira-online"),
         (("--attacks", "nowhere.Attack"), "module.Class"),
         (("--targets", "uplaods"), "uploads"),
-        (("--shadows.count", "1"), "2 or more"),
-        (("--rounds", "0"), "counted from 1"),
+        (("--shadows.count", "1"), "it must be int >= 2"),
+        (("--rounds", "0"), "it must be int >= 1"),
         (("--protocol", "paper"), "mapp-fl"),
         (("--shadow.count", "4"), "--shadows.count"),
     ],

@@ -90,7 +90,7 @@ def test_settings_of_the_defense_count(tmp_path, capsys, asked):
 def test_wrong_round(tmp_path, capsys):
     """Named with what there is."""
     assert exit_code("cost", *TINY, "--run.root", str(tmp_path), "--cost.round", "99", "--trainer.max_epochs", "3") == 2
-    assert "set --cost.round between 1 and 3" in capsys.readouterr().err
+    assert "set --cost.round to 3 or less" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("asked")

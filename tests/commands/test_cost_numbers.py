@@ -58,7 +58,7 @@ def test_personal_cells_are_not_sent(tmp_path):
 def test_rounds_count_from_one(tmp_path, capsys, number):
     """0 is none."""
     assert exit_code("cost", *TINY, "--run.root", str(tmp_path), "--cost.round", number) == 2
-    assert "set --cost.round between 1" in capsys.readouterr().err
+    assert f"--cost.round is {number}\n  consequence: it must be int >= 1" in capsys.readouterr().err
 
 
 def test_the_round_that_is_asked_for(tmp_path):

@@ -179,7 +179,7 @@ def test_existing_tables_are_kept(trained, here, capsys):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nowhere"], "there is no nowhere"),
+        (["nowhere"], "there is no 'nowhere'"),
         (["empty"], "holds no images"),
         (["empty", "--output", "table.txt"], "use .csv"),
         (["image.png", "--client", "4"], "from 0 to 3"),

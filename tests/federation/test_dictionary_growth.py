@@ -226,7 +226,7 @@ def test_newcomers_with_other_data_profit_from_growth():
         (Newcomers(1, round=1), {}, "newcomers.round is 1"),
         (Newcomers(1, round=3, dictionary=0.0), {}, "newcomers.dictionary is 0.0"),
         (Newcomers(1, dictionary=0.5), {}, "newcomers.round is not set"),
-        (Newcomers(1, group="minority"), {}, "from group 'minority', which has 0 clients"),
+        (Newcomers(1, group="minority"), {}, "from group 'minority' with 0 clients"),
         (GROWING, {"net": TINY_MLP}, "MLP has no weight factors"),
         (GROWING, {"method": FedRolex()}, "under FedRolex"),
         (GROWING, {"uncovered_cells": "zero"}, "become zero"),

@@ -56,7 +56,7 @@ def test_the_layer_of_a_change_outside_the_range_is_that_of_the_server():
 @pytest.mark.parametrize("settings", [{"bits": 7}, {"bits": 33}, {"range": float("inf")}, {"range": float("nan")}])
 def test_the_ends_of_what_precision_may_be(make, settings):
     """One bit beyond them, or no number."""
-    with pytest.raises(UserError, match=f"{next(iter(settings))} of {make.__name__}"):
+    with pytest.raises(UserError, match=rf"{next(iter(settings))} is \S+ \({make.__name__}\)"):
         trained(make(**settings), capacities=[1.0])
 
 

@@ -139,7 +139,6 @@ HONEST = {
     "some": {"participation": 0.5},
     "labels": {"local": LocalTraining(batch_size=4, optimizer=sgd(0.2), mask_labels=True)},
     "head": {"personal": ["*classifier*"]},
-    "nothing shared": {"personal": ["*"]},
 }
 
 

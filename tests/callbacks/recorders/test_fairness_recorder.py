@@ -264,7 +264,7 @@ def test_run_leaves_files(tmp_path, capsys):
     assert (folder / "fairness.png").read_bytes().startswith(b"\x89PNG")
     assert not list(folder.rglob("*.part"))
     output = capsys.readouterr().out
-    assert f"every client {last['everyone/accuracy']:.2%}" in " ".join(output.split())
+    assert f"local test accuracy {last['everyone/accuracy']:.2%}" in " ".join(output.split())
     assert found["swap"]["verdict"] in output
     assert "fairness.png, fairness.json and everyone.csv" in output
 
