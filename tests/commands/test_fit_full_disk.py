@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, train
 
-from app import files
+from app.common import files
 from app.results.run.checkpoints import RoundCheckpoint, damage
 from app.results.run.folder import RunFolder
 
