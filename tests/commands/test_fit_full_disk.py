@@ -126,7 +126,7 @@ def test_no_room_for_a_result(name, whole, tmp_path, monkeypatch, capsys):
         write(contents, private)
 
     with monkeypatch.context() as patch:
-        for module in ("files", "result", "federation.transcript"):
+        for module in ("common.files", "result", "federation.transcript"):
             patch.setattr(f"app.{module}.replace_all", refuse)
         assert exit_code("fit", *command(tmp_path, "a", *OPTIONS, *ATTACKED, rounds=ROUNDS)) == 2
     assert_one_clear_message(capsys.readouterr().err)
