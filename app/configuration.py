@@ -21,12 +21,13 @@ from app.common.errors import Problem, UserError, raise_all
 from app.common.ranges import Seed, range_problems, unchecked
 from app.common.reading import OversizedError, RepeatedKeyError, load_yaml
 from app.common.renamed import current_path
+from app.common.wording import near
 from app.config_checks import config_problems
 from app.federation.checks.placement import PLACES
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import TranscriptSettings
-from app.option_errors import OutOfRangeError, near, range_problem, unknown_option, user_errors
+from app.option_errors import OutOfRangeError, range_problem, unknown_option, user_errors
 from app.recipes import (
     CODES,
     SECTIONS,
@@ -126,8 +127,8 @@ class Parser(LightningArgumentParser):
         present = [name for name in sections if name in objects]
         every = [problem for name in present for problem in range_problems(objects[name], name)]
         found = [problem for problem in every if problem.cause.split()[0] not in LINKED]
-        known = {_last_name(problem) for problem in found}  # the parser leaves out names of defenses
-        return [*(problem for problem in first.problems if _last_name(problem) not in known), *found]
+        known = {_ends(problem) for problem in found}  # the parser leaves out names of defenses
+        return [*(problem for problem in first.problems if _ends(problem) not in known), *found]
 
     def _options(self) -> list[str]:
         """Options with dots, such as `model.local.epochs`."""
@@ -141,9 +142,10 @@ class Parser(LightningArgumentParser):
             return super().instantiate_classes(config, *args, **kwargs)
 
 
-def _last_name(problem: Problem) -> str:
-    """The last part of the option that a problem's cause begins with."""
-    return problem.cause.split()[0].rpartition(".")[2]
+def _ends(problem: Problem) -> tuple[str, str]:
+    """The first and the last part of the option that a problem's cause begins with."""
+    option = problem.cause.split()[0].split(".")
+    return option[0], option[-1]
 
 
 def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from argparse import ArgumentError
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from jsonargparse import ArgumentParser
 
 from app.common.errors import Problem, UserError
+from app.common.wording import near
 
 REFUSED = r"Option '([^']+)' is not accepted"
 UNKNOWN = (
@@ -25,12 +25,6 @@ UNKNOWN = (
 
 class OutOfRangeError(UserError):
     """A number outside its range."""
-
-
-def near(name: str, known: Iterable[str], count: int = 2) -> str:
-    """The names nearest to a wrong one as the beginning of a remedy; empty where none is near."""
-    matches = difflib.get_close_matches(name, list(known), n=count)
-    return f"did you mean {' or '.join(matches)}? " if matches else ""
 
 
 def unknown_option(message: str, options: Iterable[str]) -> Problem | None:

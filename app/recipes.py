@@ -11,7 +11,6 @@ shipped recipe of that name.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 from app.common.errors import Problem, UserError, raise_all
 from app.common.reading import load_yaml
 from app.common.renamed import current
+from app.common.wording import near
 from app.federation.submodels.integration import NAMES
 
 FOLDER = Path(__file__).parent / "configs"
@@ -93,7 +93,7 @@ def find_comparison(name: str) -> Path:
     known = {comparison.name: comparison.path for comparison in shipped_comparisons()}
     if (path := _file_or_shipped(name, name.lower(), known)) is not None:
         return path
-    hint = _similar(name, known)
+    hint = near(name.lower(), known, 3)
     if name.lower() in {recipe.name for recipe in shipped_recipes()}:
         hint = f"{name} is a recipe of a single run: `rampart fit --config {name}`; "
     raise UserError.of(
@@ -108,7 +108,7 @@ def find_recipe(name: str) -> Path:
     known = {recipe.name: recipe.path for recipe in shipped_recipes()}
     if (path := _file_or_shipped(name, CODES.get(name.lower(), name.lower()), known)) is not None:
         return path
-    hint = _similar(name, known)
+    hint = near(name.lower(), known, 3)
     if name.lower() in {comparison.name for comparison in shipped_comparisons()}:
         hint = f"{name} is a comparison of many runs: `rampart compare --config {name}`; "
     raise UserError.of(
@@ -123,11 +123,6 @@ def _file_or_shipped(path: str, name: str, known: Mapping[str, Path]) -> Path | 
         return Path(path) if Path(path).is_file() else known.get(name)
     except OSError:  # such as a path that is too long
         return None
-
-
-def _similar(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=3)
-    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 Layer = str | Path | Mapping[str, Any]
@@ -236,8 +231,8 @@ def _recipe_of(section: str, name: str, present: Iterable[str]) -> dict[str, Any
         raise UserError.of(
             f"there is no {name!r} among the {section}, and no recipe of that name",
             "the run would be made without it",
-            f"{_similar(name, known)}name a class, such as --{section}.{name} CLASS, or a recipe: {', '.join(known)}; "
-            f"present: {', '.join(present) or 'none'}",
+            f"{near(name.lower(), known, 3)}name a class, such as --{section}.{name} CLASS, "
+            f"or a recipe: {', '.join(known)}; present: {', '.join(present) or 'none'}",
         )
     return read_layer(path)
 
@@ -280,7 +275,7 @@ def refuse_absent(config: Mapping[str, Any], section: str, keys: Sequence[str]) 
         raise UserError.of(
             f"--{section}.{'.'.join(keys)}: there is no {name!r} among the {section}",
             "the option would have no effect",
-            f"{_similar(name, present)}add it with --config or --{section}.{name} CLASS; "
+            f"{near(name.lower(), present, 3)}add it with --config or --{section}.{name} CLASS; "
             f"present: {', '.join(present) or 'none'}",
         )
 

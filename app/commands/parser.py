@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from app.common.errors import UserError
+from app.common.wording import near
 
 
 class CommandParser(ArgumentParser):
@@ -26,6 +26,5 @@ class CommandParser(ArgumentParser):
         wrong = [option for option in wrong if option not in known]
         if refused := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             wrong, known = [refused[1]], re.findall(r"[\w-]+", refused[2])
-        near = [match for name in wrong for match in difflib.get_close_matches(name, known, n=2)]
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = "".join(near(name, known) for name in wrong)
         raise UserError.of(message, "nothing was done", f"{hint}`{self.prog} --help` explains the command")

@@ -160,7 +160,7 @@ def range_problems(value: Any, option: str = "") -> Iterator[Problem]:
         for name, item in value.items():
             yield from range_problems(item, option and f"{option}.{name}")
     else:
-        kind: Any = value.func if isinstance(value, partial) else type(value)
+        kind: Any = _maker(value) if isinstance(value, partial) else type(value)
         declared = declared_types(kind)
         for name, given in _given(value).items():
             if text := _allowed_instead(declared.get(name), given):
@@ -184,6 +184,11 @@ class Checked(Described):
 def _title(kind: Any) -> str:
     name = getattr(kind, "name", None)
     return name if isinstance(name, str) else str(kind.__name__)
+
+
+def _maker(factory: partial[Any]) -> Any:
+    """The class or function that a factory calls; jsonargparse passes the class to a function of its own."""
+    return next((argument for argument in factory.args if isinstance(argument, type)), factory.func)
 
 
 def _given(value: Any) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 RECEIVED = "received models"
 """Models that clients receive from the server, before local training; accuracy on the common test set."""
 
@@ -15,3 +18,9 @@ LOCAL_TEST = "local test accuracy"
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun: `1 client`, `2,000 clients`, `2 classes` where `plural` gives it."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def near(name: str, known: Iterable[str], count: int = 2) -> str:
+    """The names nearest to a wrong one as the beginning of a remedy; empty where none is near."""
+    matches = difflib.get_close_matches(name, list(known), n=count)
+    return f"did you mean {' or '.join(matches)}? " if matches else ""

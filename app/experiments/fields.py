@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.common.errors import Problem, UserError
 from app.common.ranges import Seed, fits
+from app.common.wording import near
 from app.experiments.spec import AxisEntry, Options
 from app.recipes import find_recipe, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 
 RESERVED = ("config", "run", "group", "seed_everything")
 """Options that the comparison itself sets for every run."""
-
-
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The nearest names as the beginning of a remedy, empty where none is near."""
-    near = difflib.get_close_matches(str(name), list(known), n=2)
-    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 class FieldReader:
@@ -47,7 +42,7 @@ class FieldReader:
             if not isinstance(key, str):
                 self.add_problem(f"a name in {where} is {key!r}, which is no text", "put it in quotes")
             elif known is not None and key not in known:
-                remedy = f"{did_you_mean(key, known)}known are {', '.join(known)}"
+                remedy = f"{near(str(key), known)}known are {', '.join(known)}"
                 self.add_problem(f"{where} has no key {key!r}", remedy)
         return {key: item for key, item in value.items() if isinstance(key, str) and (known is None or key in known)}
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from app.common.errors import UserError, raise_all
+from app.common.wording import near
 from app.experiments.checks import problems_of
-from app.experiments.fields import FieldReader, did_you_mean
+from app.experiments.fields import FieldReader
 from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern, Scale
 from app.recipes import Recipe, find_comparison, read_layer, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
@@ -35,7 +36,7 @@ def find_scale(spec: ComparisonSpec, name: str) -> Scale:
     """The scale of that name; refused where there is none."""
     known = {scale.name: scale for scale in spec.scales}
     if name not in known:
-        choice = f"{did_you_mean(name, known)}there are {', '.join(known)}" if known else "leave out --scale"
+        choice = f"{near(str(name), known)}there are {', '.join(known)}" if known else "leave out --scale"
         raise UserError.of(f"{spec.name} has no scale {name!r}", "no run starts", choice)
     return known[name]
 
@@ -126,7 +127,7 @@ class _SpecReader(FieldReader):
         if name in names:
             return True
         recipes = [recipe.name for recipe in shipped_recipes()] if where.startswith("include") else []
-        remedy = f"{did_you_mean(name, names + recipes)}{axis} are {', '.join(names) or 'empty'}"
+        remedy = f"{near(str(name), names + recipes)}{axis} are {', '.join(names) or 'empty'}"
         self.add_problem(f"{where} names the {label} {name!r}, which is not among {axis}", remedy)
         return False
 

@@ -152,7 +152,8 @@ def test_starting_the_program_is_cheap():
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
     ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
     assert ours == {"app.common.errors", "app.commands.parser", "app.common.signals"}
-    assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= {"app.common.errors.UserError"}
+    light = {"app.common.errors.UserError", "app.common.wording.near"}
+    assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= light
 
 
 def test_every_package_is_installed():

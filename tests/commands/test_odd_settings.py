@@ -232,3 +232,11 @@ def test_help_of_a_named_defense(capsys):
     assert "gamma" in capsys.readouterr().out
     assert exit_code("fit", "--defenses.a", "run_kit.Scale", "--defenses.a.help") == 0
     assert "factor" in capsys.readouterr().out
+
+
+def test_all_numbers_out_of_range_at_once():
+    """Also those of classes that are made later: the server's optimiser and the network."""
+    wrong = {"model.net.hidden": "[0]", "model.server.lr": "50", "model.local.epochs": "0"}
+    with pytest.raises(UserError) as error:
+        parsed("--model.net", "MLP", *(f"--{option}={value}" for option, value in wrong.items()))
+    assert {problem.cause.split()[0] for problem in error.value.problems} == {f"--{option}" for option in wrong}
