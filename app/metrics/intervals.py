@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from scipy import special, stats
 
 from app.common.errors import Problem, raise_all
-from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Ranking, Replicates, confidence_problems
+from app.metrics.bootstrap import BOOTSTRAP, AllResamples, Bootstrap, Replicates, confidence_problems
 from app.metrics.membership import MembershipScores, NotAvailable
 from app.metrics.roc import Decision, RocCurve, last_point, roc_curve
 
@@ -79,8 +80,7 @@ def tpr_interval_at_target(curve: RocCurve, target: float, confidence: float = 0
     wrong = Problem(f"the target FPR is {target:g}", "no threshold can be placed", "give a fraction between 0 and 1")
     raise_all([wrong] * (not 0 < target < 1), confidence_problems(confidence))
     tail = (1 - confidence) / 4
-    fewest = int(stats.binom.ppf(tail, nonmembers, target)) - 1
-    most = int(stats.binom.isf(tail, nonmembers, target)) + 1
+    fewest, most = _rank_bounds(nonmembers, target, tail)
     low, high = 0.0, 1.0
     if fewest >= 0:
         true = int(curve.true_positives[last_point(curve, fewest)])
@@ -91,33 +91,45 @@ def tpr_interval_at_target(curve: RocCurve, target: float, confidence: float = 0
     return Interval(low, high, confidence)
 
 
+@cache
+def _rank_bounds(nonmembers: int, target: float, tail: float) -> tuple[int, int]:
+    """Bounds of the number of non-members above the threshold whose population FPR is the target."""
+    low, high = stats.binom.ppf(tail, nonmembers, target), stats.binom.isf(tail, nonmembers, target)
+    return int(low) - 1, int(high) + 1
+
+
 def auc_estimate(scores: MembershipScores, bootstrap: Bootstrap = BOOTSTRAP) -> Estimate:
     """Area under the ROC curve, 0 to 1, with its bootstrap interval (`bounded_interval`); none with fewer than 2 units.
 
     With few units or areas near 1, the percentile interval of the bootstrap would have too low a coverage.
     """
-    value = roc_curve(scores).auc
-    replicates = bootstrap.run(Ranking.of(scores).auc, scores)
-    if isinstance(replicates, NotAvailable):
-        return Estimate(value, replicates)
-    return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence))
+    curve = roc_curve(scores)
+    resamples = bootstrap.area(scores, curve)
+    if isinstance(resamples, NotAvailable):
+        return Estimate(curve.auc, resamples)
+    return Estimate(curve.auc, bounded_interval(curve.auc, resamples, bootstrap.confidence))
 
 
 def bounded_interval(
-    value: float, replicates: Replicates, confidence: float, lowest: float = 0.0, highest: float = 1.0
+    value: float,
+    resamples: Replicates | AllResamples,
+    confidence: float,
+    lowest: float = 0.0,
+    highest: float = 1.0,
 ) -> Interval:
     """Interval of a quantity between two bounds: bootstrap standard error and Student's t on the logit scale."""
     below, above = value - lowest, highest - value
-    if replicates.constant or below <= 0 or above <= 0:
+    if resamples.constant or below <= 0 or above <= 0:
         # Perfect separation or constant scores: the bootstrap shows no spread, so an exact bound takes its place.
-        unseen = unseen_share(replicates.units, confidence)
+        unseen = unseen_share(resamples.units, confidence)
         return Interval(value - unseen * below, value + unseen * above, confidence)
-    error = replicates.standard_error * (highest - lowest) / (below * above)
-    centre, reach = math.log(below / above), student_quantile(replicates.units, confidence) * error
+    error = resamples.standard_error * (highest - lowest) / (below * above)
+    centre, reach = math.log(below / above), student_quantile(resamples.units, confidence) * error
     low, high = special.expit([centre - reach, centre + reach])
     return Interval(float(lowest + (highest - lowest) * low), float(lowest + (highest - lowest) * high), confidence)
 
 
+@cache
 def student_quantile(units: int, confidence: float) -> float:
     """Two-sided quantile of Student's t distribution with units - 1 degrees of freedom."""
     return float(stats.t.ppf((1 + confidence) / 2, units - 1))

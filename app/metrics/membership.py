@@ -77,11 +77,24 @@ class MembershipScores:
         self, clients: Sequence[int], have: str = "the chosen clients have"
     ) -> MembershipScores | NotAvailable:
         """Rows of these clients and non-members of no client, or why there is none; `have` begins the reason."""
-        rows = np.isin(self.clients, [*clients, NO_CLIENT])
-        for name, part in (("members", self.members & rows), ("non-members", ~self.members & rows)):
+        return self.select_some(np.flatnonzero(np.isin(self.clients, [*clients, NO_CLIENT])), have)
+
+    def select_some(self, rows: NDArray[np.int64], have: str) -> MembershipScores | NotAvailable:
+        """The rows of positions, or why they have no members or no non-members; `have` begins the reason."""
+        inside = self.members[rows]
+        for name, part in (("members", inside), ("non-members", ~inside)):
             if not part.any():
                 return NotAvailable(f"{have} no {name} in the audit set")
         return self.select(rows)
+
+    def rows_by_client(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Every client that owns rows, by id, with the positions of its rows and of those of no client."""
+        order = np.argsort(self.clients, kind="stable")
+        ids, starts = np.unique(self.clients[order], return_index=True)
+        parts = dict(zip(ids.tolist(), np.split(order, starts[1:]), strict=True))
+        unowned = parts.pop(NO_CLIENT, order[:0])
+        for client, own in parts.items():
+            yield client, np.concatenate([own, unowned])
 
 
 def _shape_problems(rows: MembershipScores) -> Iterator[Problem]:
@@ -112,8 +125,9 @@ def _value_problems(rows: MembershipScores) -> Iterator[Problem]:
     if np.any(rows.clients < NO_CLIENT) or np.any(rows.clients[rows.members] == NO_CLIENT):
         owner = f"client ids are 0 or more; only non-members may have {NO_CLIENT}"
         yield Problem("some rows have no valid client", "they would be missing from the tables of clients", owner)
-    pairs = np.stack([rows.clients, rows.samples])
-    if repeated := pairs.shape[1] - np.unique(pairs, axis=1).shape[1]:
+    order = np.lexsort((rows.samples, rows.clients))
+    clients, samples = rows.clients[order], rows.samples[order]
+    if repeated := int(np.sum((clients[1:] == clients[:-1]) & (samples[1:] == samples[:-1]))):
         yield Problem(
             f"{counted(repeated, 'row')} with a pair of client and sample that another row has",
             "intervals would be too narrow",

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torchmetrics.functional.classification import binary_roc
 
 from app.common.errors import UserError
 from app.metrics.membership import Array, MembershipScores, NotAvailable
@@ -87,14 +85,11 @@ class RocCurve:
 
 def roc_curve(scores: MembershipScores) -> RocCurve:
     """Exact ROC curve; tied scores form one slanted segment."""
-    distinct, rank = np.unique(scores.scores, return_inverse=True)
-    # torchmetrics applies a sigmoid to scores outside [0, 1], which merges large ones; ranks keep order and ties.
-    scaled = torch.from_numpy((rank + 1) / (distinct.size + 1))
-    fpr, tpr, _ = binary_roc(scaled, torch.from_numpy(scores.members).long(), validate_args=False)
-    # It divides in single precision; the counts behind the rates are whole numbers.
-    true = np.rint(tpr.double().numpy() * scores.member_count).astype(np.int64)
-    false = np.rint(fpr.double().numpy() * scores.nonmember_count).astype(np.int64)
-    return RocCurve(np.concatenate(([math.inf], distinct[::-1])), true, false)
+    order = np.argsort(-scores.scores, kind="stable")
+    ranked = scores.scores[order]
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
+    true = np.append(0, np.cumsum(scores.members[order])[ends])
+    return RocCurve(np.append(math.inf, ranked[ends]), true, np.append(0, ends + 1) - true)
 
 
 def tpr_at_fpr(curve: RocCurve, target: float) -> Decision | NotAvailable:

@@ -1,13 +1,15 @@
 """Weights of resamples, and the statistics of weighted rows against rows written out."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
-from score_kit import clustered, gaussian, tied
+from score_kit import clustered, delong_variance, gaussian, pair_wins, tied
 
 from app.common.errors import UserError
-from app.metrics.bootstrap import Bootstrap, Ranking, Replicates, draw_weights
+from app.metrics import bootstrap as module
+from app.metrics.bootstrap import Bootstrap, Ranking, Replicates, area_deviation, draw_weights
 from app.metrics.membership import NO_CLIENT, MembershipScores, NotAvailable
 from app.metrics.roc import roc_curve
 
@@ -32,6 +34,56 @@ def test_weighted_rows_are_repeated_rows(scores, unit):
         assert area == pytest.approx(roc_curve(written_out(scores, row)).auc, abs=1e-14)
     once = np.ones((1, scores.scores.size), dtype=np.int64)
     assert ranking.auc(once)[0] == roc_curve(scores).auc
+
+
+@pytest.mark.parametrize("levels", [2, 3, 100])
+def test_spread_over_all_resamples(levels):
+    """All 3^3 * 4^4 resamples of 3 members and 4 non-members, written out; with ties and without."""
+    scores = tied(levels, 3, 4, levels)
+    wins = pair_wins(scores)
+    chosen = [np.array(list(product(range(size), repeat=size))) for size in (3, 4)]
+    counts = [np.stack([np.bincount(row, minlength=len(row)) for row in rows]) for rows in chosen]
+    areas = counts[0] @ wins @ counts[1].T / 12
+    assert areas.size == 27 * 256
+    assert area_deviation(roc_curve(scores)) == pytest.approx(areas.std(), rel=1e-12)
+
+
+@pytest.mark.parametrize("scores", [gaussian(1.0, 300, 200), tied(1, 200, 300), gaussian(3.0, 40, 400)])
+def test_spread_is_that_of_many_draws(scores):
+    """4000 drawn resamples of rows agree within four standard errors of a deviation, DeLong's formula in the limit."""
+    drawn = Bootstrap("row", resamples=4000).run(Ranking.of(scores).auc, scores)
+    spread = Bootstrap("row").area(scores, roc_curve(scores))
+    assert spread.units == drawn.units
+    assert spread.standard_error == pytest.approx(drawn.standard_error, rel=4 / math.sqrt(2 * 4000))
+    assert spread.standard_error == pytest.approx(math.sqrt(delong_variance(scores)), rel=0.03)
+
+
+def test_scores_without_spread():
+    """Exactly 0, where all resamples give the same area: perfect scores, inverted ones and equal ones."""
+    truth = np.arange(70) < 23
+    for values, constant in ((truth, True), (~truth, True), (np.full(70, 0.1), True), (np.arange(70) < 24, False)):
+        scores = MembershipScores.of(values, truth)
+        assert Bootstrap().area(scores, roc_curve(scores)).constant is constant
+
+
+@pytest.mark.parametrize("scores", [clustered(7, 60, 1.0, np.random.default_rng(2)), tied(5, 300, 200)])
+def test_pairs_of_clients_give_the_areas_of_rows(scores, monkeypatch):
+    """Bit for bit, from the same draws: by the matrix of pairs, and by rows written out."""
+    owners = scores.clients if scores.client_ids.size > 1 else np.arange(500) % 9 * 3
+    scores = MembershipScores.of(scores.scores, scores.members, clients=owners)
+    by_rows = Bootstrap("client").run(Ranking.of(scores).auc, scores)
+    by_pairs = Bootstrap("client").area(scores, roc_curve(scores))
+    np.testing.assert_array_equal(by_pairs.values, by_rows.values)
+    monkeypatch.setattr(module, "MATRIX", 2)
+    np.testing.assert_array_equal(Bootstrap("client").area(scores, roc_curve(scores)).values, by_rows.values)
+
+
+def test_rows_of_no_client_are_drawn_as_rows_beside_clients():
+    """So they are not in the matrix of pairs of clients."""
+    owners = np.where(np.arange(200) < 120, np.arange(200) % 6, NO_CLIENT)
+    scores = MembershipScores.of(gaussian(1.0, 100, 100).scores, np.arange(200) < 100, clients=owners)
+    drawn = Bootstrap().run(Ranking.of(scores).auc, scores)
+    np.testing.assert_array_equal(Bootstrap().area(scores, roc_curve(scores)).values, drawn.values)
 
 
 def test_rows_are_drawn_within_each_class():
