@@ -16,7 +16,7 @@ from app.experiments.folder import ComparisonFolder, State
 from app.experiments.gpus import check_per_run, gpus
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.locks import at_work, others_at_work, turn
-from app.experiments.matrix import Combination, planned_runs
+from app.experiments.matrix import Combination, leaders_first, planned_runs
 from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
 from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
@@ -121,7 +121,7 @@ class Comparison:
 
     def _run(self, engines: Engines) -> None:
         folder, runs = self.folder, self.part
-        unfinished = [planned for planned in runs if folder.state(planned.name) is not State.FINISHED]
+        unfinished = [planned for planned in leaders_first(runs) if folder.state(planned.name) is not State.FINISHED]
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
         done = len(runs) - len(jobs)
         which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -19,12 +18,12 @@ from app.common.reading import read_json, read_yaml, refuse_links
 from app.common.renamed import current
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
-from app.experiments.processes import Job, last_lines
+from app.experiments.processes import MODULE, Job, last_lines
 from app.experiments.spec import ComparisonSpec
 from app.results.run.store import COMPARISON
 
-FIT = (sys.executable, "-P", "-m", "app.cli", "fit")
-"""`rampart fit`; modules in the working folder do not shadow ours."""
+FIT = (*MODULE, "app.cli", "fit")
+"""`rampart fit`."""
 
 
 class State(Enum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 
 from app.experiments.board import Board
 from app.experiments.gpus import dealt_gpus, runs_at_a_time, trained_on
-from app.experiments.processes import Job, Resources, StopRequest, cores, start
+from app.experiments.preloaded import FIT, Preloaded
+from app.experiments.processes import Job, Process, Resources, StopRequest, cores
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
@@ -22,24 +22,32 @@ PAUSE = 0.1
 class _RunningJob:
     job: Job
     share: Resources
-    process: subprocess.Popen[bytes]
+    process: Process
 
 
 class LocalEngine:
-    """Runs jobs in processes of this machine, one at a time for each share."""
+    """Runs jobs in processes of this machine, one at a time for each share.
 
-    def __init__(self, shares: Sequence[Resources]) -> None:
-        self._shares = tuple(shares)
+    Args:
+        shares: of the machine.
+        modules: imported once, before the first job starts.
+    """
+
+    def __init__(self, shares: Sequence[Resources], modules: Sequence[str] = FIT) -> None:
+        self._shares, self._modules = tuple(shares), modules
 
     def run(self, jobs: Sequence[Job], board: Board, stop: StopRequest) -> None:
         """Run all jobs in their order; returns when none is left, or when the running ones have ended after a stop."""
-        waiting, free, running = deque(jobs), deque(self._shares), list[_RunningJob]()
-        interrupted = False
+        with Preloaded(self._modules) as preloaded:
+            self._run(deque(jobs), preloaded, board, stop)
+
+    def _run(self, waiting: deque[Job], preloaded: Preloaded, board: Board, stop: StopRequest) -> None:
+        free, running, interrupted = deque(self._shares), list[_RunningJob](), False
         try:
             while running or (waiting and not stop.requested):
                 while waiting and free and not stop.requested:
                     job, share = waiting.popleft(), free.popleft()
-                    running.append(_RunningJob(job, share, start(job, share)))
+                    running.append(_RunningJob(job, share, preloaded.start(job, share)))
                     board.started(job)
                 if stop.requested and (not interrupted or stop.urgent):
                     _signal(running, signal.SIGTERM if interrupted else signal.SIGINT)
@@ -47,7 +55,7 @@ class LocalEngine:
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)
                     free.append(one.share)
-                    board.ended(one.job, one.process.returncode, stop.requested)
+                    board.ended(one.job, one.process.wait(), stop.requested)
                 board.tick()
                 time.sleep(PAUSE)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -45,6 +46,15 @@ def planned_runs(spec: ComparisonSpec) -> tuple[PlannedRun, ...]:
         return (*(places[label][getattr(labels, label)] for label in AXES), labels.seed)
 
     return tuple(PlannedRun(labels, _arguments(spec, labels)) for labels in sorted(distinct, key=order))
+
+
+def leaders_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The runs in the order in which to make them: the first of every dataset and seed before all others.
+
+    It trains the shadow models that later runs of the same dataset and seed can share with it.
+    """
+    leaders = {(planned.labels.dataset, planned.labels.seed): planned for planned in reversed(runs)}.values()
+    return sorted(runs, key=lambda planned: planned not in leaders)
 
 
 def full_product(spec: ComparisonSpec) -> list[RunLabels]:

@@ -12,16 +12,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import app
 
 ROOT = Path(app.__file__).parents[1]
 PAUSE = 0.2
 """Seconds between two looks at a process."""
+
+MODULE = (sys.executable, "-P", "-m")
+"""Runs a module of ours; modules in the working folder do not shadow it."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -51,6 +55,19 @@ class Job:
     begun: bool = False  # whether an earlier process has begun it
     workers: int | None = None  # worker threads that it was begun with or asks for, None where that is left open
     home: Path = Path()  # working folder, which relative paths start from
+
+
+class Process(Protocol):
+    """What is used of a started process."""
+
+    def poll(self) -> int | None:
+        """The exit code, None as long as it runs."""
+
+    def wait(self) -> int:
+        """The exit code, as soon as it has ended."""
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
 
 
 class StopRequest:
@@ -98,17 +115,27 @@ def start(job: Job, share: Resources) -> subprocess.Popen[bytes]:
 
     To be called in the main thread. The output is appended to the job's log, after a line with the command.
     """
-    command = [*job.command, *_worker_option(job, share), *_device_option(share)]
-    cores = ",".join(map(str, share.cores))
-    supervisor = (sys.executable, "-P", "-m", "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores)
+    return spawned(job, share, logged_command(job, share))
+
+
+def logged_command(job: Job, share: Resources) -> tuple[str, ...]:
+    """The command of a job with its share of the machine, after it was written to the job's log."""
+    command = (*job.command, *_worker_option(job, share), *_device_option(share))
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
         log.write(f"$ {shlex.join(command)}\n".encode())
-        log.flush()
+    return command
+
+
+def spawned(job: Job, share: Resources, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A process for a job that runs a command, which stands in its log already."""
+    cores = ",".join(map(str, share.cores))
+    supervisor = (*MODULE, "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores)
+    with job.log.open("ab") as log:
         return subprocess.Popen(  # noqa: S603  our own command
             [*supervisor, "--", *command],
             cwd=job.home,
-            env=_environment(job, share),
+            env=environment(job, share),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -156,7 +183,8 @@ def _device_option(share: Resources) -> tuple[str, ...]:
     return () if share.trained_on is None else ("--trainer.devices", str(share.trained_on))
 
 
-def _environment(job: Job, share: Resources) -> dict[str, str]:
+def environment(job: Job, share: Resources) -> dict[str, str]:
+    """The environment variables of a run."""
     # every run has an id of its own, also where a sweep has given one to the comparison
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_RUN_ID"}
     paths = [path for path in (environment.get("PYTHONPATH"), str(ROOT)) if path]

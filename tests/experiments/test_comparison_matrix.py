@@ -3,7 +3,7 @@
 import pytest
 from comparison_kit import SMALL, spec_of, write
 
-from app.experiments.matrix import baseline_of, planned_runs, run_name
+from app.experiments.matrix import baseline_of, leaders_first, planned_runs, run_name
 from app.experiments.reading import find_scale, read_spec
 from app.recipes import shipped_comparisons
 from app.results.run.labels import RunLabels
@@ -32,6 +32,14 @@ def test_product_of_the_axes_in_their_order(tmp_path):
     assert every[9] == "digits-heterofl-none-s0"
     assert every[18] == "sizes-fedavg-none-s0"
     assert every[-1] == "sizes-heterofl-strong-s2"
+
+
+def test_the_first_run_of_every_dataset_and_seed_is_made_first(tmp_path):
+    """It trains the shadow models that the others share; the rest keeps its order."""
+    runs = planned_runs(spec_of(tmp_path, **WIDE))
+    made = [planned.name for planned in leaders_first(runs)]
+    leaders = [f"{dataset}-fedavg-none-s{seed}" for dataset in ("digits", "sizes") for seed in (0, 1, 2)]
+    assert made == leaders + [planned.name for planned in runs if planned.name not in leaders]
 
 
 def test_arguments_of_a_run(tmp_path):

@@ -14,7 +14,7 @@ from comparison_kit import alive, board_of, comes, fake_job
 from app.common.errors import UserError
 from app.common.signals import hangup_terminates
 from app.experiments.local_engine import LocalEngine, local_shares, workers_for
-from app.experiments.processes import Resources, StopRequest, _environment, last_lines, start
+from app.experiments.processes import Resources, StopRequest, environment, last_lines, start
 from app.experiments.supervisor import BUSY
 
 PARENT = """
@@ -40,7 +40,7 @@ def seen(folder, name):
 def run(folder, jobs, workers=1, stop=None):
     """Run jobs; returns the board and what it wrote."""
     board, out = board_of(folder, jobs, workers)
-    LocalEngine(local_shares(workers, (0,))).run(jobs, board, stop or StopRequest())
+    LocalEngine(local_shares(workers, (0,)), ()).run(jobs, board, stop or StopRequest())
     return board, out.getvalue()
 
 
@@ -71,7 +71,7 @@ def test_failures_do_not_stop_the_others(folder):
     assert board.status() == "2 of 4 done; 2 failed"
 
 
-def test_environment_of_a_run(folder):
+def testenvironment_of_a_run(folder):
     """Threads, tags, the cores it is bound to, and no number of workers where the cores tell it."""
     own = sorted(os.sched_getaffinity(0))[0]
     start(fake_job(folder, "a"), Resources(3, (own,))).wait()
@@ -156,7 +156,7 @@ def test_devices_of_a_run(folder, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     start(fake_job(folder, "a"), Resources(1, (0,), "2,3", 2)).wait()
     assert "['--trainer.devices', '2']" in (folder.run("a") / "seen").read_text()
-    assert _environment(fake_job(folder, "a"), Resources(1, (0,), "2,3", 2))["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment(fake_job(folder, "a"), Resources(1, (0,), "2,3", 2))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_interrupt_lets_runs_end_by_themselves(folder):
@@ -178,7 +178,7 @@ def test_a_closed_terminal_stops_a_comparison(number, folder):
     waiting = threading.Thread(target=lambda: comes(seen_run.exists) and os.kill(os.getpid(), number))
     with hangup_terminates(), StopRequest() as stop:
         waiting.start()
-        LocalEngine([Resources(1)]).run(jobs, board, stop)
+        LocalEngine([Resources(1)], ()).run(jobs, board, stop)
     waiting.join()
     assert (folder.run("a") / "interrupted").exists()
     assert not folder.run("b").exists()
