@@ -1,4 +1,4 @@
-"""The command line: `rampart fit | attack | report | compare | export | validate | predict | plan | cost | list`."""
+"""The command line: `rampart COMMAND`, where each command is a module of `app.commands`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from app.commands.parser import CommandParser
 from app.common.errors import UserError
+from app.common.leaving import leave
 from app.common.signals import hangup_terminates
 
 DISTRIBUTION = "rampart-fl"
@@ -34,11 +35,19 @@ class Command:
         module: of `app.commands` that holds it; imported when the command is called, since that takes seconds.
         function: takes the arguments, returns the exit code.
         purpose: one line of help.
+        parser: function of `app.commands.options` that makes its parser; empty where options follow from classes.
     """
 
     module: str
     function: str
     purpose: str
+    parser: str = ""
+
+    def check(self, arguments: Sequence[str]) -> None:
+        """Print the help where it is asked for, and refuse wrong options, before anything heavy is loaded."""
+        if self.parser:
+            options = importlib.import_module("app.commands.options")
+            getattr(options, self.parser)().parse_args(list(arguments))
 
     def load(self) -> Callable[[Sequence[str]], int]:
         """The function itself."""
@@ -53,14 +62,27 @@ COMMANDS = {
         "fit", "fit", "train a federation; without a recipe, on the embedded digits (fit --help shows all options)"
     ),
     "attack": Command("attack", "attack", "attack a finished run from its transcript, without training it again"),
-    "report": Command("report", "report", "write tables, figures and one HTML page about finished runs"),
-    "compare": Command("compare", "compare", "run a matrix of methods, defenses, datasets and seeds, and compare them"),
-    "export": Command("export", "export", "save the model of a finished run as .pt, .safetensors or .onnx"),
-    "validate": Command("validate", "validate", "evaluate the model of a finished run again"),
-    "predict": Command("predict", "predict", "classify image files with the model of a finished run"),
+    "report": Command(
+        "report", "report", "write tables, figures and one HTML page about finished runs", "report_parser"
+    ),
+    "compare": Command(
+        *("compare", "compare", "run a matrix of methods, defenses, datasets and seeds, and compare them"),
+        "compare_parser",
+    ),
+    "export": Command(
+        "export", "export", "save the model of a finished run as .pt, .safetensors or .onnx", "export_parser"
+    ),
+    "validate": Command("validate", "validate", "evaluate the model of a finished run again", "validate_parser"),
+    "predict": Command("predict", "predict", "classify image files with the model of a finished run", "predict_parser"),
     "plan": Command("plan", "plan", "show who trains which weights, before any training"),
     "cost": Command("cost", "cost", "estimate what encryption and masks would take per round, before any training"),
-    "list": Command("listing", "list_choices", "show methods, defenses, attacks, datasets, models and recipes"),
+    "list": Command(
+        "listing", "list_choices", "show methods, defenses, attacks, datasets, models and recipes", "list_parser"
+    ),
+    "completion": Command(
+        *("completion", "completion", "print a script for the shell that completes commands and options"),
+        "completion_parser",
+    ),
 }
 
 
@@ -68,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code: 0 done, 1 partly failed, 2 a mistake in the arguments, 130 interrupted."""
     try:
         name, *options = _parsed(list(sys.argv[1:] if arguments is None else arguments))
+        COMMANDS[name].check(options)
         run = COMMANDS[name].load()
         # configurations may name the user's own classes; only now, so that ours come first
         sys.path.append(str(Path.cwd()))
@@ -88,12 +111,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = PIPE_CLOSED
-    raise SystemExit(code)
+    if arguments is None:
+        leave(code)
+    raise SystemExit(code)  # the calling program goes on
 
 
 def _parsed(arguments: list[str]) -> list[str]:
     """The arguments, the first of which is a command; exits where it is an option, or no command."""
-    lines = "\n".join(f"  {name:<9} {command.purpose}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:<10} {command.purpose}" for name, command in COMMANDS.items())
     parser = CommandParser(
         prog="rampart",
         description=f"{__doc__}\n\ncommands:\n{lines}",

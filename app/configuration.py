@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import re
@@ -16,7 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 import callbacks
 import datamodules  # noqa: F401  its classes can then be named without a path
-from app.catalogue import callbacks_of, names
+from app.catalogue import names
 from app.common.errors import Problem, UserError, raise_all
 from app.common.ranges import Seed, range_problems, unchecked
 from app.common.reading import OversizedError, RepeatedKeyError, load_yaml
@@ -148,8 +150,21 @@ def _ends(problem: Problem) -> tuple[str, str]:
     return option[0], option[-1]
 
 
-def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
-    """The parser of a run's options; a command may add options of its own."""
+def run_parser(program: str = "rampart fit", purpose: str = "", **sections: type) -> Parser:
+    """The parser of a run's options, and of sections that a command adds, each named with the class of its options."""
+    tracking = (default_mode(), default_project(), os.environ.get("WANDB_ENTITY"))
+    return _run_parser(program, purpose, tuple(sections.items()), *tracking)
+
+
+@functools.cache  # reading all signatures takes longer than a round of a small federation
+def _run_parser(
+    program: str,
+    purpose: str,
+    sections: tuple[tuple[str, type], ...],
+    mode: TrackingMode,
+    project_default: str,
+    entity_default: str | None,
+) -> Parser:
     usage = f"{program} [--config RECIPE_OR_FILE ...] [--OPTION VALUE ...]"
     parser = Parser(prog=program, description=purpose, usage=usage, allow_abbrev=False, formatter_class=SectionHelp)
     parser.add_argument("-c", "--config", action=ActionConfigFile, help="Recipe name or file; may be repeated.")
@@ -169,27 +184,31 @@ def run_parser(program: str = "rampart fit", purpose: str = "") -> Parser:
     parser.add_argument("--attacks", type=entries, default={}, help=_section_help("attacks", attacks))
     parser.add_argument("--defense_order", type=list[str] | None, default=None, help=order)
     where = "Weights & Biases: in the run folder, online, or not; by default as WANDB_MODE says."
-    parser.add_argument("--tracking", type=TrackingMode, default=default_mode(), help=where)
+    parser.add_argument("--tracking", type=TrackingMode, default=mode, help=where)
     project, entity = "Weights & Biases project; by default WANDB_PROJECT.", "Team or user; by default WANDB_ENTITY."
-    parser.add_argument("--project", type=str, default=default_project(), help=project)
-    parser.add_argument("--entity", type=str | None, default=os.environ.get("WANDB_ENTITY"), help=entity)
+    parser.add_argument("--project", type=str, default=project_default, help=project)
+    parser.add_argument("--entity", type=str | None, default=entity_default, help=entity)
     images = "Track figures that show training data, such as reconstructions beside the originals."
     parser.add_argument("--track_images", type=bool, default=False, help=images)
     parser.add_argument("--group", type=str | None, default=None, help="Comparison that this run belongs to.")
     parser.link_arguments("seed_everything", "model.seed", compute_fn=seed_of)
     parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=seed_of)
+    for name, kind in sections:
+        parser.add_class_arguments(kind, name)
     return parser
 
 
 def _section_help(section: str, purpose: str) -> str:
     """What a section takes, how it is written, and the classes that come with Rampart, a line each."""
     recipes = ", ".join(recipe.name for recipe in shipped_recipes() if recipe.kind == SECTIONS[section])
+    exported = [getattr(callbacks, name) for name in sorted(callbacks.__all__) if name not in OWN_RECORDERS]
+    kinds = [kind for kind in exported if kind.kind in PLACES[section]]
     lines = [
         purpose,
         f"--{section} RECIPE adds one or several of {recipes};",
         f"--{section}.NAME CLASS adds one of a class, --{section}.NAME.OPTION VALUE sets an option of it,",
         f"--{section}.help CLASS or --{section}.NAME.help explains its options. Classes:",
-        *(f"{name}: {about}" for name, about in callbacks_of(*PLACES[section]) if name not in OWN_RECORDERS),
+        *(f"{kind.__name__}: {(inspect.getdoc(kind) or '').splitlines()[0]}" for kind in kinds),
     ]
     return "\n".join(lines).replace("%", "%%")
 
@@ -207,7 +226,7 @@ def seed_of(option: bool | int) -> int:
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:
     """The whole configuration as plain data, without where it is kept, so that it can be replayed elsewhere."""
-    plain = yaml.safe_load(parser.dump(config, skip_none=False))
+    plain = json.loads(parser.dump(config, skip_none=False, format="json"))
     return {key: value for key, value in plain.items() if key not in ("config", "run")}
 
 

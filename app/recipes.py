@@ -22,7 +22,6 @@ from app.common.errors import Problem, UserError, raise_all
 from app.common.reading import load_yaml
 from app.common.renamed import current
 from app.common.wording import near
-from app.federation.submodels.integration import NAMES
 
 FOLDER = Path(__file__).parent / "configs"
 DEFAULTS = FOLDER / "default.yaml"
@@ -33,7 +32,7 @@ SECTIONS = {"defenses": "defense", "attacks": "attack"}
 """Sections that hold callbacks by name, and the kind of recipes that fill them."""
 
 OBJECT_KEYS = {"class_path", "init_args", "dict_kwargs"}
-CODES = {code.lower(): name for name, code in NAMES.items()}
+CODES = {"ofm": "heterofl", "gfm": "mapp-fl", "gfr": "mapp-fl-r", "usr": "fdropout"}
 """Codes of the taxonomy whose recipe goes by the method's own name."""
 
 

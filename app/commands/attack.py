@@ -14,8 +14,8 @@ from typing import Any
 from jsonargparse import Namespace
 
 from app.auditing import AttackSuite, Audit, attack_run
-from app.commands.export import TRUST
 from app.commands.fit import quieten
+from app.commands.options import TRUST
 from app.common.signals import termination_interrupts
 from app.common.wording import counted
 from app.configuration import Parser

@@ -13,7 +13,7 @@ from app.common.files import write_json
 from app.common.progress import track
 from app.common.ranges import Count
 from app.common.wording import counted
-from app.configuration import expand, run_parser
+from app.configuration import Parser, expand, run_parser
 from app.crypto.cost import measure_masking, measure_paillier
 from app.crypto.paillier.keys import KeyLength, generate
 from app.crypto.secure_aggregation.streams import word_for
@@ -45,11 +45,15 @@ class CostSettings:
     json: str | None = None
 
 
+def cost_parser() -> Parser:
+    """The options of the command."""
+    return run_parser("rampart cost", str(__doc__), cost=CostSettings)
+
+
 def cost(arguments: Sequence[str]) -> int:
     """Estimate the costs of the channels; returns the exit code."""
     quieten()
-    parser = run_parser("rampart cost", str(__doc__))
-    parser.add_class_arguments(CostSettings, "cost")
+    parser = cost_parser()
     config = parser.parse_args(expand(arguments))
     settings = CostSettings(**vars(config.cost))
     federation = run_of(parser, config, "dry").prepared()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.catalogue import CATALOGUE, published
-from app.commands.parser import CommandParser
+from app.commands.options import list_parser
 from app.results.text_table import text_table
 
 
 def list_choices(arguments: Sequence[str]) -> int:
     """Print the catalogue, or the named parts of it."""
-    parser = CommandParser(prog="rampart list", description=__doc__)
-    parser.add_argument("what", nargs="*", help=f"any of: {', '.join(CATALOGUE)}; all without a name")
+    parser = list_parser()
     chosen = parser.parse_args(list(arguments)).what
     for unknown in (what for what in chosen if what not in CATALOGUE):
         parser.error(f"invalid choice: {unknown!r} (choose from {', '.join(CATALOGUE)})")

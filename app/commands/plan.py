@@ -13,7 +13,7 @@ from app.common.files import write_figure, write_json, write_text
 from app.common.progress import track
 from app.common.ranges import Count
 from app.common.wording import counted
-from app.configuration import expand, run_parser
+from app.configuration import Parser, expand, run_parser
 from app.federation.module import FederatedModule
 from app.federation.plan_audit.audit import PlanAudit, audit
 from app.federation.plan_audit.release_ledger import PlanBlocks, ReleaseLedger
@@ -38,11 +38,15 @@ class PlanSettings:
     folder: str | None = None
 
 
+def plan_parser() -> Parser:
+    """The options of the command."""
+    return run_parser("rampart plan", str(__doc__), plan=PlanSettings)
+
+
 def plan(arguments: Sequence[str]) -> int:
     """Show the plan of a federation; returns the exit code."""
     quieten()
-    parser = run_parser("rampart plan", str(__doc__))
-    parser.add_class_arguments(PlanSettings, "plan")
+    parser = plan_parser()
     config = parser.parse_args(expand(arguments))
     settings = PlanSettings(**vars(config.plan))
     folder = Path(settings.folder) if settings.folder is not None else Path(config.run.root) / "plan"

@@ -16,8 +16,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from app.commands.export import model_parser, notes, whose
+from app.commands.export import notes, whose
 from app.commands.fit import quieten
+from app.commands.options import predict_parser
 from app.common.errors import UserError
 from app.common.files import csv_text
 from app.common.wording import counted
@@ -39,11 +40,7 @@ MODES = {1: "L", 3: "RGB"}
 def predict(arguments: Sequence[str]) -> int:
     """Classify images; returns the exit code: 1 where a file could not be read."""
     quieten()
-    parser = model_parser("predict", str(__doc__))
-    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGES", help="image files, or folders of such")
-    parser.add_argument("--output", default="predictions.csv", metavar="FILE", help="the table (predictions.csv)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the table where it exists")
-    options = parser.parse_args(list(arguments))
+    options = predict_parser().parse_args(list(arguments))
     run, output = load_run(options.run, options.trust), new_file(options.output, options.overwrite, (".csv",))
     files = [file for path in options.images for file in _files(path)]
     model = run.model(options.client, options.static)

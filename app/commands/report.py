@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import webbrowser
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.fit import quieten
-from app.commands.parser import CommandParser
+from app.commands.options import report_parser
 from app.common.progress import reported
 from app.results.comparison.data_formats import tracked_columns, tracked_numbers, tracked_rows
 from app.results.report import report as reporting
@@ -33,26 +32,6 @@ def report(arguments: Sequence[str]) -> int:
     if options.open:
         webbrowser.open(made.path.resolve().as_uri())
     return 0
-
-
-def report_parser() -> CommandParser:
-    """The options of the command."""
-    parser = CommandParser(
-        prog="rampart report",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="runs or comparisons, as in runs/demo")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page (default: report.html in the folder)")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--published", action="store_true", help="print published figures beside the measured ones")
-    parser.add_argument(
-        "--track",
-        choices=("offline", "online"),
-        help="keep the report, with all that it shows, in Weights & Biases too: offline, or uploaded",
-    )
-    return parser
 
 
 def _track(made: reporting.Report, mode: TrackingMode) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from app.commands.export import model_parser, notes, whose
+from app.commands.export import notes, whose
 from app.commands.fit import quieten
+from app.commands.options import validate_parser
 from app.common.errors import UserError
 from app.common.reading import read_text
 from app.common.wording import counted
@@ -30,7 +31,7 @@ DIFFERENT = "warning: the run recorded other numbers: its data, its files, the p
 def validate(arguments: Sequence[str]) -> int:
     """Evaluate a model again; returns the exit code: 1 where the run recorded other numbers of the same model."""
     quieten()
-    options = model_parser("validate", str(__doc__)).parse_args(list(arguments))
+    options = validate_parser().parse_args(list(arguments))
     run = load_run(options.run, options.trust)
     model, federation = run.model(options.client, options.static), run.run.federation
     rows, equal = [], True

@@ -5,17 +5,18 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
-from process_kit import python_path
+from process_kit import python_path, started
 from run_kit import TINY, records
-from test_fit_killed import program
 
+from app.commands.fit import fit
+from app.experiments.matrix import planned_runs
+from app.experiments.reading import read_spec
 from app.federation.hooks import FederatedCallback
 
 pytestmark = [
@@ -51,26 +52,15 @@ def file(tmp_path_factory):
     return path
 
 
-def environment(**variables):
-    """Ours, with the callbacks of this file in reach."""
-    return {
-        **os.environ,
-        "PYTHONPATH": python_path(Path(__file__).parent),
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
-        **variables,
-    }
-
-
-def started(file, root, log, *options, **variables):
-    """The command at work."""
-    arguments = [*program(), "compare", "--config", str(file), "--root", str(root), "--jobs", "2", *options]
-    with log.open("ab") as out:
-        return subprocess.Popen(arguments, env=environment(**variables), stdout=out, stderr=out)
+def comparing(file, root, log, *options, **variables):
+    """The command at work, with the callbacks of this file in reach."""
+    arguments = ["compare", "--config", file, "--root", root, "--jobs", "2", *options]
+    return started("-m", "app", *arguments, out=log, PYTHONPATH=python_path(Path(__file__).parent), **variables)
 
 
 def ended(file, root, log, *options, **variables):
     """Exit code of the command."""
-    return started(file, root, log, *options, **variables).wait()
+    return comparing(file, root, log, *options, **variables).wait()
 
 
 def ends(root):
@@ -102,16 +92,23 @@ def whole(tmp_path_factory, file):
     return ends(root)
 
 
+def test_runs_are_those_of_fit(tmp_path, file, whole):
+    """Forked from a preloaded process, they give the numbers of the same command in this process, bit for bit."""
+    for planned in planned_runs(read_spec(str(file))):
+        assert fit([*planned.arguments, "--run.root", str(tmp_path / "tiny"), "--run.name", planned.name]) == 0
+    assert ends(tmp_path) == whole
+
+
 def rounds_done(root):
     """Rounds that all runs together have recorded."""
     return sum(path.read_bytes().count(b"\n") for path in root.glob("tiny/*/metrics.jsonl"))
 
 
 def test_killed_at_any_moment(tmp_path, file, whole):
-    """kill -9 at five of ten rounds leaves no process behind; the last call ends like an uninterrupted one."""
+    """kill -9 at three of ten rounds leaves no process behind; the last call ends like an uninterrupted one."""
     root, log, moments = tmp_path / "killed", tmp_path / "killed.log", random.Random(0)
-    for rounds in sorted(moments.sample(range(1, 10), 5)):
-        process = started(file, root, log, SECONDS_PER_CLIENT="0.2")
+    for rounds in sorted(moments.sample(range(1, 10), 3)):
+        process = comparing(file, root, log, SECONDS_PER_CLIENT="0.2")
         try:
             wait_until(lambda rounds=rounds: rounds_done(root) >= rounds and run_processes(root), process, log)
             time.sleep(moments.uniform(0, 0.5))
@@ -127,7 +124,7 @@ def test_killed_at_any_moment(tmp_path, file, whole):
 def test_interrupted_and_gone_on(tmp_path, file, whole):
     """SIGINT: exit code 130, nothing left at work, and the same command goes on."""
     root, log = tmp_path / "interrupted", tmp_path / "interrupted.log"
-    process = started(file, root, log, SECONDS_PER_CLIENT="1")
+    process = comparing(file, root, log, SECONDS_PER_CLIENT="1")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         wait_until(lambda: list(root.glob("tiny/*-slow-s0/checkpoints/round-00001.ckpt")), process, log)
@@ -155,7 +152,7 @@ def test_ray_gives_the_same(tmp_path, file, whole):
     """A cluster of two workers, one of which is killed: its run is made again from where it was."""
     pytest.importorskip("ray")
     root, log = tmp_path / "ray", tmp_path / "ray.log"
-    process = started(file, root, log, "--engine", "ray", SECONDS_PER_CLIENT="0.5")
+    process = comparing(file, root, log, "--engine", "ray", SECONDS_PER_CLIENT="0.5")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         first = "tiny/*-slow-s0/checkpoints/round-00001.ckpt"

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 import torch
 from process_kit import python_path
 from run_kit import UNEQUAL, command, records, train
-from test_fit_killed import program
 
 from app.federation.transcript import Transcript
 from app.results.attacks.membership import AttackRecord, scores_by_label
@@ -34,7 +34,12 @@ def test_two_processes_share_one_run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": python_path(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     environment.pop(NAME_VARIABLE, None)
     done = subprocess.run(
-        [*program(), "fit", *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-m", "app.cli", "fit", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("round 2/2") == 1, "only the first process speaks"

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from process_kit import python_path
+from process_kit import python_path, started
 from run_kit import UNEQUAL, assert_same_end, command, records, train
 
 from app.federation.hooks import FederatedCallback
@@ -26,9 +25,20 @@ class Slow(FederatedCallback):
         time.sleep(float(os.environ.get("SECONDS_PER_CLIENT", "0")))
 
 
-def program():
-    """The command line of the product that is tested."""
-    return [sys.executable, "-m", "app.cli"]
+def fitting(arguments, log, seconds):
+    """`rampart fit` at work, with the callbacks of this file in reach and seconds to wait after each client."""
+    os.environ.pop(NAME_VARIABLE, None)  # which runs of this process leave behind
+    here = python_path(Path(__file__).parent)
+    return started("-m", "app", "fit", *arguments, out=log, PYTHONPATH=here, SECONDS_PER_CLIENT=seconds)
+
+
+def reached(folder, round_, process, log):
+    """Wait until a round is kept."""
+    deadline = time.monotonic() + 300
+    while not (folder / "checkpoints" / f"round-{round_:05}.ckpt").exists():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -38,24 +48,13 @@ def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     """kill -9 in round 4 of 6, then the same command: every file and the optimiser's state are bit for bit the same."""
     whole = train(tmp_path, "whole", *OPTIONS, rounds=ROUNDS)
     folder = tmp_path / "killed"
-    here = python_path(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": here, "SECONDS_PER_CLIENT": "0.3", "OMP_NUM_THREADS": "1"}
-    environment.pop(NAME_VARIABLE, None)
-    arguments = command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([*program(), "fit", *arguments], env=environment, stdout=log, stderr=log)
-        try:
-            deadline = time.monotonic() + 120
-            while not (folder / "checkpoints" / "round-00003.ckpt").exists():
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            time.sleep(0.4)
-            process.send_signal(signal.SIGKILL)
-        finally:
-            process.kill()
-            process.wait()
-    assert process.returncode == -signal.SIGKILL
+    process = fitting(command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS), tmp_path / "log", "0.3")
+    try:
+        reached(folder, 3, process, tmp_path / "log")
+        time.sleep(0.4)
+    finally:
+        process.kill()
+    assert process.wait() == -signal.SIGKILL
     assert len(records(folder)) == 3
     assert not (folder / "summary.json").exists()
     train(tmp_path, "killed", *OPTIONS, rounds=ROUNDS)

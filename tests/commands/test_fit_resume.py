@@ -161,10 +161,9 @@ def test_cut_after_the_last_checkpoint(damaged, pair, tmp_path, capsys):
 def test_unfinished_run_can_be_given_more_rounds(damaged):
     """The transcript then holds the last two rounds of the longer run, and nothing of the shorter one's plan."""
     _, part = damaged
-    assert (part / "transcript" / "round-00004").is_dir()
     train(part.parent, "part", *INTERRUPTIBLE, *UNEQUAL, rounds=7)
     kept = sorted(path.name for path in (part / "transcript").glob("round-*"))
-    assert kept == ["round-00006", "round-00007"]
+    assert kept == ["round-00006.npz", "round-00007.npz"]
     assert [record["round"] for record in records(part)] == [1, 2, 3, 4, 5, 6, 7]
 
 

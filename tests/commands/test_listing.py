@@ -1,19 +1,26 @@
 """`rampart list` shows everything there is to choose from."""
 
+import importlib
+import inspect
+import pkgutil
 import re
 
 import pytest
 from run_kit import exit_code
 
+import app.federation
 import app.models
+import callbacks
 import datamodules
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.catalogue import ACTIVE, PASSIVE
 from app.auditing import OTHERS
-from app.catalogue import CATALOGUE
+from app.catalogue import CATALOGUE, callbacks_of, names
 from app.federation.aggregation import ServerOptimizer
+from app.federation.submodels import SubmodelMethod
+from app.federation.submodels.integration import NAMES
 from app.models import ScalableNet
-from app.recipes import published_coverage, shipped_comparisons, shipped_recipes
+from app.recipes import CODES, published_coverage, shipped_comparisons, shipped_recipes
 from datamodules import FederatedDataModule, Partition
 
 
@@ -53,6 +60,51 @@ def test_every_section_and_every_choice(capsys):
     assert "Prefix" in sections["submodels"]
     for entries in sections.values():
         assert all(line for name, line in entries.items() if name != "none")
+
+
+def subclasses(kind):
+    """A class and all that derive from it."""
+    return {kind}.union(*map(subclasses, kind.__subclasses__()))
+
+
+def first_line(kind):
+    """The first line of a class's documentation."""
+    return (inspect.getdoc(kind) or "").split("\n", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "base", "package"),
+    [
+        ("submodels", SubmodelMethod, app.federation),
+        ("servers", ServerOptimizer, app.federation),
+        ("datasets", FederatedDataModule, datamodules),
+        ("partitions", Partition, datamodules),
+        ("models", ScalableNet, app.models),
+    ],
+)
+def test_sources_say_what_importing_says(section, base, package):
+    """The same classes with the same lines, although nothing is imported for the list."""
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    kinds = [kind for kind in subclasses(base) if kind.__module__.startswith(package.__name__)]
+    found = [kind for kind in kinds if not inspect.isabstract(kind) and not kind.__name__.startswith("_")]
+    expected = sorted((kind.__name__, first_line(kind)) for kind in found if kind is not ServerOptimizer)
+    assert CATALOGUE[section][1]() == expected
+
+
+def test_sources_say_what_callbacks_and_attacks_are():
+    """By the attributes of the imported classes."""
+    for kind in ("defense", "attack", "recorder"):
+        classes = [getattr(callbacks, name) for name in sorted(callbacks.__all__)]
+        assert callbacks_of(kind) == [(one.__name__, first_line(one)) for one in classes if one.kind == kind]
+    attacks = {**ATTACKS, **ACTIVE, **PASSIVE, "factor-recovery": callbacks.FactorRecovery}
+    assert CATALOGUE["attacks"][1]() == [(name, first_line(one)) for name, one in attacks.items()]
+    assert {"MemDefense", "yeom", "heterofl", "demo"} <= set(names())
+
+
+def test_codes_of_methods():
+    """Recipes go by the names of the methods."""
+    assert {code.lower(): name for name, code in NAMES.items()} == CODES
 
 
 def test_recorders_are_no_defenses(capsys):

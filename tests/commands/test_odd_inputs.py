@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from run_kit import exit_code
 
-import app.commands.fit
 from app.configuration import run_parser
 from app.option_errors import options_of
 from app.results.run.folder import NAME_VARIABLE
@@ -111,10 +110,8 @@ def outcome(arguments) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """One parser for all command lines, a folder deep enough for `../..`, and figures that are drawn but not kept."""
+    """A folder deep enough for `../..`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app.commands.fit, "run_parser", functools.cache(run_parser))
-        patch.setattr("app.common.files.png_bytes", lambda figure, *_: b"")
         folder = tmp_path_factory.mktemp("odd") / "a" / "b" / "c"
         folder.mkdir(parents=True)
         patch.chdir(folder)
@@ -144,6 +141,7 @@ SGD = ("--model.local.optimizer", "torch.optim.SGD")
 
 REFUSED = {
     "clipping to nothing": (["--model.local.clip_norm", "0"], "--model.local.clip_norm is 0", "float > 0"),
+    "narrow server": (["--model.net.rate", "0.5"], "the server's network has 0.5 of its width", "--model.capacities"),
     "server that stands still": (["--model.server.lr", "0"], "--model.server.lr is 0", "(0, 10]"),
     "server that leaps": (["--model.server.lr", "1000"], "--model.server.lr is 1000", "(0, 10]"),
     "learning rate of zero": ([*SGD, "--model.local.optimizer.lr", "0"], "learning rate", "optimizer"),

@@ -27,6 +27,7 @@ def record(run, label):
     return json.loads((run / "attacks" / "reconstruction" / f"{label}.json").read_text())
 
 
+@pytest.mark.usefixtures("pixels")
 def test_malicious_servers_play_the_last_rounds_again(honest, capsys):
     """The run itself stays untouched; results, images, figures and summary are there."""
     before = (honest / "metrics.jsonl").read_bytes(), (honest / "config.yaml").read_bytes()
