@@ -57,14 +57,19 @@ def replace_all(contents: Mapping[Path, bytes | memoryview], private: bool = Tru
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        for path, part in temporary.items():
-            part.replace(path)
-        for folder in {path.parent for path in contents}:
-            _sync(folder)
+        put_in_place(temporary)
     except BaseException:
         for part in temporary.values():
             part.unlink(missing_ok=True)
         raise
+
+
+def put_in_place(parts: Mapping[Path, Path]) -> None:
+    """Give files, by the path they are for, that path instead of their temporary one."""
+    for path, part in parts.items():
+        part.replace(path)
+    for folder in {path.parent for path in parts}:
+        _sync(folder)
 
 
 def open_new(path: Path, private: bool = True) -> IO[bytes]:

@@ -189,11 +189,17 @@ def _refuse_growth(file: IO[bytes], name: str) -> None:
             )
         for member in members:
             with archive.open(member) as stream:
-                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
-                shape, _, dtype = read(stream)
+                shape, _, dtype = array_head(stream)
                 if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
                     raise ValueError(f"{member.filename} in {name} has another size than it says")
     file.seek(0)
+
+
+def array_head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of an array in NumPy's format, which `stream` is then before."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+    shape, columns_first, dtype = read(stream)
+    return shape, columns_first, dtype
 
 
 def refuse_links(folder: Path, itself: bool = False) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -16,7 +17,15 @@ from app.common.errors import Problem
 from app.common.ranges import Count, Several, Share, Whole
 from app.common.seeding import numpy_generator, torch_generator
 from app.common.wording import counted
-from app.federation.evaluation import Score, score, statistics_context
+from app.federation.evaluation import (
+    LARGE_BATCH,
+    Score,
+    evaluates_by_batch,
+    score,
+    score_each,
+    statistics_context,
+    wants_posthoc,
+)
 from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import gather
 from app.federation.execution.executors import make_executor
@@ -59,7 +68,10 @@ class AllClients:
 
     def scores(self, choice: Choice = "own") -> tuple[LocalScore, ...]:
         """Scores of all clients with a test set, by id; equal on all processes."""
-        return self._gathered(lambda client: self._vector(client, self._values(client, choice)))
+        blocks = self._blocks(choice)
+        found = self._federation.executor.map(lambda block: self._scores(block, self._model(block[0], choice)), blocks)
+        pairs = (zip(block, scores, strict=True) for block, scores in zip(blocks, found, strict=True))
+        return self._listed(chain.from_iterable(pairs))
 
     def fine_tuned(self) -> tuple[LocalScore, ...]:
         """The same after one more local training of every client, which is not uploaded."""
@@ -77,19 +89,36 @@ class AllClients:
         costs = [self._plan.cost(client) for client in tested]
         return [tested[place] for place in deal(costs, federation.trainer.world_size)[federation.global_rank]]
 
-    def _gathered(self, model: Callable[[int], Tensor]) -> tuple[LocalScore, ...]:
-        """Scores of the clients' models, which are built one at a time: a federation may have thousands."""
-        clients = self._share()
-        scores = self._federation.executor.map(lambda client: self._score(client, model(client)), clients)
-        return self._listed(zip(clients, scores, strict=True))
+    def _blocks(self, choice: Choice) -> list[list[int]]:
+        """This process's clients; those that use the same model are together, with samples for one large batch."""
+        blocks: list[list[int]] = []
+        filling: dict[Hashable, tuple[list[int], int]] = {}  # by model: the block, and the samples in it
+        for client in self._share():
+            alone = not self._samples_are_independent or (choice in ("own", "another") and client in self._holders)
+            key = ("client", client) if alone else ("submodel", self._plan.key(client))
+            block, samples = filling.get(key, ([], 0))
+            if not block:
+                blocks.append(block)
+            block.append(client)
+            samples += len(self._federation.data.test_indices(client))
+            filling[key] = (block, samples) if samples < LARGE_BATCH else ([], 0)
+        return blocks
+
+    @cached_property
+    def _samples_are_independent(self) -> bool:
+        """Whether a sample's result depends on nothing but the model: not on its batch, client, or random numbers."""
+        net = self._federation.net
+        return not (evaluates_by_batch(net) or wants_posthoc(net) or net.sample_noise(torch.Generator()))
 
     def _scored(self, vectors: Iterable[tuple[int, Tensor]]) -> tuple[LocalScore, ...]:
-        return self._listed((client, self._score(client, vector)) for client, vector in vectors)
+        return self._listed((client, self._scores([client], vector)[0]) for client, vector in vectors)
 
     def _listed(self, scores: Iterable[tuple[int, Score]]) -> tuple[LocalScore, ...]:
-        holders = set(self._federation.personal.clients)
-        own = [LocalScore(client, one, client in holders) for client, one in scores]
+        own = [LocalScore(client, one, client in self._holders) for client, one in scores]
         return tuple(sorted((one for part in gather(own) for one in part), key=lambda one: one.client))
+
+    def _model(self, client: int, choice: Choice) -> Tensor:
+        return self._vector(client, self._values(client, choice))
 
     def _vector(self, client: int, values: Tensor | None) -> Tensor:
         """The client's model; where `values` of the private coordinates are missing, with the server's."""
@@ -101,11 +130,16 @@ class AllClients:
 
     def _values(self, client: int, choice: Choice) -> Tensor | None:
         personal = self._federation.personal
-        if choice == "mean" and personal.clients:
+        if choice == "mean" and self._holders:
             return self._mean
-        if choice == "none" or client not in personal.clients:
+        if choice == "none" or client not in self._holders:
             return None
         return personal.of(client if choice == "own" else self._partners[client])
+
+    @cached_property
+    def _holders(self) -> frozenset[int]:
+        """Clients that have trained private values."""
+        return frozenset(self._federation.personal.clients)
 
     @cached_property
     def _mean(self) -> Tensor:
@@ -120,26 +154,29 @@ class AllClients:
         """
         federation = self._federation
         order = numpy_generator(federation.seed, "exchange").permutation(federation.personal.clients).tolist()
-        partners: dict[int, int] = {}
-        for place, client in enumerate(order):
-            others = [*order[place + 1 :], *order[:place]]
-            same = [other for other in others if federation.data.groups[other] == federation.data.groups[client]]
-            partners[client] = [*same, *others, client][0]
+        groups, members = federation.data.groups, defaultdict(list)
+        for client in order:
+            members[groups[client]].append(client)
+        partners = _next_of(order)
+        for group in members.values():
+            partners |= _next_of(group) if len(group) > 1 else {}
         return partners
 
-    def _score(self, client: int, vector: Tensor) -> Score:
-        federation, rate = self._federation, self._plan.rate(client)
-        net, flat = self._nets.of(rate)
+    def _scores(self, clients: Sequence[int], vector: Tensor) -> list[Score]:
+        """Scores of clients that use the same model; of several only where samples are independent."""
+        federation, first = self._federation, clients[0]
+        net, flat = self._nets.of(self._plan.rate(first))
         flat.write(vector)
-        noise = torch_generator(federation.seed, "everyone", self._plan.round, client)
+        noise = torch_generator(federation.seed, "everyone", self._plan.round, first)
         for name, value in net.sample_noise(noise).items():
             net.get_buffer(name).copy_(value)
         store, size = federation.data.store, federation.evaluation.batch_size
+        tests = [federation.data.test_indices(client) for client in clients]
         with (
             federation.local_context.precision(),
-            statistics_context(net, store, federation.data.train_indices(client), size),
+            statistics_context(net, store, federation.data.train_indices(first), size),
         ):
-            return score(net, store, federation.data.test_indices(client), size)
+            return score_each(net, store, tests, size) if len(tests) > 1 else [score(net, store, tests[0], size)]
 
     def _undefended(self) -> LocalContext:
         """Local training without defenses, since nothing leaves the client."""
@@ -176,6 +213,11 @@ class AllClients:
             owned=federation.data.owned_classes(client) if federation.local.mask_labels else None,
             index=self._plan.index(client),
         )
+
+
+def _next_of(clients: Sequence[int]) -> dict[int, int]:
+    """The client after each one, and the first after the last."""
+    return dict(zip(clients, [*clients[1:], *clients[:1]], strict=True))
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,7 @@ class ClientModule(LightningModule):
     def _settling(self) -> Callable[[], None]:
         """A function to call between steps: new noise for the network, and clamped parameters back in their ranges."""
         net, noise = self.bare, self.noise
-        parameters = dict(net.named_parameters())
-        bounds = [(parameters[name], *limits) for name, limits in net.clamp_ranges().items()]
+        bounds = [(net.get_parameter(name), *limits) for name, limits in net.clamp_ranges().items()]
 
         @torch.no_grad()
         def settle() -> None:

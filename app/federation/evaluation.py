@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -17,6 +17,9 @@ from app.models.base import ScalableNet
 from app.models.norms import posthoc_statistics, uses_batch_statistics
 from datamodules.base import FederatedDataModule
 from datamodules.store import ImageStore
+
+LARGE_BATCH = 1024
+"""Samples per batch where the result does not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -82,28 +85,63 @@ def evaluation_batches(net: nn.Module, indices: Tensor, batch_size: int) -> tupl
     """The sample ids cut into batches: `batch_size` where the batch's own statistics matter, larger elsewhere."""
     if evaluates_by_batch(net):
         return merge_short(indices.split(batch_size), least=2)
-    return indices.split(max(batch_size, 1024))
+    return indices.split(max(batch_size, LARGE_BATCH))
+
+
+def score_batch(net: nn.Module, store: ImageStore, indices: Tensor) -> Score:
+    """Score of a network, in the mode it is in, on one batch."""
+    return _score_of([_sums(net, store, indices)], len(indices))
 
 
 @torch.no_grad()
-def score_batch(net: nn.Module, store: ImageStore, indices: Tensor) -> Score:
-    """Score of a network, in the mode it is in, on one batch."""
+def _sums(net: nn.Module, store: ImageStore, indices: Tensor) -> Tensor:
+    """(2,) samples of a batch that are classified correctly, and the sum of their losses."""
     images, labels = store.batch(indices, next(net.parameters()).dtype)
     logits = net(images)
     loss = cross_entropy(logits.to(precise(logits.device)), labels, reduction="sum")
-    return Score(int((logits.argmax(1) == labels).sum()), float(loss), len(labels))
+    return torch.stack([(logits.argmax(1) == labels).sum().to(loss.dtype), loss])
+
+
+def _score_of(sums: Sequence[Tensor], total: int) -> Score:
+    """The score of batches, with one transfer from the device for all of them."""
+    counted = torch.stack(list(sums)).tolist() if sums else []
+    return Score(sum(int(correct) for correct, _ in counted), sum((loss for _, loss in counted), 0.0), total)
 
 
 def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -> Score:
     """Score of a network in evaluation mode on the given samples, in their order."""
     was_training = net.training
     net.eval()
-    result = Score()
-    for batch in evaluation_batches(net, indices, batch_size):
-        if len(batch) > 1 or not evaluates_by_batch(net):  # one sample has no batch statistics
-            result = result + score_batch(net, store, batch)
+    least = 2 if evaluates_by_batch(net) else 1  # one sample has no batch statistics
+    batches = [batch for batch in evaluation_batches(net, indices, batch_size) if len(batch) >= least]
+    sums = [_sums(net, store, batch) for batch in batches]
     net.train(was_training)
-    return result
+    return _score_of(sums, sum(map(len, batches)))
+
+
+@torch.no_grad()
+def score_each(net: nn.Module, store: ImageStore, parts: Sequence[Tensor], batch_size: int) -> list[Score]:
+    """Scores of a network in evaluation mode on several sets of samples, in batches that run across the sets.
+
+    Only for networks in which the samples of a batch do not influence each other.
+    """
+    was_training = net.training
+    net.eval()
+    measured = [_measured(net, store, batch) for batch in evaluation_batches(net, torch.cat(list(parts)), batch_size)]
+    net.train(was_training)
+    correct, losses = (torch.cat(column).cpu() for column in zip(*measured, strict=True))  # one transfer each
+    sizes = [len(part) for part in parts]
+    owners = torch.arange(len(parts)).repeat_interleave(torch.tensor(sizes))
+    counts = torch.zeros(len(parts), dtype=torch.long).index_add_(0, owners, correct.long())
+    totals = torch.zeros(len(parts), dtype=losses.dtype).index_add_(0, owners, losses)
+    return [Score(*counted) for counted in zip(counts.tolist(), totals.tolist(), sizes, strict=True)]
+
+
+def _measured(net: nn.Module, store: ImageStore, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether each sample is classified correctly (bool), and its loss."""
+    images, labels = store.batch(indices, next(net.parameters()).dtype)
+    logits = net(images)
+    return logits.argmax(1) == labels, cross_entropy(logits.to(precise(logits.device)), labels, reduction="none")
 
 
 def wants_posthoc(net: nn.Module) -> bool:

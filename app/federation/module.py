@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -76,6 +77,7 @@ class FederatedModule(Described, LightningModule):
         transcript: what adversaries have seen; None where nothing was recorded.
         cache: folder for what attacks can use again in other runs; None to keep nothing.
         progress_log: file that attacks add lines of progress to; None for none.
+        shadow_counts: shadow models that attacks have `trained`, and `reused` of those that were kept.
         learning: signs of learning in every round.
         helpers: the other processes of the run, for work that attacks share with them.
     """
@@ -147,6 +149,7 @@ class FederatedModule(Described, LightningModule):
         self.transcript: Transcript | None = None
         self.cache: Path | None = None
         self.kept_findings: Mapping[str, Any] = {}
+        self.shadow_counts: Counter[str] = Counter()
         self.progress_log: Path | None = None
         self.configuration: dict[str, Any] | None = None
         self.clock = PhaseClock()

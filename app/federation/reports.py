@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal
@@ -83,7 +83,7 @@ class RoundReport:
 
 @dataclass
 class PhaseClock:
-    """Wall-clock seconds per phase of a round.
+    """Seconds per phase of a round, of the wall clock unless it is given another one.
 
     Phases: `clients` (waiting for local training and evaluation), `defend` (callbacks that edit updates and the
     aggregate), `channel` (carrying and combining updates), `server` (aggregation), `evaluate` (the server's model),
@@ -91,15 +91,16 @@ class PhaseClock:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
+    now: Callable[[], float] = time.perf_counter  # what seconds are read from
     _started: float = 0.0
     _cpu_started: float = 0.0
 
     def start(self) -> None:
         self.seconds = dict.fromkeys(("clients", "defend", "channel", "server", "evaluate"), 0.0)
-        self._started, self._cpu_started = time.perf_counter(), cpu_clock()
+        self._started, self._cpu_started = self.now(), cpu_clock()
 
     def reading(self) -> dict[str, float]:
-        return {**self.seconds, "total": time.perf_counter() - self._started}
+        return {**self.seconds, "total": self.now() - self._started}
 
     def cpu_reading(self) -> float:
         """CPU seconds since the start of the round."""
@@ -107,11 +108,11 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started = self.now()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - started
 
 
 def cpu_clock() -> float:

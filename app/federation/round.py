@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,9 @@ class Round:
         self.reports: list[ClientReport] = []
         self._federation = federation
         self._lr, self._evaluate = lr, evaluate
+        self._uploads: dict[Hashable, tuple[Tensor | None, Tensor, int]] = {}
         self._traits = stack_traits(federation)
+        self._edited = bool(overriding(federation.hooks.callbacks, "on_client_update"))
         self._same_for_all = not federation.personal and not overriding(federation.hooks.callbacks, "on_broadcast")
         with federation.clock.phase("channel"):
             federation.channel.open(plan, theta)
@@ -72,11 +75,11 @@ class Round:
         size, defended, dropped_for = None, 0.0, ""
         private_vector = "upload-dp" in self._traits
         private_loss = private_vector or "sample-dp" in self._traits
-        if private_vector and not _is_finite(trained.vector):
-            trained = replace(trained, vector=trained.task.received.clone())
+        if private_vector and not trained.finite:
+            trained = replace(trained, vector=trained.task.received.clone(), finite=True)
         if trained.refusal:
             pass  # refusals are reported at the end of the round
-        elif not ((private_loss or math.isfinite(trained.loss)) and _is_finite(trained.vector)):
+        elif not ((private_loss or math.isfinite(trained.loss)) and trained.finite):
             self._warn_dropped(trained, f"diverged (loss {trained.loss})", DIVERGED)
             dropped_for = DIVERGED
         else:
@@ -139,7 +142,8 @@ class Round:
     def _can_be_sent(self, update: Update) -> bool:
         """Weigh an update; whether it is finite, as is its weight."""
         self._federation.server.weigh(update)
-        return math.isfinite(update.weight + update.curvature) and _is_finite(update.vector)
+        finite = _is_finite(update.vector) if self._edited else True  # as trained, it is
+        return math.isfinite(update.weight + update.curvature) and finite
 
     def _send(self, update: Update) -> int | None:
         """Pass an update through the channel; returns its bytes, None where it was lost."""
@@ -154,24 +158,41 @@ class Round:
     def _update(self, trained: TrainedClient) -> Update:
         """The client's update, without private coordinates and rows of absent classes."""
         federation, task = self._federation, trained.task
-        index, vector, received = self.plan.index(task.client), trained.vector, task.received
+        vector, received = trained.vector, task.received
         if federation.personal:
-            federation.personal.keep(task.client, index, vector)
-        if (sent := self._sent(task, index)) is not None:
-            index, vector, received = index[sent], vector[sent], received[sent]
+            federation.personal.keep(task.client, self.plan.index(task.client), vector)
+        sent, index, trainable = self._uploaded(task)
+        if sent is not None:
+            vector, received = vector.index_select(0, sent), received.index_select(0, sent)
         return Update(
             client=task.client,
             round=task.round,
             index=index,
             vector=vector,
             received=received,
-            trainable=int(torch.searchsorted(index, federation.space.trainable)),
+            trainable=trainable,
             samples=len(task.train),
             lr=task.lr,
             loss=trained.loss,
             received_loss=trained.received_loss,
             weight=float(len(task.train)) if federation.weighting == "samples" else 1.0,
         )
+
+    def _uploaded(self, task: ClientTask) -> tuple[Tensor | None, Tensor, int]:
+        """What a client uploads: positions in its submodel (None: all), coordinates, and how many are parameters.
+
+        Found once for all clients that upload the same, since it makes the host wait for the device.
+        """
+        key = self.plan.key(task.client), None if task.owned is None else tuple(task.owned.tolist())
+        if key not in self._uploads:
+            if len(self._uploads) >= 64:  # methods with one submodel per client must not fill the memory
+                self._uploads.clear()
+            index = self.plan.index(task.client)
+            mask = self._sent(task, index)
+            sent = None if mask is None else mask.nonzero().flatten()
+            index = index if sent is None else index.index_select(0, sent)
+            self._uploads[key] = sent, index, int(torch.searchsorted(index, self._federation.space.trainable))
+        return self._uploads[key]
 
     def _sent(self, task: ClientTask, index: Tensor) -> Tensor | None:
         """Mask over the client's coordinates of those that are uploaded; None: all of them."""

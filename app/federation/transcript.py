@@ -1,27 +1,28 @@
 """What each kind of adversary could observe during a run.
 
-A transcript is a folder of arrays. Attacks never get the folder: they get the view of the adversary they declare, and a
-view has no way to reach what that adversary does not see.
+A transcript is a folder with one file of arrays per round. Attacks never get the folder: they get the view of the
+adversary they declare, and a view has no way to reach what that adversary does not see.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
-from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from app.common.array_files import ArrayWriter
 from app.common.errors import UserError
 from app.common.files import PART, cannot_write, npz_bytes, private_folder, replace_all
 from app.common.ranges import Count, Whole
 from app.common.reading import read_arrays
 from app.federation.channels.base import Form, Message
+from app.federation.kept_round import SEALED, WHOLE, KeptRound, Upload, message_name, missing
 from app.federation.parameters import plain_array
-
-SEALED = "sealed"
-"""Marks a round whose models the server holds as ciphertext."""
 
 
 @dataclass(frozen=True)
@@ -41,72 +42,96 @@ class TranscriptSettings:
         return round_ > rounds - self.last or round_ in self.rounds
 
 
-@dataclass(frozen=True)
-class Upload:
-    """One client's upload as the server saw it."""
-
-    client: int  # sender
-    index: Tensor | None  # coordinates the upload is about (int64), None for the whole network
-    payload: Tensor | None  # the values, None where the server saw only masked values or ciphertext
-    form: Form  # how the values travelled
-
-
 class Transcript:
-    """Records the messages of a run in a folder, and hands out the views of the adversaries."""
+    """Records the messages of a run in a folder, and hands out the views of the adversaries.
+
+    What is recorded of a round is in a temporary file until the round is finished.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._writers: dict[int, ArrayWriter] = {}
 
     @property
     def rounds(self) -> list[int]:
         """Rounds that were kept, counted from 1."""
-        return sorted(int(path.name.removeprefix("round-")) for path in self._folder.glob("round-*"))
+        return sorted({int(path.stem.removeprefix("round-")) for path in self._folder.glob("round-*")})
 
     def coordinates(self, round_: int) -> dict[int, Tensor | None]:
-        """Coordinates of every upload of a round, by client, as in the public plan; None for the whole network."""
-        indices: dict[int, Tensor | None] = {}
-        for path in sorted(self._round(round_).glob("client-*.npz")):
-            try:
-                index = torch.from_numpy(read_arrays(path, ["index"])["index"]).long()
-            except KeyError:
-                index = None
-            indices[int(path.name.partition(".")[0].removeprefix("client-"))] = index
-        return indices
+        """Coordinates of every upload of a round, by client, as in the public plan; None for the whole network.
+
+        Clients with equal coordinates share one tensor.
+        """
+        return {upload.client: upload.index for upload in KeptRound(self._folder, round_).uploads()}
 
     def opened(self, round_: int) -> bool:
         """Whether a client decrypted the uploads of a round (counted from 1) for the server."""
-        return any(self._round(round_).glob("client-*.opened.npz"))
+        kept = KeptRound(self._folder, round_).uploads() if round_ in self.rounds else []
+        return any(upload.form == "opened" for upload in kept)
 
     def record_broadcast(self, round_: int, theta: Tensor, form: Form = "plain") -> None:
         """Record the server's vector at the start of a round (from 1); under encryption, the server cannot read it."""
-        self._save(self._round(round_) / "broadcast.npz", theta=theta)
+        self._add(round_, "broadcast", plain_array(theta))
         if form == "ciphertext":
-            self._save(self._round(round_) / SEALED)
-        else:
-            (self._round(round_) / SEALED).unlink(missing_ok=True)
+            self._add(round_, SEALED, np.empty(0))
 
     def record_aggregate(self, round_: int, theta: Tensor) -> None:
         """Record the server's vector at the end of a round (counted from 1)."""
-        self._save(self._round(round_) / "aggregate.npz", theta=theta)
+        self._add(round_, "aggregate", plain_array(theta))
 
     def record_message(self, message: Message, coordinates: int) -> None:
         """Record what the server saw of one update; `coordinates` is the size of the server's vector."""
-        arrays = {} if message.payload is None else {"payload": message.payload}
+        round_, about = message.round + 1, WHOLE
         if message.index.numel() != coordinates:
-            arrays["index"] = message.index.to(torch.int32 if coordinates < 2**31 else torch.int64)
-        self._save(self._round(message.round + 1) / f"client-{message.client:05d}.{message.form}.npz", **arrays)
+            index = plain_array(message.index.to(torch.int32 if coordinates < 2**31 else torch.int64))
+            about = f"index-{blake2b(index.tobytes(), digest_size=16).hexdigest()}"
+            self._add(round_, about, index)
+        payload = np.empty(0) if message.payload is None else plain_array(message.payload)
+        self._add(round_, message_name(message.client, message.form, about), payload)
+
+    def finish(self, round_: int, parts: Iterable[Path] = ()) -> None:
+        """Put what was recorded of a round in its place, with the parts that other processes have handed over."""
+        path = self._round(round_)
+        try:
+            for part in parts:
+                self._writer(round_).add_all(part)
+            self._writer(round_).finish(path)
+        except OSError as error:
+            self.discard()
+            raise cannot_write(path, error) from error
+        del self._writers[round_]
+
+    def hand_over(self, round_: int) -> Path | None:
+        """Close what this process has recorded of a round, for the first process to add; None where it is nothing."""
+        writer = self._writers.pop(round_, None)
+        if writer is None:
+            return None
+        writer.close()
+        return writer.part
+
+    def discard(self) -> None:
+        """Delete what was recorded of rounds that are not finished."""
+        for writer in self._writers.values():
+            writer.discard()
+        self._writers = {}
 
     def record_released(self, theta: Tensor) -> None:
-        self._save(self._folder / "released.npz", theta=theta)
+        path = self._folder / "released.npz"
+        try:
+            private_folder(self._folder)
+            replace_all({path: npz_bytes({"theta": plain_array(theta)})})
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     def forget(self, round_: int) -> None:
-        """Delete what was recorded of a round; other files in its folder are kept.
+        """Delete what was recorded of a round; further files in the folder that version 0.6 has made of it are kept.
 
         Raises:
             UserError: where that is not possible.
         """
-        folder = self._round(round_)
+        folder = self._round(round_).with_suffix("")
         try:
+            self._round(round_).unlink(missing_ok=True)
             names = ("broadcast.npz", "aggregate.npz", "client-?????*.*.npz", f".*{PART}", SEALED)
             for path in [path for name in names for path in folder.glob(name)]:
                 path.unlink(missing_ok=True)
@@ -114,6 +139,11 @@ class Transcript:
                 folder.rmdir()
         except OSError as error:
             raise cannot_write(folder, error) from error
+
+    def forget_unfinished(self) -> None:
+        """Delete what a run that was killed has recorded of the round it was in."""
+        for path in self._folder.glob(f".*{PART}"):
+            path.unlink(missing_ok=True)
 
     def server_view(self) -> ServerView:
         return ServerView(self._folder)
@@ -125,16 +155,20 @@ class Transcript:
         return ExternalView(self._folder)
 
     def _round(self, round_: int) -> Path:
-        return self._folder / f"round-{round_:05d}"
+        return self._folder / f"round-{round_:05d}.npz"
 
-    def _save(self, path: Path, **tensors: Tensor) -> None:
-        content = npz_bytes({name: plain_array(tensor) for name, tensor in tensors.items()})
-        try:
+    def _writer(self, round_: int) -> ArrayWriter:
+        if round_ not in self._writers:
             private_folder(self._folder)
-            private_folder(path.parent)
-            replace_all({path: content})
+            self._writers[round_] = ArrayWriter(self._folder)
+        return self._writers[round_]
+
+    def _add(self, round_: int, name: str, array: np.ndarray) -> None:
+        try:
+            self._writer(round_).add(name, array)
         except OSError as error:
-            raise cannot_write(path, error) from error
+            self.discard()
+            raise cannot_write(self._round(round_), error) from error
 
 
 class ExternalView:
@@ -144,7 +178,10 @@ class ExternalView:
         self._folder = folder
 
     def released(self) -> Tensor:
-        return _load(self._folder / "released.npz")["theta"]
+        path = self._folder / "released.npz"
+        if not path.is_file():
+            raise missing(path.name, self._folder.name)
+        return torch.from_numpy(read_arrays(path)["theta"])
 
 
 class ClientView(ExternalView):
@@ -154,16 +191,13 @@ class ClientView(ExternalView):
     def rounds(self) -> list[int]:
         return Transcript(self._folder).rounds
 
-    def _round(self, round_: int) -> Path:
-        return Transcript(self._folder)._round(round_)
-
     def broadcast(self, round_: int) -> Tensor:
         """The server's flat vector at the start of a round."""
-        return _load(self._round(round_) / "broadcast.npz")["theta"]
+        return KeptRound(self._folder, round_).model("broadcast")
 
     def aggregate(self, round_: int) -> Tensor:
         """The server's flat vector at the end of a round: what the next one starts from."""
-        return _load(self._round(round_) / "aggregate.npz")["theta"]
+        return KeptRound(self._folder, round_).model("aggregate")
 
 
 class ServerView(ClientView):
@@ -171,7 +205,7 @@ class ServerView(ClientView):
 
     def readable(self, round_: int) -> bool:
         """Whether the server holds the models of a round in clear."""
-        return not (self._round(round_) / SEALED).exists()
+        return round_ not in self.rounds or not KeptRound(self._folder, round_).sealed
 
     def broadcast(self, round_: int) -> Tensor:
         self._refuse_ciphertext(round_)
@@ -190,28 +224,5 @@ class ServerView(ClientView):
             )
 
     def uploads(self, round_: int) -> list[Upload]:
-        folder = self._round(round_)
-        if not folder.is_dir():
-            raise _missing(folder)
-        return [_upload(path) for path in sorted(folder.glob("client-*.npz"))]
-
-
-def _upload(path: Path) -> Upload:
-    name, form, _ = path.name.split(".")
-    arrays = _load(path)
-    index = arrays["index"].long() if "index" in arrays else None
-    return Upload(int(name.removeprefix("client-")), index, arrays.get("payload"), cast(Form, form))
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise _missing(path)
-    return {name: torch.from_numpy(array) for name, array in read_arrays(path).items()}
-
-
-def _missing(path: Path) -> UserError:
-    return UserError.of(
-        f"the transcript holds no {path.name} of {path.parent.name}",
-        "the attack has nothing to look at",
-        "train again and keep that round: --transcript.last or --transcript.rounds, or a TranscriptRecorder()",
-    )
+        """All uploads of a round, by client; the values of one are read when they are asked for."""
+        return KeptRound(self._folder, round_).uploads()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from app.common.errors import Problem
 from app.federation.channels.base import Message
+from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.kept_round import HIDDEN
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
+from app.federation.private_coordinates import uploaded_keys
 from app.federation.transcript import Transcript, TranscriptSettings
 
 DEFAULT_SETTINGS = TranscriptSettings()
@@ -44,6 +47,7 @@ class TranscriptRecorder(FederatedCallback):
     ) -> None:
         self._chosen, self._settings, self._announce = folder, settings, announce
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._transcript = Transcript(Path())  # in which nothing is recorded before `setup`
         self._open_end = False
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
@@ -69,16 +73,16 @@ class TranscriptRecorder(FederatedCallback):
     def expected_bytes(self, federation: FederatedModule) -> int:
         """Size of the transcript on disk at the end of the run."""
         kept = [round_ for round_ in range(1, federation.rounds + 1) if self._wanted(round_, federation)]
-        widths: dict[float, int] = {}
         total = 0
         for round_ in kept:
             plan = federation.plan_of(round_ - 1)
-            for client in plan.participants:
-                rate = plan.rate(client)
-                if rate not in widths:
-                    widths[rate] = int(federation.personal.shared(plan.index(client)).sum())
-                index = 0 if widths[rate] == federation.space.size else 4
-                total += widths[rate] * (index + (4 if federation.channel.form in ("plain", "opened") else 0))
+            known: dict[Hashable, int] = {}  # bytes of the values, by what is uploaded; equal indices are kept once
+            for client, key in uploaded_keys(federation, plan).items():
+                if key not in known:
+                    cells = int(federation.personal.shared(plan.index(client)).sum())
+                    known[key] = 4 * cells if federation.channel.form not in HIDDEN else 0
+                    total += 4 * cells if cells != federation.space.size else 0
+                total += known[key]
         return total + (2 * len(kept) + 1) * federation.space.size * 4
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -103,14 +107,22 @@ class TranscriptRecorder(FederatedCallback):
         assert isinstance(pl_module, FederatedModule)
         round_ = pl_module.plan.round + 1
         if self._recording(round_, pl_module):
-            trainer.strategy.barrier("messages")  # other processes' messages are on disk
-            pl_module.helpers.run(partial(self._conclude, pl_module, round_))
+            own = None if trainer.is_global_zero else self._transcript.hand_over(round_)
+            parts = [part for part in gather(own) if part is not None]  # of the other processes, on the disk
+            pl_module.helpers.run(partial(self._conclude, pl_module, round_, parts))
         oldest = round_ - self._settings.last
         if self._open_end and oldest > 0 and not self._asked_for(oldest, pl_module):
             rank_zero_only(self._transcript.forget)(oldest)
 
-    def _conclude(self, federation: FederatedModule, round_: int) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._transcript.discard()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._transcript.discard()
+
+    def _conclude(self, federation: FederatedModule, round_: int, parts: list[Path]) -> None:
         self._transcript.record_aggregate(round_, federation.space.read(federation.net))
+        self._transcript.finish(round_, parts)
         for callback in federation.hooks.callbacks:
             federation.hooks.deliver(
                 callback.on_round_kept(federation, self._transcript, round_), f"after round {round_}"
@@ -118,6 +130,7 @@ class TranscriptRecorder(FederatedCallback):
 
     def _forget(self, done: int, federation: FederatedModule) -> None:
         """Rounds that will be repeated, and those that were the last ones of a run that now goes on."""
+        self._transcript.forget_unfinished()
         for kept in self._transcript.rounds:
             if kept > done or not self._recording(kept, federation):
                 self._transcript.forget(kept)

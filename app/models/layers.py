@@ -83,8 +83,23 @@ def make_scaler(active: bool, rate: float, keep: bool) -> nn.Module:
 def conv_block(conv: nn.Conv2d, norm: nn.Module, pool: bool, scaler: nn.Module | None = None) -> nn.Sequential:
     """Convolution, optional scaler, norm, ReLU and optional 2x2 max-pool, under the names conv, scaler, norm, ..."""
     layers = {"conv": conv, "scaler": scaler, "norm": norm, "activation": nn.ReLU()}
-    layers["pool"] = nn.MaxPool2d(2) if pool else None
-    return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
+    present = OrderedDict((name, layer) for name, layer in layers.items() if layer is not None)
+    return PooledBlock(present | {"pool": nn.MaxPool2d(2)}) if pool else nn.Sequential(present)
+
+
+class PooledBlock(nn.Sequential):
+    """Layers that end with a ReLU and a max-pool, which is applied first, so that the ReLU sees a smaller map.
+
+    ReLU keeps the order of values, so outputs and gradients are the same bit for bit (up to rounding where clients are
+    stacked). Other layers put in their places are applied in the order of the names.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        *first, activation, pool = self
+        swapped = type(activation) is nn.ReLU and type(pool) is nn.MaxPool2d
+        for layer in (*first, *((pool, activation) if swapped else (activation, pool))):
+            images = layer(images)
+        return images
 
 
 def linear_chain(widths: Sequence[int], classes: int, bias: bool, dropout: float) -> nn.Sequential:

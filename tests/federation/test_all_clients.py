@@ -1,14 +1,16 @@
 """All clients of a federation on their own test sets, and clients that join when the training is over."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, make_trainer, sgd, small_federation
 
 from app.common.errors import UserError
+from app.common.seeding import numpy_generator
 from app.federation.all_clients import AllClients, Joining, Newcomers
-from app.federation.evaluation import Evaluation, score
+from app.federation.evaluation import Evaluation, score, score_each
 from app.federation.local_training import LocalTraining
 from app.models import MLP, Factorised
 
@@ -89,6 +91,20 @@ def test_private_parts_are_exchanged_within_a_group(monkeypatch):
     assert partners[4] != 4
 
 
+@pytest.mark.parametrize("clients", [1, 2, 60])
+def test_the_partner_is_the_next_client_of_the_group(clients):
+    """In the order of the exchange, from the last on to the first; the next of all for the only one of a group."""
+    groups = ["a", "b", "b", "only", *"abc" * 20][:clients]
+    data, personal = SimpleNamespace(groups=groups), SimpleNamespace(clients=tuple(range(clients)))
+    all_clients = object.__new__(AllClients)
+    all_clients._federation = SimpleNamespace(data=data, personal=personal, seed=3)
+    order = numpy_generator(3, "exchange").permutation(clients).tolist()
+    for place, client in enumerate(order):
+        others = [*order[place + 1 :], *order[:place]]
+        same = [other for other in others if groups[other] == groups[client]]
+        assert all_clients._partners[client] == [*same, *others, client][0]
+
+
 def test_clients_never_queried_use_the_server_as_it_is():
     """One of five clients takes part; the others have nothing of their own."""
     federation, scores = seen(lambda f: AllClients(f, f.plan.round).scores(), rounds=1, participation=0.2)
@@ -116,6 +132,33 @@ def test_narrow_clients_are_scored_with_their_submodels():
     narrow = seen(lambda f: AllClients(f, f.plan.round).scores(), net=TINY_MLP, capacities=[1.0, 0.5, 0.5, 0.5, 0.5])[1]
     assert [local.client for local in narrow] == [local.client for local in whole]
     assert narrow[1].score.loss != whole[1].score.loss
+
+
+@pytest.mark.parametrize(("large", "calls"), [(1024, 2), (6, 4)])
+def test_clients_with_one_model_are_scored_together(large, calls, monkeypatch):
+    """One call per width, or a few where the samples are many; what each client gets is what it gets alone."""
+    asked = []
+
+    def counting(net, store, parts, batch_size):
+        asked.append(parts)
+        return score_each(net, store, parts, batch_size)
+
+    def look(federation):
+        together = AllClients(federation, federation.plan.round).scores()
+        monkeypatch.setattr(AllClients, "_samples_are_independent", False)
+        return together, AllClients(federation, federation.plan.round).scores()
+
+    monkeypatch.setattr("app.federation.all_clients.LARGE_BATCH", large)
+    monkeypatch.setattr("app.federation.all_clients.score_each", counting)
+    monkeypatch.setattr(
+        "app.federation.all_clients.score", lambda net, store, own, size: counting(net, store, [own], size)[0]
+    )
+    together, alone = seen(look, net=TINY_MLP, executor="sequence", capacities=[1.0, 0.5, 0.5, 1.0, 0.5])[1]
+    assert len(asked) == calls + 5
+    assert [local.client for local in together] == [local.client for local in alone] == list(range(5))
+    for one, other in zip(together, alone, strict=True):
+        assert (one.score.correct, one.score.total) == (other.score.correct, other.score.total)
+        assert one.score.loss == pytest.approx(other.score.loss, abs=1e-12)
 
 
 def test_fine_tuning_is_one_more_round_of_which_nothing_is_sent():

@@ -4,6 +4,7 @@ Values are kept and computed on the CPU, so a run on it ends where one on the CP
 torch's experimental Python backend; `AVAILABLE` is False where torch has none.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -32,6 +33,13 @@ LOWERED = ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "conv1d", "conv2
 """Operations that autocast computes in the lower precision."""
 
 
+WAITING = (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten.masked_select.default)
+"""Operations whose result, or its size, the host needs before it can go on."""
+
+TRAFFIC: Counter[str] = Counter()
+"""Transfers `to host` and `to device` since the start of the process, and times that the host `waits` for a result."""
+
+
 class DeviceTensor(torch.Tensor):
     """A tensor of the simulated device; `values` holds its values on the CPU."""
 
@@ -51,6 +59,7 @@ class DeviceTensor(torch.Tensor):
         """Compute on the CPU what CUDA would compute with these arguments."""
         options = options or {}
         refuse_mixed(operation, arguments, options)
+        _note(operation, arguments, options)
         if operation is aten.copy_.default:
             _values(arguments[0]).copy_(_values(arguments[1]))
             return arguments[0]
@@ -73,6 +82,7 @@ class DeviceTensor(torch.Tensor):
 
     def tolist(self) -> Any:
         """Plain numbers; torch would convert below the level at which this class is asked."""
+        TRAFFIC["to host"] += 1
         return self.values.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -300,7 +310,31 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Te
     return DeviceTensor(torch.empty_strided(size, stride, dtype=dtype))
 
 
+def _note(operation: Any, arguments: Any, options: Mapping[str, Any]) -> None:
+    """Count a transfer, or an operation that the host waits for."""
+    if operation is aten.copy_.default:
+        _note_copy(arguments[1], arguments[0])
+    elif operation is aten._to_copy.default and options.get("device") == CPU:
+        TRAFFIC["to host"] += 1
+    elif operation in WAITING or (operation in INDEXED and _masked(arguments[1])):
+        TRAFFIC["waits"] += 1
+    elif operation in INDEXED:
+        TRAFFIC["to device"] += sum(1 for _ in _on_cpu(arguments[1]))
+
+
+def _note_copy(source: Tensor, target: Tensor) -> None:
+    places = [isinstance(tensor, DeviceTensor) for tensor in (source, target)]
+    if places != [True, True]:
+        TRAFFIC["to device" if places[1] else "to host"] += 1
+
+
+def _masked(indices: Any) -> bool:
+    """Whether a tensor is indexed by a mask, whose true values CUDA must count first."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    _note_copy(source, target)
     _values(target).copy_(_values(source))
     return target
 

@@ -1,14 +1,15 @@
 """Seeded dropout, the Scaler, and options that networks refuse."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from app.common.errors import UserError
-from app.models import CNN, MLP, AlexNet, DataShape, LeNet5, ResNet18
-from app.models.layers import Scaler, SeededDropout, has_dropout, seed_dropout
+from app.models import CNN, MLP, AlexNet, ConvNet, DataShape, Factorised, LeNet5, ResNet18
+from app.models.layers import PooledBlock, Scaler, SeededDropout, has_dropout, seed_dropout
 
 GREY = DataShape(1, 28, 28, 10)
 COLOUR = DataShape(3, 32, 32, 10)
@@ -181,3 +182,61 @@ def test_all_problems_are_told_at_once():
         CNN(DataShape(1, 4, 4, 10), u=12, norm="group", statistics="none")
     assert len(caught.value.problems) == 3
     assert all(problem.consequence and problem.remedy for problem in caught.value.problems)
+
+
+POOLED_NETS = {
+    "batch norm": partial(CNN, u=4),
+    "running statistics": partial(CNN, u=4, statistics="running"),
+    "group norm": partial(CNN, u=8, norm="group"),
+    "scaler without a norm": partial(CNN, u=4, norm="none", rate=0.5),
+    "LeNet5": LeNet5,
+    "AlexNet": partial(AlexNet, rate=0.1),
+    "AlexNet without norms": partial(AlexNet, variant="nasr", rate=0.1),
+    "ConvNet": partial(ConvNet, channels=(4, 6)),
+    "Factorised": partial(Factorised, net=partial(ConvNet, channels=(4, 6)), factors={"*conv": 3}),
+}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("values", ["normal", "ties", "not a number"])
+@pytest.mark.parametrize("build", POOLED_NETS.values(), ids=POOLED_NETS)
+def test_pooling_before_the_relu_changes_neither_outputs_nor_gradients(build, values, layout, monkeypatch):
+    """Bit for bit, also where maxima are not unique and where values are NaN."""
+    torch.manual_seed(0)
+    net = build(COLOUR).to(memory_format=layout)
+    images = torch.randn(6, 3, 32, 32)
+    if values == "ties":
+        images = images.round().clamp(0, 1)  # large areas of equal pixels
+        images[:3] = 0
+    if values == "not a number":
+        images[0, :, 5, 7] = torch.nan
+    images = images.contiguous(memory_format=layout)
+    early = _answers(net, images)
+    monkeypatch.setattr(PooledBlock, "forward", nn.Sequential.forward)
+    for here, there in zip(early, _answers(net, images), strict=True):
+        assert torch.equal(here.nan_to_num(nan=1e30), there.nan_to_num(nan=1e30))
+    assert any(isinstance(layer, PooledBlock) for layer in net.modules())
+
+
+def _answers(net, images):
+    """Logits, gradients of the parameters and of the images."""
+    net.train()
+    images = images.clone().requires_grad_()
+    logits = net(images)
+    loss = nn.functional.cross_entropy(logits, torch.arange(len(images)))
+    return [logits.detach(), *torch.autograd.grad(loss, [*net.parameters(), images], materialize_grads=True)]
+
+
+def test_layers_in_place_of_a_relu_and_a_pool_keep_their_order():
+    """Attacks replace both by smoothed layers, whose derivatives depend on the order."""
+    block = CNN(COLOUR, u=4).blocks[0]
+    assert list(dict(block.named_children())) == ["conv", "scaler", "norm", "activation", "pool"]
+    called = []
+    for name in ("activation", "pool"):
+        block.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    block(torch.zeros(2, 3, 8, 8))
+    assert called == ["pool", "activation"]
+    block.activation = nn.Sigmoid()
+    block.activation.register_forward_hook(lambda *_: called.append("activation"))
+    block(torch.zeros(2, 3, 8, 8))
+    assert called[2:] == ["activation", "pool"]

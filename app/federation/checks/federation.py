@@ -63,6 +63,13 @@ def setting_problems(federation: FederatedModule) -> Iterator[Problem]:
 def network_problems(federation: FederatedModule) -> Iterator[Problem]:
     """Problems that show once the network is built."""
     yield from monitor_problems(federation)
+    if (rate := federation.net.hparams.get("rate", 1.0)) != 1:
+        yield Problem(
+            f"the server's network has {rate:g} of its width",
+            "clients could not be given parts of it",
+            "leave out --model.net.rate; --model.capacities says how wide the clients' networks are",
+        )
+        return
     if federation.net.private_names() and min(federation.client_pool.capacities) < 1:
         yield Problem(
             f"clients of width {min(federation.client_pool.capacities):g} with {type(federation.net).__name__}",

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from app.common.errors import UserError
-from app.federation.evaluation import Score
 from app.federation.execution.client_trainer import ClientTrainer, LocalContext
 from app.federation.execution.distributed import keep_freed_memory
 from app.federation.execution.tasks import ClientTask, TrainedClient
@@ -28,6 +27,7 @@ from app.models.factor_layers import FactorConv2d
 from app.models.layers import has_dropout
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 ExecutorKind = Literal["auto", "threads", "vectorised", "sequence"]
 
@@ -48,7 +48,7 @@ class Executor(ABC):
     def run(self, tasks: Iterable[ClientTask]) -> Iterator[TrainedClient]:
         """Train the clients; results come in the order of the tasks."""
 
-    def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterable[Made]:
         """`function` of every item, in order, for evaluation; in parallel where the executor is."""
         return map(function, items)
 
@@ -92,8 +92,8 @@ class WorkerThreads(Executor):
         while waiting:
             yield waiting.popleft().result()
 
-    def map(self, function: Callable[[Item], Score], items: Iterable[Item]) -> Iterable[Score]:
-        def within(item: Item) -> Score:  # autocast is per thread
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterable[Made]:
+        def within(item: Item) -> Made:  # autocast is per thread
             with self.context.precision():
                 return function(item)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -79,17 +81,31 @@ WORTHWHILE = 16
 _Recording = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], tuple[Tensor, Sequence[Tensor | None]]]
 
 
+@dataclass(frozen=True, eq=False)
+class Recordings:
+    """Recorded steps of one objective by the layout of their arguments, and how often each layout has occurred."""
+
+    steps: dict[Hashable, _Recording] = field(default_factory=dict)
+    seen: Counter[Hashable] = field(default_factory=Counter)
+
+
+@lru_cache(maxsize=64)
+def recordings_of(description: Hashable) -> Recordings:
+    """Recordings of all objectives of this process with one description; those used last are kept."""
+    return Recordings()
+
+
 class RecordedStep:
     """Losses and gradients of one objective for stacks of clients.
 
-    `objective` is that of one client; where `record` is set, steps of a shape that occurs often are recorded and
-    replayed, so the objective may depend on nothing but its arguments.
+    `objective` is that of one client. Steps of a shape that occurs often are recorded and replayed, for all objectives
+    with the same `description`: it holds everything that they depend on beside their arguments. Without a description,
+    nothing is recorded.
     """
 
-    def __init__(self, objective: Objective, record: bool) -> None:
-        self._objective, self._record = objective, record
-        self._seen: Counter[tuple[object, ...]] = Counter()
-        self._recordings: dict[tuple[object, ...], _Recording] = {}
+    def __init__(self, objective: Objective, description: Hashable | None = None) -> None:
+        self._objective = objective
+        self._recordings = None if description is None else recordings_of(description)
 
     def __call__(
         self, values: Mapping[str, Tensor], constants: Mapping[str, Tensor], images: Tensor, labels: Tensor
@@ -100,18 +116,17 @@ class RecordedStep:
         images and labels (clients, batch, ...).
         """
         arguments = (list(values.values()), list(constants.values()), images, labels)
-        step = self._step(tuple(values), tuple(constants))
-        shape = (images.shape, images.dtype, tuple(values), tuple(constants))
-        self._seen[shape] += 1
-        if not self._record or self._seen[shape] < WORTHWHILE:
+        step, recordings = self._step(tuple(values), tuple(constants)), self._recordings
+        if recordings is None:
             return step(*arguments)
-        if shape not in self._recordings:
-            recording = make_fx(step)(*arguments)
-            recording.graph.eliminate_dead_code()
-            recording.recompile()
-            self._recordings[shape] = recording
+        layout = (tuple(values), tuple(constants), _layout([*arguments[0], *arguments[1], images, labels]))
+        recordings.seen[layout] += 1
+        if recordings.seen[layout] < WORTHWHILE:
+            return step(*arguments)
+        if layout not in recordings.steps:
+            recordings.steps[layout] = _recorded(step, *arguments)
         with torch.no_grad():
-            return self._recordings[shape](*arguments)
+            return recordings.steps[layout](*arguments)
 
     def _step(self, names: tuple[str, ...], constant_names: tuple[str, ...]) -> _Recording:
         def step(
@@ -125,3 +140,17 @@ class RecordedStep:
             return losses.detach(), gradients
 
         return step
+
+
+def _layout(tensors: Sequence[Tensor]) -> Hashable:
+    """What the operations of a step depend on beside the values: shapes, types, memory, and mixed precision."""
+    kind = tensors[-2].device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return autocast, tuple((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)
+
+
+def _recorded(step: _Recording, *arguments: Any) -> _Recording:
+    recording = make_fx(step)(*arguments)
+    recording.graph.eliminate_dead_code()
+    recording.recompile()
+    return recording

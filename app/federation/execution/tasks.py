@@ -45,6 +45,7 @@ class TrainedClient:
 
     task: ClientTask
     vector: Tensor  # flat vector after local training
+    finite: bool  # whether the vector holds no NaN or infinity
     loss: float  # mean training loss over the local steps
     received_loss: float  # loss of the received model on the training set, NaN unless needed
     scores: ClientScores  # evaluation, empty unless requested

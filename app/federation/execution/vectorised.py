@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from app.federation.execution.executors import Executor
 from app.federation.execution.memory import USABLE, bytes_of_training, free_memory, release_cached
 from app.federation.execution.recorded_step import RecordedStep
 from app.federation.execution.tasks import ClientTask, TrainedClient
+from app.federation.parameters import plain_array
 
 
 class Vectorised(Executor):
@@ -58,8 +61,10 @@ class Vectorised(Executor):
                 release_cached(self.context.device)
                 continue
             seconds = (time.perf_counter() - started) / size
-            for task, vector, loss in zip(tasks[:size], stack.vectors(), stack.mean_losses(), strict=True):
-                yield self._evaluated(task, vector, loss, seconds)
+            vectors = stack.vectors()
+            finite = torch.isfinite(vectors.sum(dim=1)).tolist()  # one look at all clients
+            for task, vector, usable, loss in zip(tasks[:size], vectors, finite, stack.mean_losses(), strict=True):
+                yield self._evaluated(task, vector, usable, loss, seconds)
             tasks = tasks[size:]
 
     def _fitted(self, tasks: list[ClientTask]) -> ClientStack | None:
@@ -93,14 +98,15 @@ class Vectorised(Executor):
         return self._needs[key]
 
     def _step(self, capacity: float) -> RecordedStep:
-        """Losses and gradients of clients of one width; not recorded where callbacks take part, which may change."""
+        """Losses and gradients of clients of one width."""
         if capacity not in self._steps:
-            objective = _Objective(self._client_trainer.module(capacity))
-            hooks = self.context.loss_hooks or self.context.penalty_hooks
-            self._steps[capacity] = RecordedStep(objective.of, record=not hooks)
+            client = self._client_trainer.module(capacity)
+            self._steps[capacity] = RecordedStep(_Objective(client).of, _description(client))
         return self._steps[capacity]
 
-    def _evaluated(self, task: ClientTask, vector: Tensor, loss: float, train_seconds: float) -> TrainedClient:
+    def _evaluated(
+        self, task: ClientTask, vector: Tensor, finite: bool, loss: float, train_seconds: float
+    ) -> TrainedClient:
         started = time.perf_counter()
         with self.context.precision():
             client = self._client_trainer.client_for(task)
@@ -108,7 +114,8 @@ class Vectorised(Executor):
             received = self._client_trainer.evaluate_received(task, client)
             self._client_trainer.flat(task.capacity).write(vector)
             scores = self._client_trainer.evaluate_trained(task, client, received)
-        return TrainedClient(task, vector, loss, received_loss, scores, train_seconds, time.perf_counter() - started)
+        seconds = train_seconds, time.perf_counter() - started
+        return TrainedClient(task, vector, finite, loss, received_loss, scores, *seconds)
 
 
 class ClientStack:
@@ -139,17 +146,17 @@ class ClientStack:
         self._frozen = {f"client.net.{name}": value for name, value in self._values.items() if name not in moving}
         self._moving = {name: value for name, value in self._values.items() if name in moving}
         self._optimizer = self._context.local.build_optimizer(self._moving.values(), tasks[0].lr)
-        self._batches = [client_trainer.batch_ids(task) for task in tasks]
+        self._batches = client_trainer.batch_ids(tasks)
+        self._schedule = list(_scheduled(self._batches, received.device))
         self._crops = [client_trainer.crop_generator(task) for task in tasks]
         self._total = torch.zeros(len(tasks), dtype=precise(received.device), device=received.device)
 
     def fit(self) -> None:
         self._net.train()
-        for step in range(max(map(len, self._batches))):
-            active = [client for client, batches in enumerate(self._batches) if step < len(batches)]
+        for step, scheduled in enumerate(self._schedule):
             self._settle()
-            self._total += self._losses(step, active)
-            self._move(active)
+            self._total += self._losses(step, scheduled.groups)
+            self._move(scheduled.resting)
         self._settle()
 
     @torch.no_grad()
@@ -172,19 +179,15 @@ class ClientStack:
             total / count if count else float("nan") for total, count in zip(self._total.tolist(), steps, strict=True)
         ]
 
-    def _losses(self, step: int, active: list[int]) -> Tensor:
+    def _losses(self, step: int, groups: Sequence[_Group]) -> Tensor:
         """Loss of every client at one step (0 for finished clients), one call per batch length; sets the gradients."""
-        lengths: dict[int, list[int]] = defaultdict(list)
-        for client in active:
-            lengths[len(self._batches[client][step])].append(client)
-        if len(lengths) == 1 and len(active) == len(self._batches):
-            losses, gradients = self._of(step, active, None)
+        if len(groups[0].clients) == len(self._batches):
+            losses, gradients = self._of(step, groups[0].clients, None)
             self._leave(gradients)
             return losses
         losses = torch.zeros_like(self._total)
         gradient_sums: list[Tensor | None] = [None for _ in self._moving]
-        for clients in lengths.values():
-            chosen = torch.tensor(clients, device=self._total.device)
+        for clients, chosen in groups:
             block_losses, gradients = self._of(step, clients, chosen)
             losses[chosen] = block_losses.to(losses.dtype)
             gradient_sums = [
@@ -218,20 +221,48 @@ class ClientStack:
             images = torch.stack([augment(image, self._crops[client]) for image, client in pairs])
         return images, labels
 
-    def _move(self, active: list[int]) -> None:
-        """One optimiser step for the active clients; momentum and weight decay must not move the others."""
+    def _move(self, resting: Tensor) -> None:
+        """One optimiser step for the clients that are not `resting`, whom momentum and decay must not move either."""
         if self._context.local.clip_norm is not None:
             _clip_each(self._moving, self._context.local.clip_norm)
-        if len(active) == len(self._batches):
+        if not len(resting):
             self._optimizer.step()
             return
-        resting = torch.ones(len(self._batches), dtype=torch.bool, device=self._total.device)
-        resting[active] = False
-        before = {name: value[resting].clone() for name, value in self._moving.items()}
+        before = {name: value.index_select(0, resting) for name, value in self._moving.items()}
         self._optimizer.step()
         with torch.no_grad():
             for name, value in self._moving.items():
-                value[resting] = before[name]
+                value.index_copy_(0, resting, before[name])
+
+
+class _Group(NamedTuple):
+    """Clients whose batches have one length at a step."""
+
+    clients: list[int]
+    chosen: Tensor  # the same on the device
+
+
+class _Scheduled(NamedTuple):
+    """One step of a stack of clients."""
+
+    groups: list[_Group]
+    resting: Tensor  # clients that have finished, on the device
+
+
+def _scheduled(batches: Sequence[Sequence[Tensor]], device: torch.device) -> Iterator[_Scheduled]:
+    """The steps of clients with the given batches; what tells the clients of each goes to the device in one piece."""
+    steps: list[list[list[int]]] = []  # of every step: its groups, then the clients that rest
+    for step in range(max(map(len, batches))):
+        lengths: dict[int, list[int]] = defaultdict(list)
+        resting: list[int] = []
+        for client, own in enumerate(batches):
+            (lengths[len(own[step])] if step < len(own) else resting).append(client)
+        steps.append([*lengths.values(), resting])
+    lists = [clients for parts in steps for clients in parts]
+    numbers = torch.tensor([client for clients in lists for client in clients], dtype=torch.long, device=device)
+    pieces = iter(numbers.split([len(clients) for clients in lists]))
+    for *groups, _ in steps:
+        yield _Scheduled([_Group(clients, next(pieces)) for clients in groups], next(pieces))
 
 
 class _Objective(nn.Module):
@@ -246,6 +277,23 @@ class _Objective(nn.Module):
 
     def of(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         return functional_call(self, values, (images, labels))
+
+
+def _description(client: ClientModule) -> Hashable | None:
+    """Everything that a client's objective depends on beside its arguments, equal in all executors and shadows.
+
+    None where callbacks take part, which may change. A network whose settings cannot be compared is equal to itself
+    only.
+    """
+    if client.loss_hooks or client.penalty_hooks:
+        return None
+    net, local = client.bare, client.local
+    try:
+        settings: Hashable = pickle.dumps(dict(net.hparams))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        settings = object()
+    buffers = tuple((name, plain_array(buffer).tobytes()) for name, buffer in net.named_buffers())
+    return tuple(map(type, net.modules())), settings, buffers, local.proximal, local.mask_labels
 
 
 def _put(total: Tensor | None, gradient: Tensor | None, chosen: Tensor, like: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from app.federation.parameters import Block, ParameterSpace
-from app.federation.plan_audit.contributor_sets import LayerTally, PlannedRound, Register, Watch, contributor_sets
+from app.federation.plan_audit.contributor_sets import LayerTally, PlannedRound, Register, Watch, toggle
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,9 @@ def audit(
     watch: Watch | None = None,
     k: int = 2,
 ) -> PlanAudit:
-    """Count the contributors of every coordinate in every round. Memory does not grow with the number of rounds.
+    """Count the contributors of every coordinate in every round.
+
+    Memory does not grow with the number of rounds: it is one bit per coordinate and client of two rounds.
 
     Args:
         plans: at least one round; consecutive rounds, in order.
@@ -143,17 +145,21 @@ def audit(
     tallies = {name: LayerTally(blocks, kept, k) for name, blocks in layers(space).items()}
     rounds: list[int] = []
     register, before = Register(), None
+    sets = np.zeros((0, space.size), dtype=np.uint64)
     for plan in plans:
         register.enter(plan.participants)
-        now = contributor_sets(plan, register, kept)
-        if before is not None and len(before) < len(now):
-            before = np.pad(before, ((0, len(now) - len(before)), (0, 0)))
+        sets = register.widened(sets)
+        toggle(sets, plan, register, kept)
+        if before is not None:  # the sets of the round before have become their changes
+            for tally in tallies.values():
+                tally.add_changes(sets, register)
+            toggle(sets, before, register, kept)
         for tally in tallies.values():
-            for block, counts in tally.add(now, before, register):
+            for block, counts in tally.add(sets, register):
                 if watch is not None:
                     watch(plan.round, block, counts.reshape(block.shape))
         rounds.append(plan.round)
-        before = now
+        before = plan
     if not rounds or any(after != number + 1 for number, after in pairwise(rounds)):
         raise ValueError(f"an audit needs consecutive rounds, not {rounds}")
     return PlanAudit(

@@ -54,6 +54,14 @@ class Register:
         self._present = tuple(participants)
         self.words = max([self.words, *(bit // 64 + 1 for bit in self._bits.values())])
 
+    def widened(self, sets: np.ndarray) -> np.ndarray:
+        """(words, coordinates) bit masks with room for all bits in use; the same array where there is room."""
+        if len(sets) == self.words:
+            return sets
+        wide = np.zeros((self.words, sets.shape[1]), sets.dtype)  # takes no memory before bits are set in it
+        wide[: len(sets)] = sets
+        return wide
+
     def mask(self, clients: Iterable[int]) -> np.ndarray:
         """(words) uint64: the clients' bits."""
         mask = [0] * self.words
@@ -124,33 +132,37 @@ class LayerTally:
     def covered(self) -> int:
         return sum(int(covered.sum()) for covered in self._covered)
 
-    def add(self, now: np.ndarray, before: np.ndarray | None, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
+    def add(self, sets: np.ndarray, register: Register) -> Iterator[tuple[Block, np.ndarray]]:
         """Count a round; yields every block with its coordinates' numbers of contributors, and must be exhausted.
 
-        `now` and `before` are the contributor sets (words, coordinates of the server's vector) of this and the previous
-        round.
+        `sets` are the contributors (words, coordinates of the server's vector).
         """
         for block, covered in zip(self._blocks, self._covered, strict=True):
-            sets = now[:, block.coordinates]
-            sizes = self.contributors.add(sets, register)
+            sizes = self.contributors.add(sets[:, block.coordinates], register)
             covered |= sizes > 0
-            if before is not None:
-                self.differences.add(sets ^ before[:, block.coordinates], register)
             yield block, sizes
 
+    def add_changes(self, changes: np.ndarray, register: Register) -> None:
+        """Count the clients (words, coordinates of the server's vector) that joined or left since the round before."""
+        for block in self._blocks:
+            self.differences.add(changes[:, block.coordinates], register)
 
-def contributor_sets(plan: PlannedRound, register: Register, sent: np.ndarray) -> np.ndarray:
-    """(words, coordinates) uint64: the clients of every coordinate as bits; none where nothing is uploaded."""
-    sets = np.zeros((register.words, len(sent)), dtype=np.uint64)
+
+def toggle(sets: np.ndarray, plan: PlannedRound, register: Register, sent: np.ndarray) -> None:
+    """Flip the bits of a round's contributors in (words, coordinates) uint64 masks, where coordinates are uploaded.
+
+    Sets of no clients become those of the round; those of another round become the changes between the two.
+    """
+    everything = sent.all()
     for index, clients in _submodels(plan):
         if (index[1:] <= index[:-1]).any():
             raise ValueError(f"the weights of client {clients[0]} in round {plan.round} are not strictly ascending")
+        chosen = index if everything else index[sent[index]]
         for word, bits in zip(sets, register.mask(clients), strict=True):
-            if bits:
-                np.add.at(word, index, bits)  # no bit is set twice, so this is `or`, and several times faster
-    if not sent.all():
-        sets[:, ~sent] = 0
-    return sets
+            if bits and len(chosen) == len(word):
+                word ^= bits
+            elif bits:
+                word[chosen] ^= bits
 
 
 def _submodels(plan: PlannedRound) -> Iterator[tuple[np.ndarray, list[int]]]:
