@@ -269,6 +269,7 @@ def _in_memory(federation: FederatedModule, callbacks: Sequence[FederatedCallbac
         if transcript is None:
             transcript, theta = Transcript(Path(folder)), federation.space.read(federation.net)
             transcript.record_aggregate(federation.trainer.current_epoch, theta)
+            transcript.finish(federation.trainer.current_epoch)
             transcript.record_released(theta)
         for callback in callbacks:
             raise_all(callback.problems(federation))

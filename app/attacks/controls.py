@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from app.attacks.models import AttackedModel, Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
+from app.attacks.verdicts import read_verdict, verdict_key, write_verdict
 from app.common.errors import UserError
 from app.common.progress import Step
 from app.common.seeding import derive_key, numpy_generator
@@ -33,16 +34,20 @@ from app.metrics.roc import roc_curve, tpr_at_fpr
 from app.models.mlp import MLP
 from datamodules.store import ImageStore
 
-AUDITED, AUXILIARY, POPULATION = 400, 400, 1000
-CLASSES, PIXELS = 10, (4, 8)
+AUDITED, AUXILIARY, POPULATION = 424, 400, 1000
+"""Samples by use. Half of the audited ones are members: 212, the size that `shared_size` gives shadows of such a model,
+so that all of them train with batches of one length."""
+CLASSES, PIXELS = 10, (12, 12)
 TWINS = AUDITED + AUXILIARY + POPULATION
-ROUNDS = (2, 6, 10)
+ROUNDS = (1, 2, 3)
 """Rounds whose models the toy's adversary has observed."""
+TWIN_CLIENT = 0
+"""Client of the toy whose audited samples are the members and their twins."""
 
 
 @dataclass(frozen=True, eq=False)
 class Toy:
-    """A dataset with random labels, a model that fits its 200 members perfectly, and one with random values.
+    """A dataset with random labels, a model that fits its 212 members perfectly, and one with random values.
 
     There are as many non-members from the same source.
     """
@@ -58,21 +63,18 @@ class Toy:
         return np.arange(AUDITED)
 
     @property
-    def audited(self) -> Mapping[int, Ids]:
-        return {NO_CLIENT: self.samples}
-
-    @property
     def twins(self) -> Ids:
         """Ids of copies of the members with wrong labels, which no model is trained on, in the order of the members."""
         return TWINS + np.arange(len(self.members))
 
     @property
-    def audited_with_twins(self) -> Mapping[int, Ids]:
-        return {NO_CLIENT: np.concatenate([self.members, self.twins])}
+    def audited(self) -> Mapping[int, Ids]:
+        """Samples of the two tests: members and non-members, and members and their twins, as if of another client."""
+        return {NO_CLIENT: self.samples, TWIN_CLIENT: np.concatenate([self.members, self.twins])}
 
 
 def make_toy(seed: int = 0) -> Toy:
-    """Draw the data and train the model, which takes about a second."""
+    """Draw the data and train the model, which takes about a quarter of a second."""
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
     knowledge = _toy_knowledge(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
@@ -97,11 +99,11 @@ def _toy_knowledge(seed: int, members: Ids) -> PublicKnowledge:
     store = ImageStore(images, labels, torch.zeros(1), torch.ones(1), CLASSES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_key(seed, "toy-network"))
-        net = MLP(store.shape, hidden=(128,))
+        net = MLP(store.shape, hidden=(64,))
     return PublicKnowledge(
         prototype=net,
         store=store,
-        local=LocalTraining(epochs=8, batch_size=20, optimizer=partial(SGD, lr=0.1, momentum=0.9)),
+        local=LocalTraining(epochs=6, batch_size=53, optimizer=partial(SGD, lr=0.1, momentum=0.9)),
         learning_rates=(0.1,) * ROUNDS[-1],
         auxiliary=np.arange(AUDITED, AUDITED + AUXILIARY),
         population=np.arange(AUDITED + AUXILIARY, TWINS),
@@ -130,9 +132,8 @@ class AttackControls:
 
     def __init__(self, shadows: int = 5, seed: int = 0) -> None:
         self._shadows, self._seed = shadows, seed
-        self._sources: dict[bool, CentralShadows] = {}
-        self._known: dict[MembershipAttack, list[str]] = {}
-        self._cache: Path | None = None
+        self._known: dict[str | MembershipAttack, list[str]] = {}  # by key, or by attack where it has none
+        self._cache: Path | None = None  # of the first attack that is judged
 
     @cached_property
     def toy(self) -> Toy:
@@ -142,21 +143,35 @@ class AttackControls:
     def _query(self) -> ModelQuery:
         return ModelQuery(self.toy.knowledge)
 
+    @cached_property
+    def _source(self) -> CentralShadows:
+        return CentralShadows(self.toy.knowledge, self.toy.audited, self._shadows, self._cache)
+
     def failures(self, attack: MembershipAttack, folder: Path | None = None) -> list[str]:
-        """Failed controls of an attack, in sentences. Tested once per attack.
+        """Failed controls of an attack, in sentences. Judged once per class, arguments and version.
 
         Args:
             attack: to test.
-            folder: where the toy's shadows are kept for other runs, None to keep none.
+            folder: where verdicts and the toy's shadows are kept for other runs, None to keep none.
         """
-        if attack not in self._known:
-            self._cache = folder
-            try:
-                with Step(f"controls of {attack.name}", delay=0):
-                    self._known[attack] = list(self._tested(attack))
-            except UserError as error:
-                self._known[attack] = [f"the attack refuses the toy: {error.problems[0].cause}"]
-        return self._known[attack]
+        key = verdict_key(attack, self._shadows, self._seed)
+        known = self._known.get(key or attack)
+        if known is None and key is not None:
+            known = read_verdict(folder, key)
+        if known is None:
+            known = self._judged(attack, folder)
+            if key is not None:
+                write_verdict(folder, key, known)
+        self._known[key or attack] = known
+        return known
+
+    def _judged(self, attack: MembershipAttack, folder: Path | None) -> list[str]:
+        self._cache = folder
+        try:
+            with Step(f"controls of {attack.name}", delay=0):
+                return list(self._tested(attack))
+        except UserError as error:
+            return [f"the attack refuses the toy: {error.problems[0].cause}"]
 
     def _tested(self, attack: MembershipAttack) -> Iterator[str]:
         toy, lowest = self.toy, f"at least {MEMORISED}"
@@ -169,17 +184,13 @@ class AttackControls:
             yield f"it finds members of a model that was never trained (AUC {area:.3f}, expected 0.5 ± {bound:.3f})"
         if not attack.uses_labels:
             return
-        area = self._area(attack, toy.memorised, twins=True)
+        area = self._area(attack, replace(toy.memorised, client=TWIN_CLIENT))
         if area < MEMORISED:
             yield f"it classifies members with a wrong label as members (AUC {area:.3f}, {lowest})"
 
-    def _area(self, attack: MembershipAttack, model: AttackedModel, twins: bool = False) -> float:
-        toy = self.toy
-        audited = toy.audited_with_twins if twins else toy.audited
-        if twins not in self._sources:
-            self._sources[twins] = CentralShadows(toy.knowledge, audited, self._shadows, self._cache)
-        context, samples = AttackContext(toy.knowledge, self._query, self._sources[twins], model), audited[NO_CLIENT]
-        scores = attack.scores(model, samples, context)
+    def _area(self, attack: MembershipAttack, model: AttackedModel) -> float:
+        toy, samples = self.toy, self.toy.audited[model.client]
+        scores = attack.scores(model, samples, AttackContext(toy.knowledge, self._query, self._source, model))
         return roc_curve(MembershipScores.of(scores, np.isin(samples, toy.members), samples)).auc
 
 

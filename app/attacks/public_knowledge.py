@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class PublicKnowledge:
     precision: Callable[[], AbstractContextManager[None]] = nullcontext  # makes the context in which networks run
     # trains shadow models on several processes, as `train_centrally` does on this one; None for this one alone
     shared_training: Callable[..., list[tuple[Snapshot, ...]]] | None = None
+    # shadow models that were `trained` for the attacker, and those that were `reused`, since an earlier run kept them
+    shadow_counts: Counter[str] = field(default_factory=Counter)
     # defenses of the run that declare their traits, in the order in which they act
     defenses: tuple[Component, ...] = ()
 

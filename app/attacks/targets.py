@@ -117,14 +117,15 @@ def _observed(
     round_: int, plan: Plan, broadcast: Tensor | None, trainable: int, upload: Upload
 ) -> ObservedModel | NotAvailable:
     """The client's model; coordinates that it did not upload have the values of the broadcast."""
-    if upload.payload is None or broadcast is None:
+    payload, sent = upload.payload, upload.index
+    if payload is None or broadcast is None:
         content = "ciphertext" if upload.form == "ciphertext" else "masked sums"
         return NotAvailable(f"the server sees {content} only, no local model")
-    if upload.payload.numel() == 0:
+    if payload.numel() == 0:
         return NotAvailable("clients send nothing")
-    coordinates = torch.arange(broadcast.numel()) if upload.index is None else upload.index
+    coordinates = torch.arange(broadcast.numel()) if sent is None else sent
     index, model = plan.index(upload.client).cpu(), broadcast.clone()
-    model[coordinates] = upload.payload.to(model.dtype)
+    model[coordinates] = payload.to(model.dtype)
     arrived = torch.zeros(model.numel(), dtype=torch.bool)
     arrived[coordinates] = True
     return ObservedModel(

@@ -139,6 +139,7 @@ def public_knowledge(federation: FederatedModule, rounds: int) -> PublicKnowledg
         batch_size=federation.evaluation.batch_size,
         precision=autocast_of(federation.trainer),
         shared_training=shared_training(federation, public_knowledge) if federation.helpers.available else None,
+        shadow_counts=federation.shadow_counts,
         defenses=tuple(_defenses(federation)),
     )
 

@@ -161,12 +161,16 @@ class RunRecorder(FederatedCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trained = time.perf_counter(), cpu_clock()
 
-    def _cost_after_training(self) -> dict[str, float]:
-        """Seconds of attacks and of the last evaluations; empty where this process has trained no round."""
+    def _cost_after_training(self, federation: FederatedModule) -> dict[str, float]:
+        """Seconds of attacks and of the last evaluations, and the shadow models that were trained or reused for them.
+
+        Empty where this process has trained no round.
+        """
         if self._trained is None:
             return {}
         wall, cpu = self._trained
-        return {"attack_phase/seconds": time.perf_counter() - wall, "attack_phase/cpu_seconds": cpu_clock() - cpu}
+        seconds = {"attack_phase/seconds": time.perf_counter() - wall, "attack_phase/cpu_seconds": cpu_clock() - cpu}
+        return seconds | {f"attack_phase/shadows_{what}": count for what, count in federation.shadow_counts.items()}
 
     def on_run_end(self, trainer: Trainer, federation: FederatedModule) -> None:
         with self._writing():
@@ -178,7 +182,7 @@ class RunRecorder(FederatedCallback):
         final = dict(records[-1]) if records else {}
         if (members := federation.score_of_members()).total:
             final["server/train_accuracy"] = members.accuracy
-        cost = _total_cost(costs) | self._cost_after_training()
+        cost = _total_cost(costs) | self._cost_after_training(federation)
         draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
         draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from attack_kit import memorised_case, noisy_case
 
-from app.attacks.shadows.shadow_store import CentralShadows
+from app.attacks.controls import TWIN_CLIENT
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,11 +39,10 @@ def memorised(toy, shadow_folder):
 
 
 @pytest.fixture(scope="session")
-def twins(toy, memorised, shadow_folder):
+def twins(toy, memorised):
     """Members against their own images with wrong labels."""
-    samples = np.concatenate([toy.members, toy.twins])
-    source = CentralShadows(toy.knowledge, toy.audited_with_twins, 16, shadow_folder)
-    return replace(memorised, samples=samples, truth=np.isin(samples, toy.members), source=source)
+    samples, target = toy.audited[TWIN_CLIENT], replace(memorised.target, client=TWIN_CLIENT)
+    return replace(memorised, target=target, samples=samples, truth=np.isin(samples, toy.members))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,9 @@
 """Controls: sound attacks pass, mutants are withheld with the reason."""
 
+import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from federation_under_attack import audit_of, audited, trained
 from app.attacks.controls import AttackControls, blind_failures, chance_deviation, make_toy, metric_failures
 from app.attacks.membership.catalogue import ATTACKS, make_attack
 from app.attacks.membership.lira import LiRAOffline
+from app.attacks.membership.nasr import Nasr
 from app.attacks.membership.yeom import Yeom
 from app.metrics.leakage import Leakage
 from app.metrics.membership import MembershipScores, NotAvailable
@@ -66,6 +70,69 @@ def test_flipped_labels_are_caught(room, audit):
     assert any("a control failed" in note for note in warned.notes)
 
 
+def judged(folder, *attacks):
+    """Names of the attacks that new controls, as in another process, judge with this cache folder."""
+    controls, names = AttackControls(), []
+    controls._tested = lambda attack: iter([names.append(attack.name)][:0])
+    for attack in attacks:
+        assert controls.failures(attack, folder) == []
+    return names
+
+
+def test_attacks_are_judged_once(tmp_path, monkeypatch):
+    """Not again in a second run; again with other settings, another version, or a changed file of the attack."""
+    sound = [Yeom(), LiRAOffline()]
+    assert judged(tmp_path, *sound) == ["yeom", "lira-offline"]
+    assert judged(tmp_path, Yeom(), LiRAOffline()) == []
+    assert judged(tmp_path, Nasr(epochs=3), Nasr(epochs=3), Nasr(epochs=4)) == ["nasr", "nasr"]
+    assert judged(None, Yeom(), Yeom()) == ["yeom"]
+    with monkeypatch.context() as patch:
+        patch.setattr("app.attacks.verdicts._versions", lambda: ("another",))
+        assert judged(tmp_path, *sound) == ["yeom", "lira-offline"]
+    assert judged(tmp_path, *sound) == []
+
+
+def test_a_changed_attack_is_judged_again(tmp_path):
+    """A developer's own class, whose file is saved with other content; one without a file is judged by every run."""
+    source = tmp_path / "mine.py"
+    text = "from app.attacks.membership.yeom import Yeom\nclass Mine(Yeom):\n    name = 'mine'\n"
+    for content, expected in ((text, ["mine"]), (text, []), (text + "    more = 1\n", ["mine"])):
+        source.write_text(content)
+        space = {"__name__": "mine"}
+        exec(compile(content, str(source), "exec"), space)
+        sys.modules["mine"] = SimpleNamespace(__file__=str(source))
+        try:
+            assert judged(tmp_path, space["Mine"]()) == expected
+        finally:
+            del sys.modules["mine"]
+    assert [judged(tmp_path, space["Mine"]()) for _ in range(2)] == [["mine"], ["mine"]]
+
+
+def test_failures_are_kept_and_damaged_files_judged_again(room, tmp_path):
+    """A flipped attack stays caught in the next run, without another test; a file cut short counts for nothing."""
+
+    def failures():
+        controls = AttackControls()
+        controls.toy = room.toy
+        return controls.failures(Flipped(), tmp_path)
+
+    caught = room.failures(Flipped())
+    assert failures() == caught != []
+    (file,) = tmp_path.glob("control-*.json")
+    for content in (file.read_text()[:9], "[]", '{"failures": 3}', ""):
+        file.write_text(content)
+        assert failures() == caught
+        assert json.loads(file.read_text()) == {"failures": caught}
+
+
+def test_shadows_on_own_data_are_trained_once(room):
+    """They do not depend on what is audited: wrong labels are tested with the same ones, without a cache folder too."""
+    controls, counts = AttackControls(shadows=2), room.toy.knowledge.shadow_counts
+    controls.toy, before = room.toy, counts["trained"]
+    controls.failures(LiRAOffline())
+    assert counts["trained"] - before == 2
+
+
 def test_knowledge_from_elsewhere_is_caught(room):
     """An attack that finds members of an untrained model."""
     assert any("never trained" in failure for failure in room.failures(Psychic()))
@@ -99,8 +166,8 @@ def test_confidence_in_any_class_is_caught(room):
 
 def test_sound_attacks_keep_their_numbers(audit):
     """All controls on."""
-    found = audited(audit, "yeom", "lira-offline", controls="withhold")
-    assert all(isinstance(finding.leakage, Leakage) for finding in found.values())
+    found = audited(audit, "yeom", controls="withhold")
+    assert [isinstance(finding.leakage, Leakage) for finding in found.values()] == [True, True]
 
 
 def test_permuted_and_constant_scores():

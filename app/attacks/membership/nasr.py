@@ -97,13 +97,22 @@ class SnapshotEncoder(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         inputs, logits, losses, errors, labels = rows.split(self.sizes, dim=1)
-        gradients = weight_gradients(errors / self.unit, inputs)
-        filtered = self.kernels(self.dropout(gradients)).relu()
+        filtered = self._filtered(errors / self.unit, inputs).relu_()
         scaled = [scale(column) for scale, column in zip(self.scales, (inputs, logits, losses), strict=True)]
         codes = [self.gradient(self.dropout(filtered.flatten(1))), self.hidden(scaled[0]), self.outputs(scaled[1])]
         if self.labels is not None:
             codes.append(self.labels(torch.cat([scaled[2], labels], dim=1)))
         return torch.cat(codes, dim=1).relu()
+
+    def _filtered(self, errors: Tensor, inputs: Tensor) -> Tensor:
+        """(samples, features, kernels) what the kernels give for the gradient of every feature.
+
+        Without dropout, the gradient is an outer product, and a kernel acts on one of its factors alone.
+        """
+        if self.training and self.dropout.p > 0:
+            return self.kernels(self.dropout(weight_gradients(errors, inputs)))
+        filtered = errors @ self.kernels.weight.T
+        return torch.addcmul(self.kernels.bias, inputs[:, :, None], filtered[:, None, :])
 
 
 class NasrNet(nn.Module):
@@ -196,7 +205,7 @@ class Nasr(MembershipAttack):
         kernels: convolution kernels over the gradient, 1 or more; Nasr et al. have 1000.
         label_branch: use the loss and the label too (Nasr et al.); without, MemDefense's 192 features per snapshot.
         loss: cross-entropy, or the squared error of Nasr et al.'s code.
-        lr: learning rate of Adam; the papers have 1e-4 and more epochs.
+        lr: learning rate of Adam; the papers have 1e-4, smaller batches and more epochs.
         weight_decay: in [0, 1); the papers have none.
         epochs: at most; Nasr et al. have 100.
         patience: epochs without progress on a held-out shadow after which training ends with the best epoch; None to
@@ -219,14 +228,14 @@ class Nasr(MembershipAttack):
     def __init__(
         self,
         *,
-        kernels: Count = 20,
+        kernels: Count = 10,
         label_branch: bool = True,
         loss: attack_net.Loss = "bce",
-        lr: Positive = 1e-3,
+        lr: Positive = 2e-3,
         weight_decay: Decay = 1e-3,
         epochs: Count = 20,
-        patience: Count | None = 3,
-        batch_size: Count = 64,
+        patience: Count | None = 2,
+        batch_size: Count = 128,
         dropout: Decay = 0.2,
         most: Several = 1000,
         align: bool = True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -15,7 +17,8 @@ from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob
 from app.common.errors import UserError
-from app.common.files import npz_bytes, private_folder, replace_all
+from app.common.files import hold_lock, npz_bytes, private_folder, replace_all
+from app.common.progress import Step
 from app.common.reading import read_arrays
 from app.federation.parameters import plain_array
 from app.models.base import ScalableNet
@@ -60,15 +63,49 @@ class ShadowCache:
         vectors = plain_array(torch.stack([snapshot.vector for snapshot in snapshots]))
         rounds = np.array([snapshot.round for snapshot in snapshots])
         content = npz_bytes({"rate": np.array(snapshots[-1].rate), "rounds": rounds, "vectors": vectors})
-        try:
+        with _writing(self._folder):
             private_folder(self._folder)
             replace_all({self._folder / f"{key}.npz": content})
-        except OSError as error:
-            raise UserError.of(
-                f"cannot keep shadow models in {self._folder}: {error.strerror or error}",
-                "they would be trained again for every attack",
-                "free some space or choose another --run.root",
-            ) from error
+
+    @contextmanager
+    def turn(self, keys: Sequence[str]) -> Iterator[None]:
+        """Keep other runs from training the same shadows at the same time; waits for one that does."""
+        if self._folder is None:
+            yield
+            return
+        with turn(self._folder, keys):
+            yield
+
+
+@contextmanager
+def turn(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Wait until no other process that uses the folder is within this context with the same names.
+
+    The system frees the lock of a process that ends, however it does.
+    """
+    path = folder / f"{hashlib.blake2b(json.dumps(names).encode(), digest_size=16).hexdigest()}.lock"
+    with _writing(folder):
+        private_folder(folder)
+        try:
+            lock = hold_lock(path)
+        except BlockingIOError:
+            with Step("waiting for shadow models that another run is training", delay=0):
+                lock = hold_lock(path, wait=True)
+    with lock:
+        yield
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError.of(
+            f"cannot keep shadow models in {folder}: {error.strerror or error}",
+            "they would be trained again for every attack",
+            "free some space or choose another --run.root",
+        ) from error
 
 
 def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
@@ -78,8 +115,9 @@ def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
     return {
         "version": VERSION,
         "torch": str(torch.__version__),
-        "network": [type(net).__name__, str(net), *_private_settings(net)],
+        "network": [type(net).__name__, str(net), *_settings(net)],
         "local": [local.epochs, local.steps, local.batch_size, local.proximal, local.mask_labels, local.clip_norm],
+        "shuffle": local.shuffle,
         "optimizer": [repr(optimizer)],
         "augment": repr(getattr(augment, "augment", augment)),  # a data module holds its settings in `augment`
         "precision": [str(knowledge.dtype), getattr(knowledge.precision, "__qualname__", "")],
@@ -89,11 +127,9 @@ def _description(knowledge: PublicKnowledge) -> dict[str, Any]:
     }
 
 
-def _private_settings(net: ScalableNet) -> list[str]:
-    """Settings of a network with a private part; printing its layers does not show them."""
-    if not net.private_names():
-        return []
-    plain = (bool, int, float, str, tuple, dict, type(None))
+def _settings(net: ScalableNet) -> list[str]:
+    """Settings of a network; printing its layers does not show initial values, say, or the noise of a private part."""
+    plain = (bool, int, float, str, list, tuple, dict, type(None))
     return [f"{name}={value!r}" for name, value in sorted(net.hparams.items()) if isinstance(value, plain)]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from app.attacks.context import ShadowKind, ShadowSet
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge, no_samples
-from app.attacks.shadows.cache import VERSION
+from app.attacks.shadows.cache import VERSION, turn
 from app.attacks.shadows.shadow_store import size_notes
 from app.attacks.shadows.splits import ShadowSplit, split_in_out, split_out
 from app.attacks.targets import Models, aggregated_models, uploaded_models
@@ -112,9 +112,14 @@ class FederatedShadows:
     def _make(self, kind: ShadowKind, numbers: Sequence[int]) -> None:
         """Look repeated federations up, or train them, all that are missing together."""
         made = {number: self._repetition(kind, number) for number in numbers}
-        missing = [repetition for _, repetition in made.values() if not repetition.done]
-        if missing:
-            self._federations.run(missing)
+        repetitions = [repetition for _, repetition in made.values()]
+        missing: list[Repetition] = []
+        if not all(repetition.done for repetition in repetitions):
+            with turn(self._cache, [repetition.folder.name for repetition in repetitions]):
+                missing = [repetition for repetition in repetitions if not repetition.done]
+                if missing:
+                    self._federations.run(missing)
+        self._knowledge.shadow_counts.update(trained=len(missing), reused=len(repetitions) - len(missing))
         for number, (splits, repetition) in made.items():
             self._made[kind, number] = splits, repetition.folder
 

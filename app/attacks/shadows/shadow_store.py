@@ -10,7 +10,7 @@ from typing import Literal
 
 from app.attacks.adaptive.base import ReadingStrategy
 from app.attacks.context import ShadowKind, ShadowSet
-from app.attacks.models import AttackedModel, Ids, Shadow
+from app.attacks.models import AttackedModel, Ids, Shadow, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, train_centrally
@@ -102,17 +102,36 @@ def train_or_find(
     """
     kept = rounds_to_keep(knowledge, rounds)
     keys = [cache.key(knowledge, job, kept, seed) for job in jobs]
-    known = {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
-    missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
-    if missing:
-        train = knowledge.shared_training or train_centrally
-        trained = train(knowledge, list(missing.values()), kept, seed)
-        for key, snapshots in zip(missing, trained, strict=True):
-            cache.write(key, snapshots)
-            known[key] = snapshots
+    known, missing = _found(cache, keys), dict[str, ShadowJob]()
+    if len(known) < len(set(keys)):
+        with cache.turn(keys):
+            known |= _found(cache, [key for key in keys if key not in known])
+            missing = {key: job for key, job in zip(keys, jobs, strict=True) if key not in known}
+            known |= _trained(knowledge, missing, kept, seed, cache)
+    knowledge.shadow_counts.update(trained=len(missing), reused=len(known) - len(missing))
     models = [AttackedModel(key, client, len(job.samples), known[key]) for key, job in zip(keys, jobs, strict=True)]
     starts = [derive_key(seed, "initialisation", job.number) for job in jobs]
     return [as_seen(knowledge, model, start, rounds, reading) for model, start in zip(models, starts, strict=True)]
+
+
+def _found(cache: ShadowCache, keys: Sequence[str]) -> dict[str, tuple[Snapshot, ...]]:
+    return {key: snapshots for key in keys if (snapshots := cache.read(key)) is not None}
+
+
+def _trained(
+    knowledge: PublicKnowledge,
+    missing: Mapping[str, ShadowJob],
+    rounds: tuple[int, ...],
+    seed: int,
+    cache: ShadowCache,
+) -> dict[str, tuple[Snapshot, ...]]:
+    if not missing:
+        return {}
+    train = knowledge.shared_training or train_centrally
+    trained = dict(zip(missing, train(knowledge, list(missing.values()), rounds, seed), strict=True))
+    for key, snapshots in trained.items():
+        cache.write(key, snapshots)
+    return trained
 
 
 def size_notes(shadow: Shadow, target: AttackedModel) -> list[str]:

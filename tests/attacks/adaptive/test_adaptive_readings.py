@@ -1,5 +1,6 @@
 """What attackers who know the defense make of uploads, against answers that can be computed by hand."""
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -69,6 +70,7 @@ class Played:
             chosen, values = send(client, number, local.clone(), theta[index])
             message = Message(client, number - 1, index[chosen], values, "plain", 0)
             self.transcript.record_message(message, SPACE.size)
+        self.transcript.finish(number)
 
     def models(self, adaptations, rounds, last=False, drawn=None):
         """What the server makes of it."""
@@ -224,11 +226,16 @@ def test_one_round_cannot_be_averaged(zeroed):
 
 def test_sealed_messages_are_not_averaged_away(zeroed):
     """Where the asked round is sealed there is no model; where an earlier one is, the rest is averaged."""
-    folder = zeroed.transcript._folder
-    for number, client in ((3, 0), (1, 1)):
-        index = zeroed.index[client, number]
-        (folder / f"round-0000{number}" / f"client-0000{client}.plain.npz").unlink()
-        zeroed.transcript.record_message(Message(client, number - 1, index, None, "masked", 0), SPACE.size)
+    sealed = {(3, 0), (1, 1)}
+    for number in (1, 3):
+        sent = zeroed.transcript.server_view().uploads(number)
+        for one in sent:
+            index = torch.arange(SPACE.size) if one.index is None else one.index
+            message = Message(one.client, number - 1, index, one.payload, "plain", 0)
+            hidden = replace(message, payload=None, form="masked")
+            zeroed.transcript.record_message(hidden if (number, one.client) in sealed else message, SPACE.size)
+        zeroed.transcript.record_broadcast(number, zeroed.theta[number])
+        zeroed.transcript.finish(number)
     models = zeroed.models((Averaging(),), (3,), last=True, drawn=(1, 2, 3))
     assert "masked sums only" in models[0].reason
     assert models[1].reading.rounds == (2, 3)

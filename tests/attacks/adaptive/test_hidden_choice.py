@@ -19,6 +19,7 @@ from app.attacks.shadows.private_parts import READ_ALIKE, rounds_to_keep
 from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings, train_or_find
 from app.common.seeding import derive_key
 from app.federation.checks.federation import composition_notes
+from app.federation.kept_round import WHOLE
 from app.federation.parameters import ParameterSpace
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NO_CLIENT
@@ -86,14 +87,16 @@ def test_nothing_private_is_in_the_transcript(run):
     initial, kept = federation.personal.initial, np.concatenate([federation.personal.of(one) for one in range(3)])
     secret = np.setdiff1d(kept, torch.cat([server, initial]).numpy())
     assert secret.size > 60, "clients have learnt something"
-    paths = list(transcript._folder.rglob("*.npz"))
-    assert len(paths) == 2 * (3 + 2) + 1
-    for path in paths:
-        with np.load(path) as arrays:
-            for array in arrays.values():
-                assert not np.isin(array, secret).any(), path
-            if path.name.startswith("client"):
-                assert not np.isin(arrays["index"], federation.personal.coordinates.numpy()).any()
+    files = sorted(path for path in transcript._folder.rglob("*") if path.is_file())
+    assert [path.name for path in files] == ["released.npz", "round-00001.npz", "round-00002.npz"]
+    arrays = {(path.name, name): array for path in files for name, array in np.load(path).items()}
+    for place, array in arrays.items():
+        assert not np.isin(array, secret).any(), place
+        if place[1].startswith("index-"):
+            assert not np.isin(array, federation.personal.coordinates.numpy()).any(), place
+    uploads = [name for _, name in arrays if name.startswith("client-")]
+    assert len(uploads) == 2 * 3, "every client's upload in both rounds"
+    assert not any(name.endswith(WHOLE) for name in uploads), "each names its coordinates"
 
 
 def test_audits_adapt_by_themselves(audit):

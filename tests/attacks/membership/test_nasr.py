@@ -86,14 +86,15 @@ def test_columns_are_what_the_model_shows():
     assert len(plain) == len(aligned) == 3
     for stage, rows in enumerate(plain):
         seen = case.query.activations(case.target, samples, stage)
-        inputs, logits, losses, errors, labels = rows.double().split([128, 10, 1, 10, 10], dim=1)
+        features = seen.inputs.shape[1]
+        inputs, logits, losses, errors, labels = rows.double().split([features, 10, 1, 10, 10], dim=1)
         assert np.allclose(inputs, seen.inputs)
         assert np.allclose(logits, seen.responses.logits)
         assert np.allclose(losses.exp().log1p().flatten(), seen.responses.losses, atol=1e-5)
         assert np.allclose(errors, seen.bias_gradients)
         assert np.array_equal(labels.argmax(1), seen.responses.labels)
-        assert torch.equal(aligned[stage][:, :128], rows[:, :128].sort(1, descending=True).values)
-        assert torch.equal(aligned[stage][:, 128:], rows[:, 128:])
+        assert torch.equal(aligned[stage][:, :features], rows[:, :features].sort(1, descending=True).values)
+        assert torch.equal(aligned[stage][:, features:], rows[:, features:])
 
 
 def test_kernels_are_a_convolution_over_the_classes():
@@ -107,6 +108,16 @@ def test_kernels_are_a_convolution_over_the_classes():
     assert matrix.shape == (6, 5, 4)
     expected = convolution(matrix[:, None]).squeeze(3).transpose(1, 2)
     assert torch.allclose(encoder.kernels(matrix), expected, atol=1e-6)
+
+
+def test_kernels_act_on_a_factor_of_the_gradient():
+    """Without dropout, the same values and slopes as by the whole gradient."""
+    (encoder,) = NasrNet([torch.randn(6, 5 + 3 * 4 + 1)], 4, NasrSettings(kernels=3, dropout=0.0)).encoders
+    errors, inputs = torch.randn(6, 4), torch.randn(6, 5)
+    results = [encoder._filtered(errors, inputs), encoder.kernels(weight_gradients(errors, inputs))]
+    assert torch.allclose(*results, atol=1e-6)
+    slopes = [torch.autograd.grad(result.square().sum(), [*encoder.kernels.parameters()]) for result in results]
+    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(*slopes, strict=True))
 
 
 def branches(**settings):

@@ -127,9 +127,10 @@ def test_width_of_a_shadow_is_that_of_its_target(tmp_path):
 def test_sealed_uploads_are_not_available(tmp_path):
     """Ciphertext gives N/A with the reason, never one half; the released model is attacked all the same."""
     federation, transcript = trained(tmp_path)
-    for path in tmp_path.glob("round-*/client-*.plain.npz"):
-        np.savez(path.with_name(path.name.replace("plain", "ciphertext")))
-        path.unlink()
+    for path in tmp_path.glob("round-*.npz"):
+        with np.load(path) as arrays:
+            sealed = {name.replace("plain", "ciphertext"): arrays[name] for name in arrays.files}
+        np.savez(path, **sealed)
     found = audited(audit_of(federation, transcript), "yeom")
     assert "ciphertext" in found["yeom.uploads"].leakage.reason
     assert isinstance(found["yeom.uploads"].scores, NotAvailable)

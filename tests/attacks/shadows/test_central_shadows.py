@@ -1,7 +1,13 @@
 """Centrally trained shadows: the recipe of the clients, shared and kept."""
 
+import os
+import signal
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 import numpy as np
 import pytest
@@ -9,7 +15,7 @@ import torch
 from torch.optim import SGD
 
 from app.attacks.models import AttackedModel, Snapshot
-from app.attacks.shadows import shadow_store
+from app.attacks.shadows import cache, shadow_store
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.shadow_store import CentralShadows
@@ -144,6 +150,60 @@ def test_a_damaged_file_is_trained_again(knowledge, tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+def counted(knowledge):
+    """The same knowledge of a run of its own, with its own counts."""
+    return replace(knowledge, shadow_counts=Counter())
+
+
+def test_runs_at_the_same_time_train_a_shadow_once(knowledge, tmp_path, monkeypatch):
+    """The second waits for the first, and takes its shadows."""
+    began, asked, runs = Event(), [], [counted(knowledge) for _ in range(2)]
+
+    def slow(*given):
+        began.set()
+        asked.append(len(given[1]))
+        while not any(tmp_path.glob("*.waits")):
+            pass
+        return train_centrally(*given)
+
+    monkeypatch.setattr(shadow_store, "train_centrally", slow)
+    monkeypatch.setattr(cache, "Step", lambda *_, **__: (tmp_path / "second.waits").touch() or nullcontext())
+
+    def shadows(run):
+        return CentralShadows(run, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shadows, runs[0])
+        assert began.wait(60)
+        second = pool.submit(shadows, runs[1])
+        found = first.result(60), second.result(60)
+    assert asked == [2]
+    assert [dict(run.shadow_counts) for run in runs] == [{"trained": 2, "reused": 0}, {"trained": 0, "reused": 2}]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.model.last.vector, other.model.last.vector)
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_run_that_was_killed_keeps_nobody_waiting(knowledge, tmp_path):
+    """The lock of a dead process is free; what it had finished is used, the rest trained."""
+    before = CentralShadows(counted(knowledge), AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    next(tmp_path.glob("*.npz")).unlink()
+    ours, theirs = os.pipe()
+    if not (child := os.fork()):
+        keys = [shadow.model.key for shadow in before]
+        with ShadowCache(tmp_path).turn(keys):
+            os.write(theirs, b"!")
+            signal.pause()
+    assert os.read(ours, 1) == b"!"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = counted(knowledge)
+    after = CentralShadows(again, AUDITED, 2, tmp_path).shadows(target(), "out").shadows
+    assert again.shadow_counts == {"trained": 1, "reused": 1}
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one.model.last.vector, other.model.last.vector)
+
+
 def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
     """Recipe, data, width, rounds and seed; but not the device or the number of shadows."""
     job = ShadowJob(0, 1.0, np.arange(400, 500))
@@ -154,11 +214,13 @@ def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
     labels[450] = (labels[450] + 1) % 10
     others = [
         replace(knowledge, local=replace(knowledge.local, epochs=2)),
+        replace(knowledge, local=replace(knowledge.local, shuffle=False)),
         replace(knowledge, local=replace(knowledge.local, optimizer=partial(SGD, lr=0.1, momentum=0.5))),
         replace(knowledge, learning_rates=(0.1, 0.06)),
         replace(knowledge, store=noisy),
         replace(knowledge, store=replace(knowledge.store, labels=labels)),
-        replace(knowledge, prototype=type(knowledge.prototype)(knowledge.store.shape, hidden=(64,))),
+        replace(knowledge, prototype=type(knowledge.prototype)(knowledge.store.shape, hidden=(32,))),
+        replace(knowledge, prototype=with_settings(knowledge.prototype, uniform=0.1)),
         replace(knowledge, seed=1),
     ]
     key = ShadowCache(None).key(knowledge, job, ROUNDS, 0)
@@ -167,6 +229,11 @@ def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
     keys |= {ShadowCache(None).key(knowledge, replace(job, **change), ROUNDS, 0) for change in CHANGES}
     keys |= {ShadowCache(None).key(knowledge, job, (2,), 0), ShadowCache(None).key(knowledge, job, ROUNDS, 1)}
     assert len(keys) == 1 + len(others) + len(CHANGES) + 2
+
+
+def with_settings(net, **settings):
+    """A network whose layers look alike, with other settings."""
+    return type(net)(**{**net.hparams, **settings})
 
 
 CHANGES = ({"rate": 0.5}, {"number": 1}, {"samples": np.arange(401, 501)})

@@ -62,8 +62,11 @@ def test_kept_on_disk(attacked, tmp_path):
     model = seen_models(audit, TargetSelection("global", 2, False), ())[NO_CLIENT]
     first = FederatedShadows(audit.knowledge, audit.audited, (1, 2), again, 2, tmp_path).shadows(model, "in-out")
     again.runs.clear()
+    audit.knowledge.shadow_counts.clear()
     second = FederatedShadows(audit.knowledge, audit.audited, (1, 2), again, 2, tmp_path).shadows(model, "in-out")
     assert not again.runs
+    assert audit.knowledge.shadow_counts == {"trained": 0, "reused": 2}
+    assert not list(tmp_path.glob("*.lock"))
     assert first.shadows[1].model.key == second.shadows[1].model.key
 
 

@@ -167,6 +167,7 @@ def test_an_upload_that_did_not_move_tells_nothing(tmp_path):
         assert one.recovered == one.concealed
 
 
+@pytest.mark.usefixtures("pixels")
 def test_files_and_words(planted, capsys):
     """Numbers with their meaning, one row per client, a picture, a summary and lines for the terminal."""
     _, record, folder = planted

@@ -144,6 +144,7 @@ def test_two_channels_are_refused(tmp_path, capsys):
     assert "Envelope and Box both replace" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("pixels")
 def test_picture_of_the_budget(tmp_path):
     """Drawn where there is a budget, from the numbers of the rounds; nothing is drawn where there is none."""
     records = [{"round": float(n), "server/accuracy": 0.1 * n, "privacy/epsilon": 2.0 * n} for n in (1, 2, 3)]

@@ -155,7 +155,8 @@ def test_a_run_of_the_command_line(tmp_path, capsys):
     assert all(math.isfinite(record["defense/reference_loss"]) for record in records)
     assert "stopped early after round 4" in capsys.readouterr().out
     assert (folder / "summary.json").is_file()
-    assert sorted(path.name for path in (folder / "transcript").glob("round-*")) == ["round-00003", "round-00004"]
+    kept = sorted(path.name for path in (folder / "transcript").glob("round-*"))
+    assert kept == ["round-00003.npz", "round-00004.npz"]
     assert last_checkpoint(folder)["epoch"] == 3
 
 

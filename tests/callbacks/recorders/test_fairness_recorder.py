@@ -242,6 +242,7 @@ def multimodal(root, name, rounds, *options):
     return root / name
 
 
+@pytest.mark.usefixtures("pixels")
 def test_run_leaves_files(tmp_path, capsys):
     """Table, figures and picture agree with the metrics of the last round; the summary and the terminal repeat them."""
     folder = multimodal(tmp_path, "a", 4, *MEASURED)

@@ -6,6 +6,7 @@ import re
 import pytest
 from run_kit import UNEQUAL, command, records, train
 
+from app.attacks.controls import attack_controls
 from app.commands.attack import attack
 from app.configuration import expand, run_parser
 from app.run import run_of
@@ -74,6 +75,7 @@ AUDITED = ("--data.holdout.clients", "0.3", "--data.holdout.population", "0.2", 
 
 def test_attacks_and_rounds_are_reported(tmp_path, capsys):
     """Each attack when it begins, also in the folder, where rounds are; nothing on the terminal where that is asked."""
+    attack_controls.cache_clear()  # which may have judged these attacks for another test
     folder = train(tmp_path, "a", *ATTACKED, *AUDITED, rounds=2)
     begun = [line for line in capsys.readouterr().out.splitlines() if line.startswith("membership inference: ")]
     assert begun[0] == "membership inference: 1 of 4 attacks, yeom on global, round 2"

@@ -77,12 +77,13 @@ class UploadInversion(PassiveAttack):
         return self.extraction.obstacle(audit.knowledge.local, space, audit.knowledge.store.shape)
 
     def _update(self, audit: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
-        assert upload.payload is not None
+        payload, about = upload.payload, upload.index
+        assert payload is not None
         own = audit.knowledge.plan(round_ - 1).index(upload.client).cpu()
         sent = audit.transcript.server_view().broadcast(round_)
-        index = torch.arange(space.size) if upload.index is None else upload.index
+        index = torch.arange(space.size) if about is None else about
         base = sent[index].double()
-        change, weight = upload.payload.double() - base, torch.ones_like(base)
+        change, weight = payload.double() - base, torch.ones_like(base)
         return IsolatedUpdate((upload.client,), round_ - 1, index, change, weight, base, own, sent[own])
 
     def _notes(self, audit: AuditContext, client: int) -> tuple[str, ...]:
