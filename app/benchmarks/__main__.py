@@ -12,18 +12,22 @@ from typing import Any
 
 import torch
 
+from app.benchmarks.audit import audit_tables
 from app.benchmarks.defenses import defense_tables
 from app.benchmarks.federation import federation_tables
 from app.benchmarks.measurements import Table
 from app.benchmarks.paillier import paillier_tables
+from app.benchmarks.scale import scale_tables
 from app.benchmarks.shadows import shadow_tables
 from app.benchmarks.waffle import waffle_tables
 from app.federation.execution.executors import available_cores
 
 SUBJECTS: dict[str, Callable[[bool], Iterator[Table]]] = {
+    "audit": audit_tables,
     "defenses": defense_tables,
     "federation": federation_tables,
     "paillier": paillier_tables,
+    "scale": scale_tables,
     "shadows": shadow_tables,
     "waffle": waffle_tables,
 }

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from app.benchmarks.work import EVALUATION_BATCH, MEAN, SEED, STD, Run, Stopwatch, Work
+from app.benchmarks.work import EVALUATION_BATCH, MEAN, SEED, STD, Competitor, Run, Stopwatch, Work
 from app.federation.evaluation import Evaluation
 from app.federation.execution.executors import ExecutorKind, available_cores
 from app.federation.local_training import LocalTraining
@@ -31,6 +31,14 @@ from app.federation.module import FederatedModule
 from app.models.base import ScalableNet
 
 Batch = tuple[Tensor, Tensor]
+
+
+def thread_counts(
+    competitor: Callable[..., Run], option: str = "threads", words: tuple[str, str] = ("1 thread", "{} threads")
+) -> dict[str, Competitor]:
+    """A competitor with one thread and with one per core, by these settings in words."""
+    settings = {words[count > 1].format(count): count for count in (1, available_cores())}
+    return {setting: partial(competitor, **{option: count}) for setting, count in settings.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +180,16 @@ def raw_threads(work: Work, rounds: int, workers: int | None = None) -> Run:
         return timed_rounds(rounds, partial(loop.round, mapped=pool.map), loop.net)
 
 
-def raw_sequence(work: Work, rounds: int) -> Run:
-    """One client after the other with all intra-op threads."""
+def raw_sequence(work: Work, rounds: int, threads: int | None = None) -> Run:
+    """One client after the other; `threads` are intra-op threads, by default as many as torch has."""
+    torch.set_num_threads(threads or torch.get_num_threads())
     loop = FastLoop(work)
     return timed_rounds(rounds, partial(loop.round, mapped=map), loop.net)
 
 
-def naive(work: Work, rounds: int) -> Run:
+def naive(work: Work, rounds: int, threads: int | None = None) -> Run:
     """The common way to write it: a DataLoader and a deep copy of the model per client, default memory layout."""
+    torch.set_num_threads(threads or torch.get_num_threads())
     data, net = LoadedData.of(work, channels_last=False), work.initial_net()
 
     def step(_: int) -> int:

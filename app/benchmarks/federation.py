@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from app.benchmarks.competitors import naive, rampart, raw_sequence, raw_threads
+from app.benchmarks.competitors import naive, rampart, raw_sequence, raw_threads, thread_counts
 from app.benchmarks.measurements import BenchmarkRow, Effort, Table, compare, measured_row, progress
+from app.benchmarks.raw_processes import raw_processes
 from app.benchmarks.work import Competitor, Work
 from app.models.base import DataShape
 from app.models.mlp import MLP
@@ -21,6 +22,8 @@ PEERS = {"flower": ("flwr[simulation]", 0.5), "pfl": ("pfl[pytorch]", 0.7)}
 
 Frameworks are measured where they are installed; they are never dependencies of this application.
 """
+
+PROCESSES = ("1 process", "{} processes")
 
 
 def print_peak(clients: int, samples: int, rounds: int) -> None:
@@ -57,34 +60,40 @@ def federation_tables(quick: bool) -> Iterator[Table]:
     if quick:
         effort, few, many = Effort(1, 1), Work(4, 128, 128, tests=128), Work(30, 10, 10)
     else:
-        effort, few, many = Effort(3, 2), Work(10, 1000, 128), Work(1000, 10, 10)
+        effort, few, many = Effort(5, 1), Work(10, 1000, 128), Work(1000, 10, 10)
         yield few_clients(few, effort)
     yield few_clients(replace(few, evaluate=True), effort)
     yield many_clients(many, effort)
     yield tiny_net(tiny, effort)
     if not quick:
         yield memory_table()
-        yield peers_table(few, Effort(2, 2))
-        yield peers_table(replace(few, evaluate=True), Effort(2, 2))
+    yield peers_table(few, effort)
+    if not quick:
+        yield peers_table(replace(few, evaluate=True), effort)
 
 
 def few_clients(work: Work, effort: Effort) -> Table:
     """A few clients with many samples: convolutions dominate."""
-    competitors: dict[str, Competitor] = {
-        "raw loop, worker threads": raw_threads,
+    competitors: dict[str, Competitor | Mapping[str, Competitor]] = {
+        "raw loop, worker threads": thread_counts(raw_threads, "workers"),
+        "raw loop, worker processes": thread_counts(raw_processes, "workers", PROCESSES),
         "rampart": rampart,
         "rampart, in sequence": partial(rampart, executor="sequence"),
         "rampart, vectorised": partial(rampart, executor="vectorised"),
-        "naive loop": naive,
+        "naive loop": thread_counts(naive),
     }
     return compare(str(work), work, competitors, {"rampart": 1.15}, effort)
 
 
 def many_clients(work: Work, effort: Effort) -> Table:
     """Many clients with few samples: the overhead per client dominates."""
-    competitors: dict[str, Competitor] = {"raw loop, worker threads": raw_threads, "rampart": rampart}
+    competitors: dict[str, Competitor | Mapping[str, Competitor]] = {
+        "raw loop, worker threads": thread_counts(raw_threads, "workers"),
+        "rampart": rampart,
+        "raw loop, worker processes": thread_counts(raw_processes, "workers", PROCESSES),
+    }
     table = compare(str(work), work, competitors, {"rampart": 1.3}, effort)
-    raw, own = (row.value for row in table.rows)
+    raw, own = (row.value for row in table.rows[:2])
     overhead = 1000 * (own - raw) / work.clients
     remark = f"overhead {overhead:.2f} ms per client (goal <= 3): {'met' if overhead <= 3 else 'NOT MET'}"
     return replace(table, remarks=(remark,))
@@ -92,8 +101,8 @@ def many_clients(work: Work, effort: Effort) -> Table:
 
 def tiny_net(work: Work, effort: Effort) -> Table:
     """A tiny net with tiny batches: the interpreter dominates, so one call for all clients pays."""
-    competitors: dict[str, Competitor] = {
-        "raw loop, in sequence": raw_sequence,
+    competitors: dict[str, Competitor | Mapping[str, Competitor]] = {
+        "raw loop, in sequence": thread_counts(raw_sequence),
         "rampart": rampart,
         "rampart, worker threads": partial(rampart, executor="threads"),
     }
@@ -113,22 +122,26 @@ def peers_table(work: Work, effort: Effort) -> Table:
     if not installed:
         return Table(title, "s per round", "rampart", (), tuple(missing))
     table = compare(title, work, {"rampart": rampart, **installed}, {}, effort)
-    return replace(table, remarks=(*(_peer_remark(row, table.rows[0]) for row in table.rows[1:]), *missing))
+    return replace(table, remarks=(*map(_peer_remark, table.rows[1:]), *missing))
 
 
-def _installed_peers() -> dict[str, Competitor]:
-    peers: dict[str, Competitor] = {}
+def _installed_peers() -> dict[str, Mapping[str, Competitor]]:
+    """The installed frameworks, with one thread and with all."""
+    peers: dict[str, Mapping[str, Competitor]] = {}
     if find_spec("flwr") and find_spec("ray"):
         from app.benchmarks.flower_peer import flower
 
-        peers["flower"] = flower
+        peers["flower"] = thread_counts(flower, words=("workers of 1 thread", "workers of {} threads"))
     if find_spec("pfl"):
         from app.benchmarks.pfl_peer import pfl
 
-        peers["pfl"] = pfl
+        peers["pfl"] = thread_counts(pfl)
     return peers
 
 
-def _peer_remark(peer: BenchmarkRow, own: BenchmarkRow) -> str:
-    ratio, goal = own.value / peer.value, PEERS[peer.name][1]
-    return f"rampart takes {ratio:.2f} x {peer.name} (goal <= {goal}): {'met' if ratio <= goal else 'NOT MET'}"
+def _peer_remark(peer: BenchmarkRow) -> str:
+    """How this application stands to a framework, whose row has the opposite ratio."""
+    ratio, goal = 1 / peer.ratio, PEERS[peer.name][1]
+    interval = "" if peer.interval is None else " [{1:.2f}, {0:.2f}]".format(*(1 / bound for bound in peer.interval))
+    met = "met" if ratio <= goal else "NOT MET"
+    return f"rampart takes {ratio:.2f}{interval} x {peer.name} (goal <= {goal}): {met}"

@@ -50,8 +50,9 @@ class _RoundTimer(TrainingProcessCallback):
         return False, Metrics()
 
 
-def pfl(work: Work, rounds: int) -> Run:
-    """Federated averaging by pfl, training only."""
+def pfl(work: Work, rounds: int, threads: int) -> Run:
+    """Federated averaging by pfl with so many intra-op threads, training only."""
+    torch.set_num_threads(threads)
     clients, net, timer = LoadedData.of(work, channels_last=False).clients, work.initial_net(), _RoundTimer()
     classifier = _Classifier(net)
     model = PyTorchModel(classifier, Adam, SGD(classifier.parameters(), lr=1.0))

@@ -36,7 +36,7 @@ def shadow_tables(quick: bool) -> Iterator[Table]:
         f"{SHADOWS} models as most code has it": naive,
     }
     title = f"{SHADOWS} models, {work.samples} samples each, one epoch of the papers' small CNN"
-    yield compare(title, work, competitors, {f"{SHADOWS} shadows": 1.15}, effort)
+    yield compare(title, work, competitors, {f"{SHADOWS} shadows": 1.05}, effort)
     yield _stored(work)
 
 

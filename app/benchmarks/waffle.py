@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from app.benchmarks.competitors import FastLoop, rampart, raw_sequence, raw_threads, timed_rounds
+from app.benchmarks.competitors import FastLoop, rampart, raw_sequence, raw_threads, thread_counts, timed_rounds
 from app.benchmarks.measurements import Effort, Table, compare
 from app.benchmarks.work import SEED, Competitor, Run, Work
 from app.common.seeding import torch_generator
@@ -29,30 +29,34 @@ DESCENT = partial(SGD, lr=0.04)
 
 def waffle_tables(quick: bool) -> Iterator[Table]:
     """WAFFLe's networks with and without factors: ten clients in a round, 480 samples each, batches of ten."""
-    samples, effort = (60, Effort(1, 1)) if quick else (480, Effort(3, 3))
+    samples, effort = (60, Effort(1, 1)) if quick else (480, Effort(5, 2))
     work = Work(10, samples, 10, shape=GREY, tests=16, optimizer=DESCENT)
     for name, plain, factors in (("MLP", PLAIN_MLP, FACTOR_MLP), ("ConvNet", PLAIN_CONV, FACTOR_CONV)):
         yield _table(f"{name}, FedAvg", replace(work, net=plain), raw_sequence, effort)
         yield _table(f"{name}, WAFFLe", replace(work, net=factors), raw_waffle, effort)
 
 
-def _table(title: str, work: Work, raw: Competitor, effort: Effort) -> Table:
-    competitors: dict[str, Competitor] = {
-        "raw loop, one by one": raw,
+def _table(title: str, work: Work, raw: Callable[..., Run], effort: Effort) -> Table:
+    competitors: dict[str, Competitor | Mapping[str, Competitor]] = {
+        "raw loop, one by one": thread_counts(raw),
         "rampart": rampart,
         "rampart, one by one": partial(rampart, executor="sequence"),
         "rampart, worker threads": partial(rampart, executor="threads"),
     }
     if raw is raw_sequence:
-        competitors["raw loop, worker threads"] = raw_threads
+        competitors["raw loop, worker threads"] = thread_counts(raw_threads, "workers")
     table = compare(f"{title}: {work}", work, competitors, {}, effort)
     seen = work.clients * work.samples
-    rows = tuple(replace(row, remark=f"{seen / row.value:,.0f} samples/s") for row in table.rows)
+    rows = tuple(
+        replace(row, remark=", ".join(filter(None, (f"{seen / row.value:,.0f} samples/s", row.remark))))
+        for row in table.rows
+    )
     return replace(table, rows=rows)
 
 
-def raw_waffle(work: Work, rounds: int) -> Run:
+def raw_waffle(work: Work, rounds: int, threads: int | None = None) -> Run:
     """WAFFLe written directly in PyTorch: one client after the other, nothing but the local steps and the mean."""
+    torch.set_num_threads(threads or torch.get_num_threads())
     loop = _WaffleLoop(work)
     return timed_rounds(rounds, partial(loop.round, mapped=map), loop.net)
 

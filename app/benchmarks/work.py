@@ -67,7 +67,7 @@ class Run:
     """Time and result of a competitor."""
 
     seconds: tuple[float, ...]  # wall-clock seconds of every round but the first, which warms up
-    # seconds of all cores of this process in the same rounds, which neighbours disturb less
+    # seconds of all cores in the same rounds, which neighbours disturb less; empty where they are not known
     cpu_seconds: tuple[float, ...]
     vector: Tensor  # the server's parameters after the last round, flat, in the order of `net.parameters()`
     correct: int = 0  # correct answers in all evaluations of the last round, 0 without evaluation
@@ -82,10 +82,12 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, float]] = []
+        self._elsewhere = 0.0
 
-    def lap(self) -> None:
-        """Record the end of a round."""
-        self._ends.append((time.perf_counter(), time.process_time()))
+    def lap(self, elsewhere: float = 0.0) -> None:
+        """Record the end of a round, in which other processes worked for `elsewhere` CPU seconds."""
+        self._elsewhere += elsewhere
+        self._ends.append((time.perf_counter(), time.process_time() + self._elsewhere))
 
     def run(self, vector: Tensor, correct: int = 0) -> Run:
         """The rounds after the first."""
