@@ -1,15 +1,34 @@
-"""Settings that must be in place before the first tensor operation, in this process and in those that tests start."""
+"""What holds for all tests."""
 
-import os
+import base64
 
-# Some virtual machines announce AMX units that they do not have: bf16 products would end the process there.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-
+import process_settings  # noqa: F401  before anything that computes
+import pytest
 from simulated_device import register
 
+from app.common import files
+
 register()
+
+DRAWN = files.png_bytes
+BLANK = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
+"""A PNG file of one transparent pixel."""
 
 
 def pytest_collection_modifyitems(items):
     """Slow tests first, so that no worker is left alone with them in the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pixels():
+    """Figures of runs are made, but not turned into pixels, which takes a third of a tiny run; see `pixels`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "png_bytes", lambda figure: BLANK)
+        yield
+
+
+@pytest.fixture
+def pixels(monkeypatch):
+    """Files of figures hold what was drawn."""
+    monkeypatch.setattr(files, "png_bytes", DRAWN)

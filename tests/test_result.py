@@ -27,6 +27,7 @@ def drift(label="drift", **others):
     )
 
 
+@pytest.mark.usefixtures("pixels")
 def test_everything_comes_back(tmp_path):
     """Numbers, table and remarks as they were; the figure is a file, which the result need not hold again."""
     figure = Figure()

@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from process_kit import Preloaded
 from readme_kit import Page
 
 ROOT = Path(__file__).parents[2]
@@ -29,10 +30,11 @@ def installed(tmp_path_factory):
             (source / name).write_bytes((ROOT / name).read_bytes())
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*build, str(source)], check=True, capture_output=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True)
     where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(where, capture_output=True, check=True, text=True).stdout.strip())
     # a path file is not read for path files of its own, so that the editable installation here stays out
@@ -40,47 +42,64 @@ def installed(tmp_path_factory):
     return python
 
 
-def run_there(installed, folder, *arguments):
-    """Output of a program of the environment, run in a folder outside the repository."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    end = subprocess.run(
-        [installed, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert end.returncode == 0, end.stdout + end.stderr
-    return end.stdout
+@pytest.fixture(scope="module")
+def environment():
+    """Variables that do not lead to the repository."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return inherited | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
 
 
-def test_package_is_the_installed_one(installed, tmp_path):
+@pytest.fixture(scope="module")
+def run_there(installed, environment):
+    """Runs a program of the environment in a folder outside the repository, and returns its output."""
+    preloaded = Preloaded(installed, installed.parent, **environment)
+
+    def run(folder, *arguments):
+        out = folder / "out"
+        program = preloaded.start(*arguments, environment=environment, out=out, home=folder)
+        assert program.wait() == 0, out.read_text()
+        return out.read_text()
+
+    return run
+
+
+def test_package_is_the_installed_one(installed, run_there, tmp_path):
     """Nothing comes from the repository."""
-    place = run_there(installed, tmp_path, "-c", "import app, callbacks, datamodules; print(app.__file__)")
-    assert Path(place.strip()).is_relative_to(installed.parents[1])
-    assert "rampart 0." in run_there(installed, tmp_path, "-m", "app", "--version")
+    (tmp_path / "places.py").write_text("import app, callbacks, datamodules\nprint(app.__file__, callbacks.__file__)")
+    for place in run_there(tmp_path, tmp_path / "places.py").split():
+        assert Path(place).is_relative_to(installed.parents[1])
 
 
-def test_lines_of_the_readme(installed, tmp_path):
+def test_version_of_the_installed_command(installed, environment, tmp_path):
+    """In a process that has loaded nothing before."""
+    rampart = [installed.parent / "rampart", "--version"]
+    done = subprocess.run(rampart, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("rampart 0.")
+
+
+def test_lines_of_the_readme(run_there, tmp_path):
     """The Python code of the README runs as it is written."""
     blocks = Page(ROOT / "README.md").blocks("python")
     assert blocks
     (tmp_path / "readme.py").write_text("\n".join(blocks))
-    assert "yeom" in run_there(installed, tmp_path, "readme.py")
+    assert "yeom" in run_there(tmp_path, tmp_path / "readme.py")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example(installed, tmp_path, example):
+def test_example(run_there, tmp_path, example):
     """Both examples run to their end and leave what they say."""
     assert len(EXAMPLES) == 2
     (tmp_path / example.name).write_bytes(example.read_bytes())
-    run_there(installed, tmp_path, example.name)
+    run_there(tmp_path, tmp_path / example.name)
     assert list(tmp_path.glob("runs/*/summary.json")) or list(tmp_path.glob("runs/*/*/summary.json"))
 
 
-def test_command(installed, tmp_path):
+def test_command(installed, run_there, tmp_path):
     """The command trains, attacks and reports."""
     options = ["--data.partition.clients", "4", "--model.net", "MLP", "--trainer.max_epochs", "1"]
-    rampart = str(installed.parent / "rampart")
+    rampart = installed.parent / "rampart"
     partition = ["--data.partition", "Iid", *options]
-    run_there(installed, tmp_path, rampart, "fit", "--run.name", "mine", *partition, "--tracking", "disabled")
-    run_there(installed, tmp_path, rampart, "attack", "runs/mine", "--attacks", "yeom", "--targets", "global")
-    run_there(installed, tmp_path, rampart, "report", "runs/mine")
+    run_there(tmp_path, rampart, "fit", "--run.name", "mine", *partition, "--tracking", "disabled")
+    run_there(tmp_path, rampart, "attack", "runs/mine", "--attacks", "yeom", "--targets", "global")
+    run_there(tmp_path, rampart, "report", "runs/mine")
     assert (tmp_path / "runs" / "mine" / "report.html").is_file()

@@ -151,7 +151,7 @@ def test_starting_the_program_is_cheap():
     top = [node for node in MODULES["app.cli"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
     ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
-    assert ours == {"app.common.errors", "app.commands.parser", "app.common.signals"}
+    assert ours == {"app.common.errors", "app.commands.parser", "app.common.leaving", "app.common.signals"}
     light = {"app.common.errors.UserError", "app.common.wording.near"}
     assert {name for name in imports("app.commands.parser") if inside(name, OURS)} <= light
 

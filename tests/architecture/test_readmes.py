@@ -19,12 +19,10 @@ from app.auditing import AttackSuite
 from app.benchmarks.__main__ import SUBJECTS
 from app.catalogue import CATALOGUE
 from app.commands.attack import attack_parser, with_lists
-from app.commands.compare import compare_parser
 from app.commands.cost import CostSettings
-from app.commands.export import model_parser
 from app.commands.listing import list_choices
+from app.commands.options import compare_parser, completion_parser, report_parser, validate_parser
 from app.commands.plan import PlanSettings
-from app.commands.report import report_parser
 from app.common.renamed import CLASSES, MODULES
 from app.configuration import expand, run_parser
 from app.experiments.comparison import requested_spec
@@ -131,10 +129,7 @@ def user_folder(tmp_path, monkeypatch):
 
 def understood(arguments, **further):
     """Whether the options of a run are, and those of a command that looks at it; nothing is built."""
-    parser = run_parser()
-    for name, settings in further.items():
-        parser.add_class_arguments(settings, name)
-    return bool(parser.parse_args(expand(arguments)))
+    return bool(run_parser(**further).parse_args(expand(arguments)))
 
 
 def understood_attack(arguments):
@@ -160,9 +155,10 @@ PARSERS = {
     "report": lambda arguments: bool(report_parser().parse_args(arguments).folders),
     **dict.fromkeys(
         ("export", "validate", "predict"),
-        lambda arguments: bool(model_parser("", "").parse_known_args(arguments)[0].run),
+        lambda arguments: bool(validate_parser().parse_known_args(arguments)[0].run),
     ),
     "list": lambda arguments: list_choices(arguments) == 0,
+    "completion": lambda arguments: bool(completion_parser().parse_args(arguments)),
 }
 
 

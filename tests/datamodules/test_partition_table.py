@@ -17,6 +17,7 @@ def table(clients: int, classes: int) -> PartitionTable:
     return PartitionTable(counts, names, tuple(map(str, range(clients))), ("all",) * clients)
 
 
+@pytest.mark.usefixtures("pixels")
 def test_files_written_by_a_data_module(toy, tmp_path):
     data = toy(Multimodal(2, 1, [0, 1]), Holdout(0, 0, 0))
     data.setup()
@@ -56,6 +57,7 @@ def test_groups_are_named_beside_the_picture():
     assert [text.get_text() for text in grouped.draw().axes[0].texts] == ["majority", "minority"]
 
 
+@pytest.mark.usefixtures("pixels")
 def test_names_that_the_font_lacks_are_spelled_by_their_code(tmp_path):
     """A Chinese class and a client with an emoji: no warning, and no two names look alike."""
     drawn = PartitionTable(np.eye(2, dtype=int), ("猫", "dog é"), ("鳥", "b 🐟"), ("犬", "other")).draw()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from app.common.wording import counted
 from app.metrics.leakage import Leakage
 from app.metrics.membership import NotAvailable
 from app.results.attacks.headline import headline_rank, target_kind
@@ -63,6 +64,17 @@ def attacks_of(rows: Iterable[RowRuns]) -> frozenset[str]:
     """Labels of all results of attackers who do not know the defense."""
     records = [record for row_runs in rows for run in row_runs.runs for record in run.attacks]
     return frozenset(record.label for record in records if not record.conditions.adaptation)
+
+
+def shadow_note(rows: Iterable[RowRuns]) -> tuple[str, ...]:
+    """How many shadow models the runs have trained, and how many training runs they have saved each other."""
+    costs = [run.cost for row_runs in rows for run in row_runs.runs]
+    trained, reused = (
+        int(sum(cost.get(f"attack_phase/shadows_{what}", 0) for cost in costs)) for what in ("trained", "reused")
+    )
+    if not trained + reused:
+        return ()
+    return (f"{counted(trained, 'shadow model')} trained, {reused:,} reused: runs share those that would be equal.",)
 
 
 def table_notes(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from app.metrics.intervals import student_quantile
 from app.metrics.membership import NotAvailable
 from app.metrics.paired_tests import PairedDifference, block_design_p_values
 from app.results.comparison.leakage_columns import leakage_columns
-from app.results.comparison.notes import attacks_of, notes_of_row, table_notes
+from app.results.comparison.notes import attacks_of, notes_of_row, shadow_note, table_notes
 from app.results.comparison.pairwise_tests import PairwiseTests
 from app.results.comparison.plain_columns import cost_columns, formal_columns, utility_columns
 from app.results.comparison.rows import Column, RowRuns, SeedValues, rows_of
@@ -35,7 +35,8 @@ def tabulate(store: Store) -> ComparisonTable:
     rows = [
         _row(row_runs, columns, entries[number], places[number], grouped) for number, row_runs in enumerate(grouped)
     ]
-    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), table_notes(rows))
+    notes = (*table_notes(rows), *shadow_note(grouped))
+    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), notes)
 
 
 def value_of(seeds: SeedValues, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:

@@ -290,6 +290,7 @@ def test_the_summary_draws_both_choices_and_the_guess():
     assert [text.get_text() for text in right.texts] == ["N/A"]
 
 
+@pytest.mark.usefixtures("pixels")
 def test_all_is_kept_and_told(folder, monkeypatch):
     """Files at once, then table, figures, the run's summary beside what it held, and W&B."""
     experiment = Experiment()

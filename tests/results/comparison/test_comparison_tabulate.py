@@ -114,6 +114,16 @@ def test_two_seeds_have_a_huge_interval_and_the_notes_say_so():
     assert (wide.low, wide.high) == (0.0, 1.0)
 
 
+def test_shadow_models_that_runs_share_are_counted():
+    """Over all runs of the comparison; without any, there is no note."""
+    first, second = (
+        {"attack_phase/shadows_trained": 16.0, "attack_phase/shadows_reused": reused} for reused in (0, 24)
+    )
+    notes = tabulate(store(run(cost=first), run(defense="memdefense", cost=second))).notes
+    assert "32 shadow models trained, 24 reused: runs share those that would be equal." in notes
+    assert not any("shadow model" in note for note in tabulate(store(run())).notes)
+
+
 def test_one_seed_has_the_interval_of_its_samples_or_none():
     """The area has the interval of the attack, the accuracy has none."""
     found = attack("yeom", "global")

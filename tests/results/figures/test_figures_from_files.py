@@ -79,6 +79,7 @@ def write_plan(folder, indices, outputs=4, inputs=3):
     for client, index in enumerate(indices):
         chosen = torch.arange(cells) if index is None else torch.tensor(index)
         transcript.record_message(Message(client, 6, chosen, torch.zeros(len(chosen)), "plain", 0), cells)
+    transcript.finish(7)
 
 
 def test_contributors_are_counted_cell_by_cell(tmp_path):

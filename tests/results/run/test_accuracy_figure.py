@@ -8,7 +8,7 @@ from app.results.run.figures import draw_accuracy
 
 
 @pytest.fixture
-def labels(tmp_path, monkeypatch):
+def labels(pixels, tmp_path, monkeypatch):
     """Draws records without a warning, and returns what the lines are called."""
 
     def drawn(records):

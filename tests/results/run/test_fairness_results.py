@@ -148,6 +148,7 @@ def test_rounds_before_a_group_joined_are_not_settled():
     assert curves["mean of all clients"].tolist() == [50.0, 50.0, 62.5, 62.5]
 
 
+@pytest.mark.usefixtures("pixels")
 def test_files(tmp_path):
     """One row per client; the JSON explains itself; the summary leaves the explanations out."""
     summary = write(tmp_path, PRIVATE)
