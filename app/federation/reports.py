@@ -91,7 +91,7 @@ class PhaseClock:
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    now: Callable[[], float] = time.perf_counter  # what seconds are read from
+    now: Callable[[], float] = field(default_factory=lambda: time.perf_counter)  # what seconds are read from
     _started: float = 0.0
     _cpu_started: float = 0.0
 
