@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from app.attacks.model_query import ModelQuery
@@ -31,13 +32,19 @@ class ShadowSource(Protocol):
 class AttackContext:
     """What one attacker has at hand against one target.
 
-    Attacks add remarks for the report with `note`; they are collected in `notes`.
+    Attacks add remarks for the report with `note`; they are collected in `notes`. In the folder `cache`, None for none,
+    they keep networks that other runs would train as well.
     """
 
     def __init__(
-        self, knowledge: PublicKnowledge, query: ModelQuery, source: ShadowSource, target: AttackedModel
+        self,
+        knowledge: PublicKnowledge,
+        query: ModelQuery,
+        source: ShadowSource,
+        target: AttackedModel,
+        cache: Path | None = None,
     ) -> None:
-        self.knowledge, self.query = knowledge, query
+        self.knowledge, self.query, self.cache = knowledge, query, cache
         self.notes: list[str] = []
         self._source, self._target = source, target
         self._excluded: frozenset[str] = frozenset()
@@ -51,7 +58,7 @@ class AttackContext:
 
     def attacking(self, shadow: Shadow) -> AttackContext:
         """The context in which a shadow is the target, and therefore not among the shadows."""
-        other = AttackContext(self.knowledge, self.query, self._source, self._target)
+        other = AttackContext(self.knowledge, self.query, self._source, self._target, self.cache)
         other._excluded = self._excluded | {shadow.model.key}
         return other
 

@@ -190,7 +190,9 @@ class AttackControls:
 
     def _area(self, attack: MembershipAttack, model: AttackedModel) -> float:
         toy, samples = self.toy, self.toy.audited[model.client]
-        scores = attack.scores(model, samples, AttackContext(toy.knowledge, self._query, self._source, model))
+        scores = attack.scores(
+            model, samples, AttackContext(toy.knowledge, self._query, self._source, model, self._cache)
+        )
         return roc_curve(MembershipScores.of(scores, np.isin(samples, toy.members), samples)).auc
 
 

@@ -29,7 +29,7 @@ def verdict_key(attack: MembershipAttack, *settings: object) -> str | None:
     """
     try:
         own = {Path(inspect.getfile(kind)) for kind in type(attack).__mro__[:-1]}
-        sources = [*_versions(), *(file.read_bytes().hex() for file in sorted(own))]
+        sources = [*code_versions(), *(file.read_bytes().hex() for file in sorted(own))]
     except (OSError, TypeError):
         return None
     # Arguments that do not print their values print their address, so that no verdict is found for them.
@@ -38,7 +38,7 @@ def verdict_key(attack: MembershipAttack, *settings: object) -> str | None:
 
 
 @cache
-def _versions() -> tuple[str, ...]:
+def code_versions() -> tuple[str, ...]:
     """Versions of the program and of the libraries it computes with, and a hash of the source of all attacks."""
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(Path(__file__).parent.rglob("*.py")):

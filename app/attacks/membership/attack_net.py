@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_args
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -17,11 +21,16 @@ from torch.optim import Optimizer
 
 from app.attacks.context import AttackContext
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
+from app.attacks.shadows.cache import turn
+from app.attacks.verdicts import code_versions
 from app.common.errors import Problem, UserError
+from app.common.files import npz_bytes, replace_all
 from app.common.progress import track
+from app.common.reading import read_arrays
 from app.common.seeding import numpy_generator, torch_generator
 from app.common.wording import counted
 from app.federation.execution.distributed import one_thread
+from app.federation.parameters import plain_array
 from app.metrics.membership import Array
 from app.models.layers import seed_dropout
 
@@ -84,6 +93,7 @@ def fit(
     seed: int,
     held_out: Tensor | None = None,
     patience: int | None = None,
+    cache: Path | None = None,
 ) -> nn.Module:
     """A trained binary classifier, the same for the same seed; the global random state is unchanged.
 
@@ -97,6 +107,7 @@ def fit(
         held_out: (rows,) bool, examples that are not trained on; the epoch with the lowest error on them is kept.
             Without any, the last epoch is.
         patience: epochs without progress on the held-out examples after which training ends, None for never.
+        cache: folder in which the network is kept, for runs that would train the same one; None for none.
     """
     _refuse_infinite(features)
     with torch.random.fork_rng(devices=[]):
@@ -107,9 +118,10 @@ def fit(
     excluded = torch.zeros_like(targets, dtype=torch.bool) if held_out is None else held_out.to(targets.device)
     trained, truth = (~excluded).nonzero().flatten(), targets.to(features[0].dtype)
     stepper, best, lowest, waited = optimizer(net.parameters()), dict[str, Any](), math.inf, 0
+    inputs, settings = [*features, targets, excluded], (epochs, batch_size, repr(stepper), loss, seed, patience)
     # the threads of a small network would mostly wait for each other
-    with one_thread() if parameters_of(net) < 5_000_000 else nullcontext():
-        for _ in track(range(epochs), "attack network", "epochs"):
+    with kept(net, cache, inputs, settings) as found, one_thread() if parameters_of(net) < 5_000_000 else nullcontext():
+        for _ in track(range(0 if found else epochs), "attack network", "epochs"):
             order = torch.randperm(len(trained), generator=batches).to(targets.device)
             net.train()
             for rows in trained[order].split(batch_size):
@@ -125,9 +137,42 @@ def fit(
                 best, lowest, waited = deepcopy(net.state_dict()), error, 0
             if patience is not None and waited >= patience:
                 break
-    if best:
-        net.load_state_dict(best)
-    return net
+        if best:
+            net.load_state_dict(best)
+    return net.eval()
+
+
+@contextmanager
+def kept(net: nn.Module, folder: Path | None, inputs: Sequence[Tensor], settings: object) -> Iterator[bool]:
+    """Whether the values of a network were found in a folder; else its values at the end of the context are kept there.
+
+    They are found by a hash of all that they depend on: initial values, inputs and settings of the training, the code
+    of attacks, and the versions of libraries. Of processes that train the same network, one does and the others wait.
+    """
+    if folder is None:
+        yield False
+        return
+    digest = hashlib.blake2b(json.dumps([str(net), repr(settings), code_versions()]).encode(), digest_size=16)
+    for tensor in (*net.state_dict().values(), *inputs):
+        digest.update(repr((tensor.shape, tensor.dtype)).encode() + plain_array(tensor).tobytes())
+    file = folder / f"network-{digest.hexdigest()}.npz"
+    with turn(folder, [file.name], "an attack network"):
+        if _restored(net, file):
+            yield True
+            return
+        yield False
+        replace_all({file: npz_bytes({name: plain_array(value) for name, value in net.state_dict().items()})})
+
+
+def _restored(net: nn.Module, file: Path) -> bool:
+    """Give a network the values in a file; False where the file is missing or broken, such as cut short by a crash."""
+    try:
+        arrays = read_arrays(file)
+        own = net.state_dict()
+        net.load_state_dict({name: torch.from_numpy(arrays[name]).to(value) for name, value in own.items()})
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, UserError, BadZipFile):
+        return False
+    return True
 
 
 def _error(logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -169,12 +170,14 @@ class TrainedNasr:
         return attack_net.outputs(self.net.hidden, observe(self.query, model, samples, self.align)).float().numpy()
 
 
-def train_nasr(query: ModelQuery, examples: Sequence[Shadow], settings: NasrSettings, seed: int) -> TrainedNasr:
+def train_nasr(
+    query: ModelQuery, examples: Sequence[Shadow], settings: NasrSettings, seed: int, cache: Path | None = None
+) -> TrainedNasr:
     """Train the attack network on samples whose membership is known.
 
     They belong to one or several shadows, or to the attacked model itself (MemDefense's evaluation). The seed is the
     key of initial values, batches, dropout, and the draw of examples. Refused where the models' snapshots differ in
-    number or width, or there is nothing to learn from.
+    number or width, or there is nothing to learn from. Networks are kept in the folder `cache`, where there is one.
     """
     rates = _rates(examples[0].model)
     for one in examples:
@@ -191,6 +194,7 @@ def train_nasr(query: ModelQuery, examples: Sequence[Shadow], settings: NasrSett
         batch_size=settings.batch_size,
         optimizer=partial(Adam, lr=settings.lr, weight_decay=settings.weight_decay, fused=True),
         loss=settings.loss,
+        cache=cache,
     )
     return TrainedNasr(cast(NasrNet, net), query, rates, settings.align)
 
@@ -255,7 +259,7 @@ class Nasr(MembershipAttack):
         seed = derive_key(context.knowledge.seed, self.name)
         trained = self._trained.get(
             tuple(shadow.model.key for shadow in shadows),
-            lambda: train_nasr(context.query, shadows, self._settings, seed),
+            lambda: train_nasr(context.query, shadows, self._settings, seed, context.cache),
         )
         return trained.scores(target, samples)
 

@@ -101,6 +101,7 @@ class Trajectory(MembershipAttack):
             # decay, since the network has many weights for the samples of one shadow
             optimizer=partial(Adam, lr=self._lr, weight_decay=1e-3, fused=True),
             loss="bce",
+            cache=context.cache,
         )
 
 

@@ -226,7 +226,7 @@ class AttackEvaluation:
             if isinstance(model, NotAvailable) or (obstacle := self._obstacle(client, model)):
                 notes.append(model.reason if isinstance(model, NotAvailable) else obstacle)
                 continue
-            context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model)
+            context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model, self.audit.cache)
             parts.append(self._scored(model, context))
             decisions.extend(self._decisions(parts[-1], context))
             notes.extend(context.notes)

@@ -78,18 +78,18 @@ class ShadowCache:
 
 
 @contextmanager
-def turn(folder: Path, names: Sequence[str]) -> Iterator[None]:
+def turn(folder: Path, names: Sequence[str], what: str = "shadow models") -> Iterator[None]:
     """Wait until no other process that uses the folder is within this context with the same names.
 
-    The system frees the lock of a process that ends, however it does.
+    The system frees the lock of a process that ends, however it does. `what` is trained within, for messages.
     """
     path = folder / f"{hashlib.blake2b(json.dumps(names).encode(), digest_size=16).hexdigest()}.lock"
-    with _writing(folder):
+    with _writing(folder, what):
         private_folder(folder)
         try:
             lock = hold_lock(path)
         except BlockingIOError:
-            with Step("waiting for shadow models that another run is training", delay=0):
+            with Step(f"waiting for {what} that another run is training", delay=0):
                 lock = hold_lock(path, wait=True)
     with lock:
         yield
@@ -97,13 +97,13 @@ def turn(folder: Path, names: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path, what: str = "shadow models") -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise UserError.of(
-            f"cannot keep shadow models in {folder}: {error.strerror or error}",
-            "they would be trained again for every attack",
+            f"cannot keep {what} in {folder}: {error.strerror or error}",
+            "what attacks train would be trained again for every attack",
             "free some space or choose another --run.root",
         ) from error
 

@@ -15,6 +15,7 @@ from app.attacks.membership import attack_net
 from app.attacks.membership.attack_net import ResultCache, Standardise, balanced, dense, fit, hold_out, predict
 from app.attacks.models import Shadow
 from app.common.errors import UserError
+from app.common.files import npz_bytes
 
 
 def trained(features, targets, seed=0, epochs=20, **settings):
@@ -70,6 +71,49 @@ def test_patience_ends_training(monkeypatch):
     held_out = hold_out([60], 0)
     trained(features, torch.where(held_out, 1 - targets, targets), epochs=40, held_out=held_out, patience=3)
     assert len(epochs) == 4
+
+
+CHANGES = {
+    "features": lambda features, targets: {"features": features + 1e-6},
+    "targets": lambda features, targets: {"targets": 1 - targets},
+    "seed": lambda features, targets: {"seed": 1},
+    "epochs": lambda features, targets: {"epochs": 19},
+    "loss": lambda features, targets: {"loss": "mse"},
+    "learning rate": lambda features, targets: {"optimizer": partial(Adam, lr=2e-2)},
+    "batches": lambda features, targets: {"batch_size": 16},
+    "held out": lambda features, targets: {"held_out": hold_out([200], 0)},
+}
+"""What a network depends on, each changed alone."""
+
+
+def test_a_kept_network_is_not_trained_again(monkeypatch, tmp_path):
+    """It gives the same scores, bit for bit, without a single step; whatever it depends on leads to another one."""
+    steps = counted(monkeypatch, attack_net, "_error")
+    features, targets = two_heaps()
+    first = trained(features, targets, cache=tmp_path)
+    done = len(steps)
+    again = trained(features, targets, cache=tmp_path)
+    assert len(steps) == done
+    assert np.array_equal(predict(first, [features]), predict(again, [features]))
+    assert np.array_equal(predict(first, [features]), predict(trained(features, targets), [features]))
+    for name, change in CHANGES.items():
+        before = len(steps)
+        trained(**{"features": features, "targets": targets, **change(features, targets)}, cache=tmp_path)
+        assert len(steps) > before, name
+    assert not list(tmp_path.glob("*.lock"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", "other"])
+def test_a_broken_file_of_a_network_is_replaced(tmp_path, content):
+    """Cut short, or holding another network: it is trained again, and found the next time."""
+    features, targets = two_heaps()
+    right = trained(features, targets, cache=tmp_path)
+    (file,) = tmp_path.glob("network-*.npz")
+    whole = file.read_bytes()
+    file.write_bytes(npz_bytes({"0.weight": np.zeros((2, 2))}) if content == "other" else content)
+    again = trained(features, targets, cache=tmp_path)
+    assert np.array_equal(predict(right, [features]), predict(again, [features]))
+    assert file.read_bytes() == whole
 
 
 def test_threads_are_given_back():
