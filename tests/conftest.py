@@ -7,6 +7,7 @@ import pytest
 from simulated_device import register
 
 from app.common import files
+from app.federation.execution import recorded_step
 
 register()
 
@@ -25,6 +26,14 @@ def _no_pixels():
     """Figures of runs are made, but not turned into pixels, which takes a third of a tiny run; see `pixels`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "png_bytes", lambda figure: BLANK)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_recordings():
+    """Recording a step takes as long as some hundred replayed ones save, and runs of tests are shorter than that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded_step, "WORTHWHILE", 10**9)
         yield
 
 
