@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -27,6 +28,10 @@ class ShadowSource(Protocol):
 
     def shadows(self, target: AttackedModel, kind: ShadowKind, first: int | None = None) -> ShadowSet:
         """Shadows of a target: all of them, or the first few, which do not depend on how many are requested."""
+
+    def prepare(self, targets: Sequence[AttackedModel], kind: ShadowKind) -> None:
+        """Announce targets whose shadows are all going to be requested; by default, each is made when it is."""
+        return
 
 
 class AttackContext:

@@ -78,7 +78,8 @@ def make_toy(seed: int = 0) -> Toy:
     members = np.sort(numpy_generator(seed, "toy-members").permutation(AUDITED)[: AUDITED // 2])
     knowledge = _toy_knowledge(seed, members)
     nonmembers = np.setdiff1d(np.arange(AUDITED), members)
-    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members)], ROUNDS, derive_key(seed, "toy-target"), 1)
+    job = ShadowJob(0, 1.0, members, derive_key(seed, "toy-target"))
+    (snapshots,) = train_centrally(knowledge, [job], ROUNDS, workers=1)
     empty = initial_vector(knowledge, 1.0, derive_key(seed, "toy-untrained"))
     untrained = tuple(Snapshot(round_, 1.0, empty) for round_ in ROUNDS)
     return Toy(

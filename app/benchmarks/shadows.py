@@ -43,10 +43,10 @@ def shadow_tables(quick: bool) -> Iterator[Table]:
 def shadows(work: Work, rounds: int) -> Run:
     """Shadows trained centrally, one per client of the work; the first round is not timed."""
     knowledge, data = _knowledge(work, rounds), work.data()
-    jobs = [ShadowJob(number, 1.0, data.membership.members[number]) for number in range(work.clients)]
-    train_centrally(knowledge, jobs, (1,), SEED)
+    jobs = [ShadowJob(number, 1.0, data.membership.members[number], SEED) for number in range(work.clients)]
+    train_centrally(knowledge, jobs, (1,))
     wall, cpu, timed = time.perf_counter(), time.process_time(), rounds - 1
-    models = train_centrally(knowledge, jobs, (timed,), SEED)
+    models = train_centrally(knowledge, jobs, (timed,))
     seconds, cpu_seconds = (time.perf_counter() - wall) / timed, (time.process_time() - cpu) / timed
     return Run((seconds,) * timed, (cpu_seconds,) * timed, models[0][-1].vector)
 

@@ -25,13 +25,12 @@ class CentralTraining:
     learning_rates: tuple[float, ...]
     changed: Mapping[str, Any]  # network and local training, where they are not those of the federation
     rounds: tuple[int, ...]
-    seed: int
 
     def __call__(self, federation: FederatedModule, jobs: Sequence[ShadowJob]) -> list[tuple[Snapshot, ...]]:
         knowledge = self.knowledge_of(federation, len(self.learning_rates))
         knowledge = replace(knowledge, learning_rates=self.learning_rates, **self.changed)
         knowledge.prototype.to(federation.device)
-        return train_centrally(knowledge, jobs, self.rounds, self.seed, federation.worker_count)
+        return train_centrally(knowledge, jobs, self.rounds, federation.worker_count)
 
 
 def shared_training(
@@ -40,11 +39,11 @@ def shared_training(
     """Trains shadow models as `train_centrally` does, each on one of the processes of the run."""
 
     def train(
-        knowledge: PublicKnowledge, jobs: Sequence[ShadowJob], rounds: tuple[int, ...], seed: int
+        knowledge: PublicKnowledge, jobs: Sequence[ShadowJob], rounds: tuple[int, ...]
     ) -> list[tuple[Snapshot, ...]]:
-        work = CentralTraining(knowledge_of, knowledge.learning_rates, _changed(knowledge, federation), rounds, seed)
+        work = CentralTraining(knowledge_of, knowledge.learning_rates, _changed(knowledge, federation), rounds)
         if len(jobs) < 2 or not _can_be_sent(work):
-            return train_centrally(knowledge, jobs, rounds, seed)
+            return train_centrally(knowledge, jobs, rounds)
         return federation.helpers.share(work, jobs, [len(job.samples) * job.rate**2 for job in jobs])
 
     return train

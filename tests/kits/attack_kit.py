@@ -132,7 +132,7 @@ def learning_toy():
     """Target and 6 shadows in the middle of their training, where the loss alone is a weak attack."""
     local = replace(toy().knowledge.local, epochs=1)
     knowledge = replace(toy().knowledge, local=local, learning_rates=(0.05,) * 10)
-    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, toy().members)], (2, 6, 10), 1, 1)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, toy().members, 1)], (2, 6, 10), 1)
     target = AttackedModel("learning", NO_CLIENT, len(toy().members), snapshots)
     source = CentralShadows(knowledge, toy().audited, 6)
     truth = np.isin(toy().samples, toy().members)
@@ -162,7 +162,7 @@ def noisy_case(seed=0, side=500):
     )
     samples = np.arange(2 * side)
     members = np.sort(rng.permutation(samples)[:side])
-    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members)], (1,), seed, 1)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(0, 1.0, members, seed)], (1,), 1)
     target = AttackedModel("noisy", NO_CLIENT, side, snapshots)
     source = CentralShadows(knowledge, {NO_CLIENT: samples}, 16)
     return AttackCase(knowledge, target, samples, np.isin(samples, members), source, ModelQuery(knowledge))
@@ -190,6 +190,9 @@ class FixedShadows:
     def __init__(self, *shadows):
         self._shadows = shadows
 
+    def prepare(self, targets, kind):
+        """They exist."""
+
     def shadows(self, target, kind, first=None):
         return ShadowSet(self._shadows[:first])
 
@@ -199,6 +202,9 @@ class ChangedShadows:
 
     def __init__(self, source, change):
         self.source, self.change = source, change
+
+    def prepare(self, targets, kind):
+        """They exist."""
 
     def shadows(self, target, kind, first=None):
         return ShadowSet(tuple(map(self.change, self.source.shadows(target, kind, first).shadows)))

@@ -222,10 +222,15 @@ class AttackEvaluation:
         parts: list[MembershipScores] = []
         decisions: list[Decision] = []
         notes: list[str] = []
+        attacked: list[AttackedModel] = []
         for client, model in models.items():
             if isinstance(model, NotAvailable) or (obstacle := self._obstacle(client, model)):
                 notes.append(model.reason if isinstance(model, NotAvailable) else obstacle)
-                continue
+            else:
+                attacked.append(model)
+        if self.attack.shadows:
+            self.source.prepare(attacked, self.attack.shadows)
+        for model in attacked:
             context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model, self.audit.cache)
             parts.append(self._scored(model, context))
             decisions.extend(self._decisions(parts[-1], context))

@@ -26,7 +26,7 @@ from app.attacks.models import AttackedModel, Ids, Responses, Snapshot
 from app.attacks.protocols.papers import LabelledSets, legacy_order, unit_scores
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
-from app.attacks.shadows.shadow_store import train_or_find
+from app.attacks.shadows.shadow_store import ShadowOrder, train_or_find
 from app.common.errors import UserError
 from app.common.seeding import derive_key
 from app.common.wording import counted
@@ -84,9 +84,10 @@ class TaxonomyContext:
 
     def train(self, sets: Sequence[Ids], purpose: str, client: int) -> list[AttackedModel]:
         """Models of the server's width, one per training set."""
-        jobs = [ShadowJob(number, 1.0, samples) for number, samples in enumerate(sets)]
         seed = derive_key(self.audit.knowledge.seed, f"taxonomy-{purpose}", client)
-        return train_or_find(self.shadows.knowledge, jobs, (1,), seed, self._cache)
+        jobs = [ShadowJob(number, 1.0, samples, seed) for number, samples in enumerate(sets)]
+        (models,) = train_or_find(self.shadows.knowledge, [ShadowOrder(jobs, (1,))], self._cache)
+        return models
 
 
 def yeom(context: TaxonomyContext, model: AttackedModel, sets: LabelledSets) -> TaxonomyScores:

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.attacks.adaptive.factor_choice import FactorChoice
 from app.attacks.audit_context import AuditContext
-from app.attacks.context import AttackContext, ShadowKind, ShadowSet
+from app.attacks.context import AttackContext, ShadowKind, ShadowSet, ShadowSource
 from app.attacks.findings import AttackConditions, Finding
 from app.attacks.membership.shokri import Shokri
 from app.attacks.models import AttackedModel, Ids, Shadow, TargetKind
@@ -21,7 +21,7 @@ from app.attacks.public_knowledge import no_samples
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob
 from app.attacks.shadows.private_parts import reading_notes, shadow_reading
-from app.attacks.shadows.shadow_store import train_or_find
+from app.attacks.shadows.shadow_store import ShadowOrder, train_or_find
 from app.attacks.shadows.splits import FEWEST, shared_size
 from app.common.errors import Problem, UserError, raise_all
 from app.common.ranges import Count
@@ -36,7 +36,7 @@ OTHERS_DATA = "shadows are trained on the other clients' members, for want of da
 
 
 @dataclass(frozen=True)
-class FixedShadows:
+class FixedShadows(ShadowSource):
     """Existing shadows, the same for every target."""
 
     made: tuple[Shadow, ...]
@@ -82,9 +82,10 @@ class ShadowMaker:
         seed, half = self._audit.knowledge.seed, min(size, len(pool) // 2)
         draws = [numpy_generator(seed, "waffle-draws", owner, number) for number in range(self._count)]
         orders = [generator.permutation(pool) for generator in draws]
-        jobs = [ShadowJob(number, target.last.rate, np.sort(order[:half])) for number, order in enumerate(orders)]
-        key = derive_key(seed, "waffle-shadows", owner, size)
-        models = train_or_find(self._audit.knowledge, jobs, target.rounds, key, self._cache, NO_CLIENT, target.reading)
+        key, rate = derive_key(seed, "waffle-shadows", owner, size), target.last.rate
+        jobs = [ShadowJob(number, rate, np.sort(order[:half]), key) for number, order in enumerate(orders)]
+        wanted = ShadowOrder(jobs, target.rounds, NO_CLIENT, target.reading)
+        (models,) = train_or_find(self._audit.knowledge, [wanted], self._cache)
         made = zip(models, jobs, orders, strict=True)
         return FixedShadows(
             tuple(Shadow(model, job.samples, np.sort(order[half : 2 * half])) for model, job, order in made)

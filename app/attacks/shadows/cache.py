@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -34,12 +34,12 @@ class ShadowCache:
         self._folder = folder
         self._described: tuple[PublicKnowledge, str] | None = None
 
-    def key(self, knowledge: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...], seed: int) -> str:
+    def key(self, knowledge: PublicKnowledge, job: ShadowJob, rounds: tuple[int, ...]) -> str:
         """Hash of network, recipe, content of the samples, rounds and seed."""
         if self._described is None or self._described[0] is not knowledge:
             self._described = (knowledge, json.dumps(_description(knowledge), sort_keys=True))
         learning_rates = [knowledge.local.client_lr(lr, job.rate) for lr in knowledge.learning_rates[: rounds[-1]]]
-        settings = [self._described[1], job.rate, job.number, rounds, learning_rates, seed]
+        settings = [self._described[1], job.rate, job.number, rounds, learning_rates, job.seed]
         digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
         digest.update(_content(knowledge, job.samples))
         return digest.hexdigest()
@@ -68,12 +68,12 @@ class ShadowCache:
             replace_all({self._folder / f"{key}.npz": content})
 
     @contextmanager
-    def turn(self, keys: Sequence[str]) -> Iterator[None]:
-        """Keep other runs from training the same shadows at the same time; waits for one that does."""
-        if self._folder is None:
-            yield
-            return
-        with turn(self._folder, keys):
+    def turn(self, sets: Iterable[list[str]]) -> Iterator[None]:
+        """Keep other runs from training the same sets of shadows at the same time; waits for one that does."""
+        with ExitStack() as stack:
+            if self._folder is not None:
+                for keys in sorted(sets):  # in one order, lest two runs wait for each other
+                    stack.enter_context(turn(self._folder, keys))
             yield
 
 

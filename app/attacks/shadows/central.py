@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,26 +25,31 @@ BLOCK = 32
 
 @dataclass(frozen=True, eq=False)
 class ShadowJob:
-    """One model of width rate `rate`, in (0, 1], to train on samples; the number is part of its random seeds."""
+    """One model of width rate `rate`, in (0, 1], to train on samples.
+
+    The seed is the key of initial values, batches and augmentation, different for every number.
+    """
 
     number: int
     rate: float
     samples: Ids
+    seed: int
+
+    @property
+    def start(self) -> int:
+        """Key of initial values."""
+        return derive_key(self.seed, "initialisation", self.number)
 
 
 def train_centrally(
-    knowledge: PublicKnowledge,
-    jobs: Sequence[ShadowJob],
-    rounds: tuple[int, ...],
-    seed: int,
-    workers: int | None = None,
+    knowledge: PublicKnowledge, jobs: Sequence[ShadowJob], rounds: tuple[int, ...], workers: int | None = None
 ) -> list[tuple[Snapshot, ...]]:
     """Train every model for as many rounds as the federation, each round with the clients' recipe.
 
-    Snapshots are kept after the given rounds (ascending, counted from 1); training ends with the last. The seed is the
-    key of initial values, batches and augmentation. Without a number of workers, there is one thread per core.
+    Snapshots are kept after the given rounds (ascending, counted from 1); training ends with the last. Without a number
+    of workers, there is one thread per core.
     """
-    context = replace(knowledge.local_context(), seed=seed)
+    context = knowledge.local_context()
     kept: list[tuple[Snapshot, ...]] = []
     with (
         one_thread(),
@@ -52,7 +57,7 @@ def train_centrally(
         Step(counted(len(jobs), "shadow model"), len(jobs) * rounds[-1], "trainings") as step,
     ):
         for start in range(0, len(jobs), BLOCK):
-            kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, seed, step))
+            kept.extend(_train_block(knowledge, executor, jobs[start : start + BLOCK], rounds, step))
     return kept
 
 
@@ -61,10 +66,9 @@ def _train_block(
     executor: Executor,
     jobs: Sequence[ShadowJob],
     rounds: tuple[int, ...],
-    seed: int,
     step: Step,
 ) -> list[tuple[Snapshot, ...]]:
-    vectors = [initial_vector(knowledge, job.rate, derive_key(seed, "initialisation", job.number)) for job in jobs]
+    vectors = [initial_vector(knowledge, job.rate, job.start) for job in jobs]
     kept: list[list[Snapshot]] = [[] for _ in jobs]
     for round_ in range(1, rounds[-1] + 1):
         tasks = [_task(knowledge, job, vector, round_) for job, vector in zip(jobs, vectors, strict=True)]
@@ -103,4 +107,5 @@ def _task(knowledge: PublicKnowledge, job: ShadowJob, vector: Tensor, round_: in
         test=samples[:0],
         evaluate=False,
         owned=owned,
+        seed=job.seed,
     )

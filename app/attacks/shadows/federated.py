@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from app.attacks.context import ShadowKind, ShadowSet
+from app.attacks.context import ShadowKind, ShadowSet, ShadowSource
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.attacks.public_knowledge import PublicKnowledge, no_samples
 from app.attacks.shadows.cache import VERSION, turn
@@ -55,7 +55,7 @@ class Federations(Protocol):
         """Train shadow federations; each is marked as finished as soon as it is."""
 
 
-class FederatedShadows:
+class FederatedShadows(ShadowSource):
     """One repeated federation gives a shadow of the global model and one of every client's upload.
 
     Args:

@@ -165,14 +165,18 @@ class ClientTrainer:
         return [one.split(sizes) for one, sizes in zip(ids, lengths, strict=True)]
 
     def _positions(self, task: ClientTask) -> list[Tensor]:
-        order = torch_generator(self.context.seed, "batches", task.round, task.client)
+        order = self._generator("batches", task)
         return list(self.context.local.batches(len(task.train), order, self.context.least_batch))
 
+    def _generator(self, purpose: str, task: ClientTask, device: torch.device | str = "cpu") -> torch.Generator:
+        seed = self.context.seed if task.seed is None else task.seed
+        return torch_generator(seed, purpose, task.round, task.client, device=device)
+
     def crop_generator(self, task: ClientTask) -> torch.Generator:
-        return torch_generator(self.context.seed, "augmentation", task.round, task.client)
+        return self._generator("augmentation", task)
 
     def noise_generator(self, task: ClientTask) -> torch.Generator:
-        return torch_generator(self.context.seed, "noise", task.round, task.client, device=self.context.device)
+        return self._generator("noise", task, self.context.device)
 
     def batches(self, task: ClientTask) -> Iterator[Batch]:
         crops = self.crop_generator(task)
@@ -231,12 +235,11 @@ class ClientTrainer:
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:
         """Key everything that is random during the local steps by round and client."""
-        place = (task.round, task.client)
         drawn = client.ordered_dropout
         if drawn is not None:
-            drawn.generator = torch_generator(self.context.seed, "widths", *place)
+            drawn.generator = self._generator("widths", task)
         if self.context.dropout:
-            masks = torch_generator(self.context.seed, "dropout", *place, device=self.context.device)
+            masks = self._generator("dropout", task, self.context.device)
             for net in (client.net, *(drawn.nets.values() if drawn is not None else ())):
                 seed_dropout(net, masks)
         client.noise = self.noise_generator(task)

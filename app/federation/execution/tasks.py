@@ -27,6 +27,7 @@ class ClientTask:
     owned: Tensor | None = None
     # coordinates of the server's vector that `received` holds; None for a model that belongs to no server
     index: Tensor | None = None
+    seed: int | None = None  # key of the client's random choices; None for that of the run
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ class Vectorised(Executor):
         block = list(tasks)
         for task in block:
             widths[task.capacity].append(task)
-        done = {result.task.client: result for group in widths.values() for result in self._train(group)}
-        yield from (done[task.client] for task in block)
+        done = {id(result.task): result for group in widths.values() for result in self._train(group)}
+        yield from (done[id(task)] for task in block)
 
     def _train(self, tasks: list[ClientTask]) -> Iterator[TrainedClient]:
         """Train clients of one width, in as few calls as the memory allows."""

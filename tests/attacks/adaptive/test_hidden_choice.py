@@ -16,7 +16,7 @@ from app.attacks.protocols.waffle import WafflePaper
 from app.attacks.shadows.cache import ShadowCache
 from app.attacks.shadows.central import ShadowJob, initial_vector, train_centrally
 from app.attacks.shadows.private_parts import READ_ALIKE, rounds_to_keep
-from app.attacks.shadows.shadow_store import CentralShadows, ShadowSettings, train_or_find
+from app.attacks.shadows.shadow_store import CentralShadows, ShadowOrder, ShadowSettings, train_or_find
 from app.common.seeding import derive_key
 from app.federation.checks.federation import composition_notes
 from app.federation.kept_round import WHOLE
@@ -149,8 +149,9 @@ def test_waffles_protocol_gives_both_readings(audit):
 
 def shadows_of(audit, rounds, reading=None, seed=5):
     """Two shadows, read like a target that was read in some way."""
-    jobs = [ShadowJob(number, 1.0, audit.knowledge.auxiliary[: 10 + number]) for number in range(2)]
-    return jobs, train_or_find(audit.knowledge, jobs, rounds, seed, ShadowCache(None), reading=reading)
+    jobs = [ShadowJob(number, 1.0, audit.knowledge.auxiliary[: 10 + number], seed) for number in range(2)]
+    (models,) = train_or_find(audit.knowledge, [ShadowOrder(jobs, rounds, reading=reading)], ShadowCache(None))
+    return jobs, models
 
 
 @pytest.mark.parametrize("rounds", [(1,), (1, 2)])
@@ -162,7 +163,7 @@ def test_shadows_are_read_like_their_target(run, audit, rounds):
     _, guessed = shadows_of(audit, rounds, reading)
     kept = rounds_to_keep(audit.knowledge, rounds)
     assert kept == tuple(range(max(1, rounds[0] - 1), rounds[-1] + 1))
-    whole = train_centrally(audit.knowledge, jobs, kept, 5)
+    whole = train_centrally(audit.knowledge, jobs, kept)
     layout = FactorLayout.of(audit.knowledge.prototype)
     for job, one, other, snapshots in zip(jobs, plain, guessed, whole, strict=True):
         assert one.rounds == other.rounds == rounds
@@ -184,7 +185,7 @@ def test_shadows_of_other_networks_are_as_they_were(tmp_path):
     audit = audit_of(federation, transcript)
     assert rounds_to_keep(audit.knowledge, (2, 5)) == (2, 5)
     jobs, models = shadows_of(audit, (1,))
-    for model, (snapshot,) in zip(models, train_centrally(audit.knowledge, jobs, (1,), 5), strict=True):
+    for model, (snapshot,) in zip(models, train_centrally(audit.knowledge, jobs, (1,)), strict=True):
         assert torch.equal(model.last.vector, snapshot.vector)
 
 
@@ -200,9 +201,9 @@ def test_shadows_are_kept_apart_by_their_reading(audit):
 
 def test_the_cache_knows_settings_that_layers_do_not_show(audit):
     """Two networks that print alike train differently."""
-    cache, job = ShadowCache(None), ShadowJob(0, 1.0, audit.knowledge.auxiliary[:10])
+    cache, job = ShadowCache(None), ShadowJob(0, 1.0, audit.knowledge.auxiliary[:10], 0)
     nets = [factorised(speed=speed)(audit.knowledge.store.shape) for speed in (100.0, 100.0, 10.0)]
-    keys = [cache.key(replace(audit.knowledge, prototype=net), job, (1,), 0) for net in nets]
+    keys = [cache.key(replace(audit.knowledge, prototype=net), job, (1,)) for net in nets]
     assert keys[0] == keys[1] != keys[2]
 
 

@@ -82,9 +82,9 @@ def jobs(monkeypatch):
     """Models that were trained, each with its public knowledge; nothing else changes."""
     seen, train = [], taxonomy_attacks.train_or_find
 
-    def recorded(knowledge, jobs, *rest):
-        seen.extend((knowledge, job) for job in jobs)
-        return train(knowledge, jobs, *rest)
+    def recorded(knowledge, orders, cache):
+        seen.extend((knowledge, job) for order in orders for job in order.jobs)
+        return train(knowledge, orders, cache)
 
     monkeypatch.setattr(taxonomy_attacks, "train_or_find", recorded)
     return seen

@@ -141,7 +141,7 @@ def test_options(memorised, monkeypatch):
     """Number of shadows, of clients, and which models."""
     trained = []
     train = waffle.train_or_find
-    monkeypatch.setattr(waffle, "train_or_find", lambda *given: trained.append(len(given[1])) or train(*given))
+    monkeypatch.setattr(waffle, "train_or_find", lambda *given: trained.append(len(given[1][0].jobs)) or train(*given))
     (finding,) = WafflePaper(shadows=2, clients=1, targets=["uploads"]).findings(memorised)
     assert trained == [2]
     assert [row.client for row in finding.clients] == [0]

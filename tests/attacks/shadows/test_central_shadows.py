@@ -58,7 +58,7 @@ def no_training(monkeypatch):
 def test_training_is_the_plain_loop(knowledge):
     """Two rounds of one epoch equal SGD written by hand, learning rates of the rounds included."""
     samples = np.arange(400, 520)
-    (snapshots,) = train_centrally(knowledge, [ShadowJob(3, 1.0, samples)], ROUNDS, seed=9, workers=1)
+    (snapshots,) = train_centrally(knowledge, [ShadowJob(3, 1.0, samples, 9)], ROUNDS, workers=1)
     net = knowledge.prototype.scaled(1.0)
     flat = FlatNet(ParameterSpace(net), net)
     flat.write(initial_vector(knowledge, 1.0, derive_key(9, "initialisation", 3)))
@@ -81,19 +81,19 @@ def test_shadows_train_at_the_rate_of_their_width(knowledge):
     halved = replace(knowledge, learning_rates=(0.05, 0.025))
     keys = []
     for rate, same in ((0.5, halved), (1.0, knowledge)):
-        job = ShadowJob(3, rate, np.arange(400, 520))
-        (one,), (other,) = (train_centrally(each, [job], ROUNDS, 9, workers=1) for each in (slowed, same))
+        job = ShadowJob(3, rate, np.arange(400, 520), 9)
+        (one,), (other,) = (train_centrally(each, [job], ROUNDS, workers=1) for each in (slowed, same))
         assert torch.equal(one[-1].vector, other[-1].vector)
-        keys.append([ShadowCache(None).key(each, job, ROUNDS, 0) for each in (slowed, knowledge)])
+        keys.append([ShadowCache(None).key(each, job, ROUNDS) for each in (slowed, knowledge)])
     assert keys[0][0] != keys[0][1]
     assert keys[1][0] == keys[1][1]
 
 
 def test_models_do_not_depend_on_their_company(knowledge):
     """One model alone equals the same one among others."""
-    jobs = [ShadowJob(number, 1.0, np.arange(400, 500)) for number in range(3)]
-    together = train_centrally(knowledge, jobs, ROUNDS, 5)
-    (alone,) = train_centrally(knowledge, jobs[1:2], ROUNDS, 5)
+    jobs = [ShadowJob(number, 1.0, np.arange(400, 500), 5) for number in range(3)]
+    together = train_centrally(knowledge, jobs, ROUNDS)
+    (alone,) = train_centrally(knowledge, jobs[1:2], ROUNDS)
     assert torch.allclose(together[1][-1].vector, alone[-1].vector, atol=1e-5)
     assert not torch.allclose(together[0][-1].vector, together[1][-1].vector, atol=1e-3)
 
@@ -116,6 +116,38 @@ def test_the_first_few_are_the_same_as_those_of_all(knowledge):
     every = source.shadows(target(), "out").shadows
     assert len(every) == 4
     assert every[0] is first
+
+
+def test_targets_are_prepared_together(knowledge, monkeypatch):
+    """One training for the shadows of all targets, which are those that each target gets alone."""
+    targets, calls = [target(0), target(1, rate=0.5), target(2, size=200), target(2, size=200, rounds=(2,))], []
+    alone = CentralShadows(knowledge, AUDITED, count=2)
+    expected = [alone.shadows(one, "in-out").shadows for one in targets]
+    monkeypatch.setattr(shadow_store, "train_centrally", lambda *given: calls.append(given) or train_centrally(*given))
+    source = CentralShadows(knowledge, AUDITED, count=2)
+    source.prepare(targets, "in-out")
+    assert [(len(jobs), rounds) for _, jobs, rounds in calls] == [(6, ROUNDS), (2, (2,))]
+    for one, shadows in zip(targets, expected, strict=True):
+        for made, right in zip(source.shadows(one, "in-out").shadows, shadows, strict=True):
+            assert made.model.key == right.model.key
+            assert made.model.client == one.client
+            assert np.array_equal(made.members, right.members)
+            assert torch.allclose(made.model.last.vector, right.model.last.vector, atol=1e-5)
+    assert len(calls) == 2
+
+
+def test_runs_that_share_some_targets_do_not_wait_for_each_other_for_ever(knowledge, tmp_path):
+    """Two that prepare the same targets in opposite orders, again and again."""
+    targets = [target(0), target(1), target(2, size=200)]
+
+    def prepared(number):
+        source = CentralShadows(replace(knowledge, seed=number // 2), AUDITED, 2, tmp_path)
+        source.prepare(targets if number % 2 else targets[::-1], "in-out")
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(prepared, number) for number in range(8)]:
+            done.result(120)
+    assert not list(tmp_path.glob("*.lock"))
 
 
 def test_out_shadows_know_nothing_of_audited_samples(knowledge):
@@ -191,7 +223,7 @@ def test_a_run_that_was_killed_keeps_nobody_waiting(knowledge, tmp_path):
     ours, theirs = os.pipe()
     if not (child := os.fork()):
         keys = [shadow.model.key for shadow in before]
-        with ShadowCache(tmp_path).turn(keys):
+        with ShadowCache(tmp_path).turn([keys]):
             os.write(theirs, b"!")
             signal.pause()
     assert os.read(ours, 1) == b"!"
@@ -206,7 +238,7 @@ def test_a_run_that_was_killed_keeps_nobody_waiting(knowledge, tmp_path):
 
 def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
     """Recipe, data, width, rounds and seed; but not the device or the number of shadows."""
-    job = ShadowJob(0, 1.0, np.arange(400, 500))
+    job = ShadowJob(0, 1.0, np.arange(400, 500), 0)
     images = knowledge.store.images.clone()
     images[450] += 1
     noisy = replace(knowledge.store, images=images)
@@ -223,12 +255,12 @@ def test_the_hash_covers_what_a_shadow_depends_on(knowledge):
         replace(knowledge, prototype=with_settings(knowledge.prototype, uniform=0.1)),
         replace(knowledge, seed=1),
     ]
-    key = ShadowCache(None).key(knowledge, job, ROUNDS, 0)
-    assert ShadowCache(None).key(replace(knowledge), job, ROUNDS, 0) == key
-    keys = {key, *(ShadowCache(None).key(other, job, ROUNDS, 0) for other in others)}
-    keys |= {ShadowCache(None).key(knowledge, replace(job, **change), ROUNDS, 0) for change in CHANGES}
-    keys |= {ShadowCache(None).key(knowledge, job, (2,), 0), ShadowCache(None).key(knowledge, job, ROUNDS, 1)}
-    assert len(keys) == 1 + len(others) + len(CHANGES) + 2
+    key = ShadowCache(None).key(knowledge, job, ROUNDS)
+    assert ShadowCache(None).key(replace(knowledge), job, ROUNDS) == key
+    keys = {key, *(ShadowCache(None).key(other, job, ROUNDS) for other in others)}
+    keys |= {ShadowCache(None).key(knowledge, replace(job, **change), ROUNDS) for change in CHANGES}
+    keys |= {ShadowCache(None).key(knowledge, job, (2,))}
+    assert len(keys) == 1 + len(others) + len(CHANGES) + 1
 
 
 def with_settings(net, **settings):
@@ -236,7 +268,7 @@ def with_settings(net, **settings):
     return type(net)(**{**net.hparams, **settings})
 
 
-CHANGES = ({"rate": 0.5}, {"number": 1}, {"samples": np.arange(401, 501)})
+CHANGES = ({"rate": 0.5}, {"number": 1}, {"samples": np.arange(401, 501)}, {"seed": 1})
 
 
 def test_no_data_for_shadows(knowledge):

@@ -138,8 +138,8 @@ def test_shadows_and_repeated_federations_use_recordings_of_the_first(monkeypatc
             for seed in (1, 2):
                 if not shared:
                     recordings_of.cache_clear()
-                jobs = [ShadowJob(number, 1.0, np.arange(number, number + 12)) for number in range(3)]
-                models = train_centrally(knowledge_of(federation), jobs, (1, 2), seed)
+                jobs = [ShadowJob(number, 1.0, np.arange(number, number + 12), seed) for number in range(3)]
+                models = train_centrally(knowledge_of(federation), jobs, (1, 2))
                 ends.extend(snapshot.vector for snapshots in models for snapshot in snapshots)
         return ends
 

@@ -64,9 +64,8 @@ def train_evaluator(knowledge: PublicKnowledge, epochs: int = 30, most: int = 50
     samples.sort()
     local = replace(knowledge.local, epochs=epochs, steps=None, mask_labels=False, proximal=0.0)
     recipe = replace(knowledge, local=local, learning_rates=knowledge.learning_rates[:1])
-    ((snapshot,),) = train_centrally(
-        recipe, [ShadowJob(0, 1.0, samples)], (1,), derive_key(knowledge.seed, "evaluator")
-    )
+    job = ShadowJob(0, 1.0, samples, derive_key(knowledge.seed, "evaluator"))
+    ((snapshot,),) = train_centrally(recipe, [job], (1,))
     trained = Evaluator(knowledge, snapshot, samples)
     images, labels = knowledge.store.batch(torch.from_numpy(kept), knowledge.dtype)
     return replace(trained, accuracy=float((trained.predict(images) == labels.cpu()).double().mean()))
