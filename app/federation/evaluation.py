@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +90,16 @@ def evaluation_batches(net: nn.Module, indices: Tensor, batch_size: int) -> tupl
     return indices.split(max(batch_size, LARGE_BATCH))
 
 
+class Counts(NamedTuple):
+    """An evaluation whose numbers are still on the device, so that the host need not wait for them."""
+
+    sums: Tensor  # (batches, 2) samples of a batch that are classified correctly, and the sum of their losses
+    total: int  # samples
+
+
 def score_batch(net: nn.Module, store: ImageStore, indices: Tensor) -> Score:
     """Score of a network, in the mode it is in, on one batch."""
-    return _score_of([_sums(net, store, indices)], len(indices))
+    return scores_of([Counts(_sums(net, store, indices)[None], len(indices))])[0]
 
 
 @torch.no_grad()
@@ -102,21 +111,36 @@ def _sums(net: nn.Module, store: ImageStore, indices: Tensor) -> Tensor:
     return torch.stack([(logits.argmax(1) == labels).sum().to(loss.dtype), loss])
 
 
-def _score_of(sums: Sequence[Tensor], total: int) -> Score:
-    """The score of batches, with one transfer from the device for all of them."""
-    counted = torch.stack(list(sums)).tolist() if sums else []
-    return Score(sum(int(correct) for correct, _ in counted), sum((loss for _, loss in counted), 0.0), total)
+def scores_of(evaluations: Sequence[Counts]) -> list[Score]:
+    """The scores of evaluations, with one transfer from the device for all of them."""
+    counted = [counts.sums for counts in evaluations if len(counts.sums)]
+    batches = iter(torch.cat(counted).tolist() if counted else ())
+    return [_score(list(islice(batches, len(counts.sums))), counts.total) for counts in evaluations]
+
+
+def _score(batches: Sequence[Sequence[float]], total: int) -> Score:
+    return Score(sum(int(correct) for correct, _ in batches), sum((loss for _, loss in batches), 0.0), total)
 
 
 def score(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -> Score:
     """Score of a network in evaluation mode on the given samples, in their order."""
+    return scores_of([evaluate(net, store, indices, batch_size)])[0]
+
+
+def evaluate(net: nn.Module, store: ImageStore, indices: Tensor, batch_size: int) -> Counts:
+    """What `score` computes, left on the device."""
     was_training = net.training
     net.eval()
     least = 2 if evaluates_by_batch(net) else 1  # one sample has no batch statistics
     batches = [batch for batch in evaluation_batches(net, indices, batch_size) if len(batch) >= least]
     sums = [_sums(net, store, batch) for batch in batches]
     net.train(was_training)
-    return _score_of(sums, sum(map(len, batches)))
+    return Counts(torch.stack(sums) if sums else nothing(store.device).sums, sum(map(len, batches)))
+
+
+def nothing(device: torch.device) -> Counts:
+    """The evaluation of no samples."""
+    return Counts(torch.zeros(0, 2, dtype=precise(device), device=device), 0)
 
 
 @torch.no_grad()

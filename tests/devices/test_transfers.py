@@ -54,6 +54,12 @@ def test_local_steps_cause_no_transfers(capacities):
     assert traffic(epochs=6, capacities=widths) == traffic(epochs=2, capacities=widths)
 
 
+def test_evaluated_clients_cause_no_more_transfers():
+    """Received and trained models of sixteen clients are evaluated with as many as those of four."""
+    few, many = (traffic(clients=clients, evaluation=Evaluation()) for clients in (4, 16))
+    assert few == many
+
+
 def test_transfers_do_not_grow_with_the_clients_of_a_block():
     """Sixteen clients cause as many as four, and a second block causes as many again."""
     few, many = traffic(clients=4), traffic(clients=16)

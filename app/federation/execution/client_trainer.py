@@ -10,13 +10,23 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from app.common.seeding import torch_generator
 from app.federation.client import Batch, ClientModule, LossHook, PenaltyHook
-from app.federation.evaluation import Evaluation, Score, score, statistics_context, wants_posthoc
+from app.federation.evaluation import (
+    Counts,
+    Evaluation,
+    evaluate,
+    nothing,
+    scores_of,
+    statistics_context,
+    wants_posthoc,
+)
 from app.federation.execution.distributed import spare_driver_lookups
 from app.federation.execution.tasks import ClientScores, ClientTask, TrainedClient
 from app.federation.local_training import LocalTraining
@@ -30,17 +40,17 @@ from datamodules.store import ImageStore
 
 
 class SharedScores:
-    """Scores that several clients share: the first client computes a score, the others need not wait for it."""
+    """Evaluations that several clients share: the first client computes one, the others need not wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._scores: dict[Hashable, Future[Score]] = {}
+        self._scores: dict[Hashable, Future[Counts]] = {}
 
     def clear(self) -> None:
         self._scores.clear()
 
-    def get(self, key: Hashable, compute: Callable[[], Score]) -> Future[Score]:
-        """The score for `key`, perhaps still being computed by another worker."""
+    def get(self, key: Hashable, compute: Callable[[], Counts]) -> Future[Counts]:
+        """The evaluation for `key`, perhaps still being computed by another worker."""
         with self._lock:
             first = key not in self._scores
             score = self._scores.setdefault(key, Future())
@@ -94,25 +104,40 @@ class LocalContext:
         return 2 if uses_batch_statistics(self.prototype) else 1
 
 
+class ClientCounts(NamedTuple):
+    """Evaluations of one client, on the device."""
+
+    received_loss: Counts  # of the received model on the training set
+    scores: tuple[Counts, ...] | None  # as those of `ClientScores`; None where they are not requested
+
+
+def read(evaluations: Sequence[ClientCounts]) -> list[tuple[float, ClientScores]]:
+    """Loss of the received model and scores of every client, with one transfer from the device."""
+    scores = iter(scores_of([counts for one in evaluations for counts in (one.received_loss, *(one.scores or ()))]))
+    return [(next(scores).mean_loss, ClientScores(*islice(scores, len(one.scores or ())))) for one in evaluations]
+
+
 class ClientTrainer:
     """Trains clients one after the other on one worker."""
 
     def __init__(self, context: LocalContext) -> None:
         spare_driver_lookups()
         self.context = context
+        self._common_test = context.common_test.to(context.device)
         self._clients: dict[float, tuple[ClientModule, FlatNet]] = {}
         self._nets = WidthNets(context.prototype, self._prepare, fork=False)
 
     def train(self, task: ClientTask) -> TrainedClient:
         with self.context.precision():
             client = self.client_for(task)
-            received_loss = self.received_loss(task, client)
+            loss_of_received = self.received_loss(task, client)
             started = time.perf_counter()
             received = self.evaluate_received(task, client)
             evaluated = time.perf_counter()
             loss = self._fit(task, client)
             trained = time.perf_counter()
-            scores = ClientScores() if client.refusal else self.evaluate_trained(task, client, received)
+            counts = None if client.refusal else self.evaluate_trained(task, client, received)
+            ((received_loss, scores),) = read([ClientCounts(loss_of_received, counts)])
             vector = self.flat(task.capacity).read()
             finite = math.isfinite(float(vector.sum()))  # much faster than a look at every coordinate
         finished = time.perf_counter()
@@ -193,30 +218,31 @@ class ClientTrainer:
         crops = self.crop_generator(task)
         return lambda positions: self._loaded(task.train[positions].to(self.context.device), crops)
 
-    def received_loss(self, task: ClientTask, client: ClientModule) -> float:
-        """Loss of the received model on the training set; NaN where the server optimiser does not need it."""
+    def received_loss(self, task: ClientTask, client: ClientModule) -> Counts:
+        """Loss of the received model on the training set; of no samples where the server optimiser does not need it."""
         if not self.context.needs_received_loss:
-            return float("nan")
-        return score(client.net, self.context.store, task.train, self.context.evaluation.batch_size).mean_loss
+            return nothing(self.context.device)
+        return evaluate(client.net, self.context.store, task.train, self.context.evaluation.batch_size)
 
-    def evaluate_received(self, task: ClientTask, client: ClientModule) -> Callable[[], tuple[Score, Score]]:
-        """A function that returns the scores of the received model on the common and on the client's own test set."""
+    def evaluate_received(self, task: ClientTask, client: ClientModule) -> Callable[[], tuple[Counts, Counts]]:
+        """Evaluate the received model on the common and on the client's own test set, which is returned when called."""
         if not task.evaluate:
-            return lambda: (Score(), Score())
+            return lambda: (nothing(self.context.device),) * 2
         if task.key is None or wants_posthoc(client.net):  # post-hoc statistics are the client's own
             scores = self._scores(task, client)
             return lambda: scores
-        common = self.context.shared_scores.get(task.key, lambda: self._score(client, self.context.common_test))
+        common = self.context.shared_scores.get(task.key, lambda: self._score(client, self._common_test))
         own = self._score(client, task.test)
         return lambda: (common.result(), own)
 
     def evaluate_trained(
-        self, task: ClientTask, client: ClientModule, received: Callable[[], tuple[Score, Score]]
-    ) -> ClientScores:
+        self, task: ClientTask, client: ClientModule, received: Callable[[], tuple[Counts, Counts]]
+    ) -> tuple[Counts, ...] | None:
+        """The four evaluations of `ClientScores`; None where none are requested."""
         if not task.evaluate:
-            return ClientScores()
+            return None
         trained = self._scores(task, client)
-        return ClientScores(*received(), *trained)
+        return (*received(), *trained)
 
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
         self._seed(task, client)
@@ -244,10 +270,10 @@ class ClientTrainer:
                 seed_dropout(net, masks)
         client.noise = self.noise_generator(task)
 
-    def _score(self, client: ClientModule, indices: Tensor) -> Score:
+    def _score(self, client: ClientModule, indices: Tensor) -> Counts:
         client.redraw(torch_generator(self.context.seed, "evaluation", client.round, client.client))
-        return score(client.net, self.context.store, indices, self.context.evaluation.batch_size)
+        return evaluate(client.net, self.context.store, indices, self.context.evaluation.batch_size)
 
-    def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Score, Score]:
+    def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Counts, Counts]:
         with statistics_context(client.net, self.context.store, task.train, self.context.evaluation.batch_size):
-            return self._score(client, self.context.common_test), self._score(client, task.test)
+            return self._score(client, self._common_test), self._score(client, task.test)

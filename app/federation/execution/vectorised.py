@@ -6,6 +6,7 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from app.federation.client import Batch, ClientModule
-from app.federation.execution.client_trainer import ClientTrainer, LocalContext
+from app.federation.execution.client_trainer import ClientCounts, ClientTrainer, LocalContext, read
 from app.federation.execution.distributed import keep_freed_memory, precise
 from app.federation.execution.executors import Executor
 from app.federation.execution.memory import USABLE, bytes_of_training, free_memory, release_cached
 from app.federation.execution.recorded_step import RecordedStep
-from app.federation.execution.tasks import ClientTask, TrainedClient
+from app.federation.execution.tasks import ClientScores, ClientTask, TrainedClient
 from app.federation.parameters import plain_array
 
 
@@ -63,8 +64,12 @@ class Vectorised(Executor):
             seconds = (time.perf_counter() - started) / size
             vectors = stack.vectors()
             finite = torch.isfinite(vectors.sum(dim=1)).tolist()  # one look at all clients
-            for task, vector, usable, loss in zip(tasks[:size], vectors, finite, stack.mean_losses(), strict=True):
-                yield self._evaluated(task, vector, usable, loss, seconds)
+            losses, started = stack.mean_losses(), time.perf_counter()
+            evaluations = self._evaluated(tasks[:size], vectors)
+            each = seconds, (time.perf_counter() - started) / size
+            results = zip(tasks[:size], vectors, finite, losses, evaluations, strict=True)
+            for task, vector, usable, loss, evaluated in results:
+                yield TrainedClient(task, vector, usable, loss, *evaluated, *each)
             tasks = tasks[size:]
 
     def _fitted(self, tasks: list[ClientTask]) -> ClientStack | None:
@@ -104,18 +109,22 @@ class Vectorised(Executor):
             self._steps[capacity] = RecordedStep(_Objective(client).of, _description(client))
         return self._steps[capacity]
 
-    def _evaluated(
-        self, task: ClientTask, vector: Tensor, finite: bool, loss: float, train_seconds: float
-    ) -> TrainedClient:
-        started = time.perf_counter()
+    def _evaluated(self, tasks: Sequence[ClientTask], vectors: Tensor) -> list[tuple[float, ClientScores]]:
+        """Loss of every client's received model, and its scores; with one transfer in each direction."""
+        if tasks[0].evaluate:
+            ids = torch.cat([task.test for task in tasks]).to(self.context.device)
+            tests = ids.split([len(task.test) for task in tasks])
+            tasks = [replace(task, test=own) for task, own in zip(tasks, tests, strict=True)]
+        return read([self._counts(task, vector) for task, vector in zip(tasks, vectors, strict=True)])
+
+    def _counts(self, task: ClientTask, vector: Tensor) -> ClientCounts:
+        """Evaluate the received and the trained model of a client."""
         with self.context.precision():
             client = self._client_trainer.client_for(task)
             received_loss = self._client_trainer.received_loss(task, client)
             received = self._client_trainer.evaluate_received(task, client)
             self._client_trainer.flat(task.capacity).write(vector)
-            scores = self._client_trainer.evaluate_trained(task, client, received)
-        seconds = train_seconds, time.perf_counter() - started
-        return TrainedClient(task, vector, finite, loss, received_loss, scores, *seconds)
+            return ClientCounts(received_loss, self._client_trainer.evaluate_trained(task, client, received))
 
 
 class ClientStack:
