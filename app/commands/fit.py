@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
 from app.common.wording import TRAINED, counted
-from app.configuration import expand, run_parser
+from app.configuration import Parser, expand, run_parser
 from app.federation.promises import statements
 from app.federation.reports import RoundReport
 from app.metrics.fairness import Spread
@@ -27,7 +27,7 @@ from app.run import Run, run_of
 def fit(arguments: Sequence[str]) -> int:
     """Train a federation; returns the exit code."""
     quieten()
-    parser = run_parser("rampart fit", str(__doc__))
+    parser = preload()
     config = parser.parse_args(expand(arguments))
     run = run_of(parser, config)
     assert run.folder is not None
@@ -45,6 +45,11 @@ def fit(arguments: Sequence[str]) -> int:
     if learning.rounds and not learning.no_update:
         return 0
     return _without_update(learning.warnings(run.federation), run.trainer.current_epoch)
+
+
+def preload() -> Parser:
+    """The parser of the command, which is made once per process, and before that of a run where runs are forked."""
+    return run_parser("rampart fit", str(__doc__))
 
 
 def _without_update(reasons: Sequence[str], rounds: int) -> int:

@@ -29,7 +29,7 @@ from app.experiments.processes import MODULE, Job, Process, Resources, environme
 from app.experiments.supervisor import supervise
 
 FIT = ("app.commands.fit", "app.federation.execution.vectorised", "wandb")
-"""Modules that a run imports."""
+"""Modules that a run imports. A function `preload` of a module does what else all runs would do, such as parsers."""
 
 PAUSE = 0.05
 """Seconds between two looks at the processes."""
@@ -138,7 +138,9 @@ def main(arguments: Sequence[str]) -> None:
     channel, server = Connection(int(arguments[0])), os.getpid()
     gc.disable()  # a collection would write to memory that all runs share
     for name in arguments[1:]:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        if preload := getattr(module, "preload", None):
+            preload()
     gc.freeze()
     request = _next_request(channel)
     if request is None:
