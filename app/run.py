@@ -268,7 +268,7 @@ def _trainer(options: Mapping[str, Any]) -> Trainer:
         raise UserError.of("--trainer.barebones is True", rule.consequence, rule.remedy)
     try:
         return Trainer(**options)
-    except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
+    except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
         raise _refused(error, "no run starts") from error
 
 
