@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -10,6 +11,12 @@ from sklearn.datasets import load_digits
 from app.common.ranges import Inside
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.split import common_test_mask
+
+
+@functools.cache
+def _bundle() -> Any:
+    """Images and labels, read once: the compressed table takes longer than a round of a small federation."""
+    return load_digits()
 
 
 class Digits(FederatedDataModule):
@@ -24,7 +31,7 @@ class Digits(FederatedDataModule):
         self.test_fraction = test_fraction
 
     def load(self) -> RawData:
-        bundle = load_digits()
+        bundle = _bundle()
         images = torch.tensor(bundle.images / 16, dtype=torch.float32).unsqueeze(-1)
         labels = torch.tensor(bundle.target, dtype=torch.int64)
         test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
