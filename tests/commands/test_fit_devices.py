@@ -1,14 +1,9 @@
 """Two processes through the command line give what one gives."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from process_kit import python_path
+from process_kit import started
 from run_kit import UNEQUAL, command, records, train
 
 from app.federation.transcript import Transcript
@@ -25,24 +20,17 @@ OPTIONS = (*UNEQUAL, "--model.executor", "sequence", *ATTACKED)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
-def test_two_processes_share_one_run(tmp_path):
+def test_two_processes_share_one_run(tmp_path, monkeypatch):
     """One unnamed run folder, equal metrics, the uploads of both processes' clients, and attacks that find the same."""
     alone = train(tmp_path, "alone", *OPTIONS, rounds=2)
+    monkeypatch.delenv(NAME_VARIABLE, raising=False)  # which the run leaves behind
     arguments = command(tmp_path / "runs", "x", *OPTIONS, rounds=2)
     at = arguments.index("--run.name")
     arguments = [*arguments[:at], *arguments[at + 2 :], "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    environment = {**os.environ, "PYTHONPATH": python_path(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    environment.pop(NAME_VARIABLE, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "fit", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("round 2/2") == 1, "only the first process speaks"
+    log = tmp_path / "log"
+    process = started("-m", "app.cli", "fit", *arguments, out=log)
+    assert process.wait(240) == 0, log.read_text()
+    assert log.read_text().count("round 2/2") == 1, "only the first process speaks"
     [together] = (path for path in (tmp_path / "runs").iterdir() if path.name != ".cache")
     for one, two in zip(records(alone), records(together), strict=True):
         assert one == pytest.approx(two, abs=1e-6)

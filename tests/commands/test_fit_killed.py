@@ -38,7 +38,7 @@ def reached(folder, round_, process, log):
     while not (folder / "checkpoints" / f"round-{round_:05}.ckpt").exists():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -48,10 +48,10 @@ def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     """kill -9 in round 4 of 6, then the same command: every file and the optimiser's state are bit for bit the same."""
     whole = train(tmp_path, "whole", *OPTIONS, rounds=ROUNDS)
     folder = tmp_path / "killed"
-    process = fitting(command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS), tmp_path / "log", "0.3")
+    process = fitting(command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS), tmp_path / "log", "0.15")
     try:
         reached(folder, 3, process, tmp_path / "log")
-        time.sleep(0.4)
+        time.sleep(0.2)
     finally:
         process.kill()
     assert process.wait() == -signal.SIGKILL

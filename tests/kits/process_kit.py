@@ -54,9 +54,9 @@ class Program:
 class Preloaded:
     """Starts programs from a process of a Python that has imported the product."""
 
-    def __init__(self, python=sys.executable, home=ROOT, **environment):
+    def __init__(self, *options, python=sys.executable, home=ROOT, **environment):
         self._server = subprocess.Popen(
-            [python, "-P", str(SCRIPTS / "preloaded.py")],
+            [python, "-P", str(SCRIPTS / "preloaded.py"), *options],
             cwd=home,
             env=environment,
             stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ class Preloaded:
 @functools.cache
 def preloaded():
     """The process that programs of this worker are forked from."""
-    return Preloaded(**{**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"})
+    return Preloaded("short", **{**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"})
 
 
 def started(*arguments, out, **variables):

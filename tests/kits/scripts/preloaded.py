@@ -1,19 +1,32 @@
 """Imports what programs of ours need, then forks one per request: `preloaded.py`, with requests and answers as lines.
 
 A request `{"arguments": [...], "environment": {...}, "home": "...", "out": "..."}` is answered by the process id of a
-program, a process id by its exit code, or null as long as it runs.
+program, a process id by its exit code, or null as long as it runs. As `preloaded.py short`, for programs whose runs are
+as short as those of tests, in which figures are not drawn and steps not recorded (`tests/conftest.py`).
 """
 
+import gc
 import json
 import os
 import runpy
 import signal
 import sys
+from multiprocessing import Pipe
+from types import SimpleNamespace
+
+from app.common.leaving import leave  # isort: skip  before all libraries
 
 import app.auditing
 import app.commands.compare
-import app.commands.fit
 import app.commands.report  # noqa: F401  all are here to be loaded
+from app.commands import fit
+from app.common import files
+from app.configuration import run_parser
+from app.experiments import preloaded
+from app.federation.execution import recorded_step
+
+THREADS = 1
+"""That libraries of this process were loaded for; `OMP_NUM_THREADS` says so."""
 
 
 def become(arguments, environment, home, out):
@@ -27,6 +40,8 @@ def become(arguments, environment, home, out):
     os.dup2(1, 2)
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], 1, closefd=False) for number in range(3))  # noqa: SIM115
     sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if run_of_a_comparison():
+        return
     if arguments[0] == "-m":
         sys.argv[:] = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -34,6 +49,31 @@ def become(arguments, environment, home, out):
         sys.path.insert(0, os.path.dirname(arguments[0]))  # noqa: PTH120
         sys.argv[:] = arguments
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_of_a_comparison():
+    """Fork the process that a comparison's runs start from, which would otherwise import all of this again.
+
+    Returns whether this process is such a run, which has ended then.
+    """
+    ours, theirs = Pipe()
+    if not (server := os.fork()):
+        channel = os.dup(theirs.fileno())
+        ours.close()
+        theirs.close()  # so that runs, which close the other one, do not keep it open
+        preloaded.main([str(channel), *preloaded.FIT])
+        return True
+    theirs.close()
+    launch = preloaded.Preloaded._launch
+
+    def connected(self, job, share):
+        if share.threads != THREADS or ours.closed:
+            return launch(self, job, share)
+        self._threads, self._server = THREADS, SimpleNamespace(wait=lambda: os.waitpid(server, 0))
+        return ours
+
+    preloaded.Preloaded._launch = connected
+    return False
 
 
 def answer(request):
@@ -45,9 +85,14 @@ def answer(request):
 
 
 if __name__ == "__main__":
+    run_parser(), run_parser("rampart fit", str(fit.__doc__))  # kept for all programs
+    if sys.argv[1:] == ["short"]:
+        files.png_bytes, recorded_step.WORTHWHILE = lambda figure: b"", 10**9
+    gc.freeze()  # collections of programs would write to memory that all of them share
     for line in sys.stdin:
         request = json.loads(line)
         if (reply := answer(request)) is None:
             become(**request)
-            break
+            leave(0)
         print(reply, flush=True)
+    leave(0)

@@ -15,6 +15,7 @@ pytestmark = [
 ATTACKED = (
     *("--config", "membership", "--config", "representations", "--attacks.membership.attacks", '["yeom"]'),
     *("--attacks.membership.controls", "skip", "--data.holdout.clients", "0.5"),
+    *("--attacks.representations.samples", "60"),
 )
 NAMES = "[...document.querySelectorAll('#comparison tbody tr:not([hidden]) .name')].map((one) => one.textContent)"
 KEYS = "[...document.querySelectorAll('#comparison th[data-key]')].map((one) => one.dataset.key)"
@@ -34,8 +35,8 @@ def report(tmp_path_factory):
     if given := os.environ.get("RAMPART_REPORT"):
         return Path(given).resolve()
     root = tmp_path_factory.mktemp("runs")
-    train(root, "plain", *ATTACKED, rounds=2)
-    train(root, "defended", "--config", "memdefense", *ATTACKED, rounds=2)
+    train(root, "plain", *ATTACKED, rounds=1)
+    train(root, "defended", "--config", "memdefense", *ATTACKED, rounds=1)
     assert exit_code("report", str(root)) == 0
     return root / "report.html"
 
