@@ -1,16 +1,22 @@
 """Every attack on a device finds what it finds on the CPU."""
 
+from functools import partial
+
 import pytest
 from device_kit import CNN, EXECUTOR_CHOICE, MLP, assert_as_on_cpu, protocol, recipes
 
 from app.attacks.membership.catalogue import ATTACKS
+from app.attacks.reconstruction.inversion.evaluator import train_evaluator
 
 SGD = {"model.local.optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}}
 """Adam hides the gradient from attacks on updates."""
 INVERSION = "app.attacks.reconstruction.inversion"
+UNWATCHED = {"model.evaluation.clients": False}
+"""Clients are evaluated on the device in the tests of methods."""
 FEW = {"attacks.membership.controls": "skip", "attacks.membership.shadows.count": 2}
 QUICK = {
-    "trajectory": {"attack_epochs": 2, "student_epochs": 2},
+    "shokri": {"shadows_used": 2},
+    "trajectory-distilled": {"attack_epochs": 2, "epochs": 2},
     "trajectory-uploads": {"attack_epochs": 2},
     "nasr": {"epochs": 1, "kernels": 4},
 }
@@ -18,6 +24,9 @@ QUICK = {
 
 RECIPES = {
     "attack-memdefense": protocol("memdefense.MemDefensePaper", clients=1, settings={"epochs": 1, "kernels": 4}),
+    "attack-memdefense-collusion": protocol(
+        "collusion.MemDefenseCollusion", colluders=[0, 1], clients=1, settings={"epochs": 1, "kernels": 4}
+    ),
     "attack-taxonomy": protocol(
         "taxonomy.Taxonomy", shadows=2, shadow_size=40, shadow_epochs=1, student_epochs=2, attack_epochs=1
     ),
@@ -36,7 +45,7 @@ RECIPES = {
         **FEW,
         "attacks.membership.attacks": [
             "yeom",
-            {"class_path": "app.attacks.membership.nasr.Nasr", "init_args": {"epochs": 1}},
+            {"class_path": "app.attacks.membership.nasr.Nasr", "init_args": {"epochs": 1, "kernels": 4}},
         ],
     },
     "model-inversion": {
@@ -68,14 +77,22 @@ NETS = {
 }
 """Networks that attacks need; two dense layers for all others."""
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("no_figures", "short_inversions")
+
+
+@pytest.fixture
+def short_inversions(monkeypatch):
+    """Two epochs of the independent classifier, and two images in a figure."""
+    monkeypatch.setattr(f"{INVERSION}.released_model.train_evaluator", partial(train_evaluator, epochs=2))
+    monkeypatch.setattr("app.results.attacks.reconstruction_figures.MOST_IMAGES", 2)
 
 
 @pytest.mark.parametrize("recipe", recipes("attacks"))
 def test_attack_recipe(device, tmp_path, recipe):
     """Membership inference, the papers' evaluations, malicious servers, inversions, factors, representations."""
     layers = (*LAYERS.get(recipe, ("heterofl",)), recipe)
-    there = assert_as_on_cpu(device, tmp_path, *layers, **{**NETS.get(recipe, MLP), **RECIPES.get(recipe, {})})
+    options = {**UNWATCHED, **NETS.get(recipe, MLP), **RECIPES.get(recipe, {})}
+    there = assert_as_on_cpu(device, tmp_path, *layers, **options)
     assert all(result.numbers for result in there.run.results), "every attack has a result"
 
 
@@ -86,7 +103,8 @@ def all_membership_attacks(device, tmp_path_factory):
         {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": QUICK.get(name, {})}
         for name, kind in ATTACKS.items()
     ]
-    options = {**MLP, **FEW, "attacks.membership.attacks": named, "attacks.membership.shadows.count": 6}
+    few = {"attacks.membership.shadows.count": 4, "data.partition.clients": 3}
+    options = {**UNWATCHED, **MLP, **FEW, **few, "attacks.membership.attacks": named}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EXECUTOR_CHOICE, lambda context: True)
         return assert_as_on_cpu(device, tmp_path_factory.mktemp("membership"), "heterofl", "membership", **options)

@@ -21,23 +21,25 @@ def test_method(device, tmp_path, method):
 
 
 @pytest.mark.parametrize("executor", ["sequence", "threads", "vectorised"])
-@pytest.mark.parametrize("net", [MLP, CNN], ids=["mlp", "cnn"])
-def test_executor(device, tmp_path, executor, net):
-    """Unequal widths; batch norm in the convolutional network."""
-    options = {"model.executor": executor, "model.workers": 2}
-    assert_as_on_cpu(device, tmp_path, "heterofl", **net, **options)
+def test_executor(device, tmp_path, executor):
+    """Convolutions, batch norm and dense layers of unequal widths, evaluated in every round."""
+    every = {"model.evaluation.every": 1, "trainer.check_val_every_n_epoch": 1}
+    assert_as_on_cpu(device, tmp_path, "heterofl", **CNN, **every, **{"model.executor": executor, "model.workers": 2})
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"data.augment": "CropFlip", "data.augment.padding": 1},
-        {"model.net.statistics": "running"},
-        {"model.net.statistics": "posthoc"},
-        {"model.net.norm": "group", "model.net.channels_per_group": 2, "model.net.u": 4},
-        {"model.local.channels_last": True},
-        {"model.local.mask_labels": True, "model.uncovered_cells": "zero"},
-        {"model.newcomers.clients": 1, "model.newcomers.visits": 1, "model.personal": ["*classifier*"]},
+        {"model.net.statistics": "running"},  # which cannot be vectorised, unlike the others
+        {
+            **{"model.net.statistics": "posthoc", "data.augment": "CropFlip", "data.augment.padding": 1},
+            **{"model.local.mask_labels": True, "model.uncovered_cells": "zero"},
+        },
+        {
+            **{"model.net.norm": "group", "model.net.channels_per_group": 2, "model.net.u": 4},
+            **{"model.newcomers.clients": 1, "model.newcomers.visits": 1, "model.personal": ["*classifier*"]},
+            "model.local.channels_last": True,
+        },
     ],
     ids=lambda options: ",".join(options),
 )

@@ -36,6 +36,9 @@ LOWERED = ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "conv1d", "conv2
 WAITING = (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten.masked_select.default)
 """Operations whose result, or its size, the host needs before it can go on."""
 
+NOTED = frozenset({*TRANSFERS, *INDEXED, *WAITING})
+"""Operations that may be traffic."""
+
 TRAFFIC: Counter[str] = Counter()
 """Transfers `to host` and `to device` since the start of the process, and times that the host `waits` for a result."""
 
@@ -58,16 +61,22 @@ class DeviceTensor(torch.Tensor):
     def __torch_dispatch__(cls, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Compute on the CPU what CUDA would compute with these arguments."""
         options = options or {}
-        refuse_mixed(operation, arguments, options)
-        _note(operation, arguments, options)
+        foreign: list[Tensor] = []
+        values = _taken(arguments, foreign)
+        there = {name: _taken(one, foreign) for name, one in options.items()}
+        if foreign:
+            refuse_mixed(operation, arguments, options)
+        if operation in NOTED:
+            _note(operation, arguments, options)
         if operation is aten.copy_.default:
-            _values(arguments[0]).copy_(_values(arguments[1]))
+            values[0].copy_(values[1])
             return arguments[0]
-        there = options | ({"device": CPU} if "device" in options else {})
-        result = operation(*_mapped(_values, arguments), **_mapped(_values, there))
-        if torch.device(options.get("device") or NAME).type == "cpu":
+        if "device" in options:
+            there["device"] = CPU
+        result = operation(*values, **there)
+        if "device" in options and torch.device(options["device"] or NAME).type == "cpu":
             return result
-        result = _mapped(DeviceTensor, result)
+        result = DeviceTensor(result) if isinstance(result, Tensor) else _mapped(DeviceTensor, result)
         return return_and_correct_aliasing(operation, arguments, options, result) if _aliases(operation) else result
 
     @property
@@ -113,6 +122,17 @@ class DeviceTensor(torch.Tensor):
 
 def _values(tensor: Tensor) -> Tensor:
     return tensor.values if isinstance(tensor, DeviceTensor) else tensor
+
+
+def _taken(nested: Any, foreign: list[Tensor]) -> Any:
+    """The values of nested arguments; tensors of the CPU among them are added to `foreign`."""
+    if isinstance(nested, DeviceTensor):
+        return nested.values
+    if isinstance(nested, Tensor):
+        foreign.append(nested)
+    elif isinstance(nested, (list, tuple)):
+        return type(nested)([_taken(one, foreign) for one in nested])
+    return nested
 
 
 def _mapped(function: Any, nested: Any) -> Any:
