@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 ROUNDS = 2
 ATTACKS = ["yeom", "lira-offline"]
 OPTIONS = {
+    "data.test_fraction": 0.8,
     "model.capacities.large": 2,
     "defenses.memdefense": "MemDefense",
     "defenses.memdefense.gamma": 0.5,
@@ -38,7 +39,7 @@ def objects():
         workers=2,
     )
     attack = MembershipInference(list(ATTACKS), shadows=ShadowSettings(count=4), controls="skip")
-    return federation, Digits(partition=Iid(4)), MemDefense(gamma=0.5), attack
+    return federation, Digits(partition=Iid(4), test_fraction=0.8), MemDefense(gamma=0.5), attack
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import ast
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,15 +70,18 @@ def modules():
 MODULES = modules()
 
 
+@cache
 def imports(name):
     """Dotted names that a module imports, wherever in the module."""
+    found = []
     for node in ast.walk(MODULES[name]):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} uses a relative import"
             assert node.module is not None
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def inside(name, parts):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from federation_kit import TINY_MLP, Blobs, Recorder, Shares, make_trainer, run, sgd, small_federation
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from app.common.errors import UserError
 from app.federation.all_clients import AllClients, Newcomers
@@ -146,14 +147,13 @@ def test_newcomers_take_part_from_their_round_on():
 @pytest.mark.parametrize("executor", ["sequence", "threads", "vectorised"])
 def test_an_interrupted_run_ends_like_a_whole_one(tmp_path, executor):
     """Saved before the growth, after it, or in the round before: bit for bit the same vector and private values."""
-    whole, expected = trained(4, executor=executor)
+    kept = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    whole = federation_of(executor=executor)
+    expected = run(whole, Blobs(SIZES, nonmembers=0.4), 4, [kept], enable_checkpointing=True)
     for rounds in (1, 2, 3):
-        first = federation_of(executor=executor)
-        trainer = make_trainer(rounds)
-        trainer.fit(first, datamodule=Blobs(SIZES, nonmembers=0.4))
-        trainer.save_checkpoint(tmp_path / "part.ckpt")
         rest = federation_of(executor=executor)
-        make_trainer(4).fit(rest, datamodule=Blobs(SIZES, nonmembers=0.4), ckpt_path=tmp_path / "part.ckpt")
+        part = tmp_path / f"epoch={rounds - 1}.ckpt"
+        make_trainer(4).fit(rest, datamodule=Blobs(SIZES, nonmembers=0.4), ckpt_path=part)
         assert torch.equal(rest.space.read(rest.net), expected)
         for client in range(5):
             assert torch.equal(rest.personal.of(client), whole.personal.of(client))
