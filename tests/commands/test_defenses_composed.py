@@ -1,17 +1,22 @@
 """Every defense over every kind of method: it runs, or it is refused with the reason."""
 
+import functools
 import json
 
 import pytest
-from run_kit import command, parsed, train
+import torch
+from run_kit import command, train
 
 from app.commands.fit import fit
 from app.common.errors import UserError
+from app.configuration import expand, run_parser
 from app.recipes import shipped_recipes
+from app.run import run_of
 
 DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]
 CHANNELS = ["paillier", "paillier-simulated", "secure-aggregation"]
 METHODS = ["fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex"]
+DEFENDED = [("heterofl", defense) for defense in DEFENSES]
 
 REFUSED = {
     ("dp-sgd", "fjord"): "draws narrower networks step by step",
@@ -22,17 +27,47 @@ REFUSED = {
 """Pairs that would not protect what they promise to protect."""
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Run of a round or two with some recipes, trained when it is asked for first; a defense's own has a folder."""
+
+    @functools.cache
+    def run(*recipes):
+        rounds = 2 if {"heterofl", "adversarial-regularisation"} & {*recipes} else 1  # a first one warms attackers up
+        layers = [part for recipe in recipes for part in ("--config", recipe)]
+        fewer = ("--data.partition.samples", "40", "--model.evaluation.clients", "false")
+        short_key = ("--defenses.paillier.key_length", "1024") if "paillier" in recipes[-1] else ()
+        parser, root = run_parser(), tmp_path_factory.mktemp("run")
+        config = parser.parse_args(expand(command(root, "a", *layers, *fewer, *short_key, rounds=rounds)))
+        return run_of(parser, config, "fit" if recipes in DEFENDED else "finished").fit()
+
+    return run
+
+
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("defense", DEFENSES)
-def test_defense_over_method(tmp_path, defense, method):
-    """Recipes add up; the run ends with a model that can be evaluated, and tells of its defense."""
-    rounds = 2 if defense == "adversarial-regularisation" else 1  # the first one warms up
-    folder = train(tmp_path, "a", "--config", method, "--config", defense, rounds=rounds)
-    summary = json.loads((folder / "summary.json").read_text())
-    assert 0 <= summary["final"]["server/accuracy"] <= 1
-    assert summary["final"]["clients/dropped"] == 0
-    assert len(parsed("--config", method, "--config", defense)["defenses"]) == 1
+def test_defense_over_method(finished, defense, method):
+    """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other."""
+    run = finished(method, defense)
+    report = run.federation.report
+    assert report.round == run.trainer.max_epochs
+    assert 0 <= report.server.accuracy <= 1
+    assert not any(client.dropped for client in report.clients)
+    assert len(run.config["defenses"]) == 1
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(("method", "defense"), DEFENDED)
+def test_folder_of_a_defended_run(finished, method, defense):
+    """It tells how the model does, and what is hidden from the server."""
+    run = finished(method, defense)
+    final = json.loads((run.folder.path / "summary.json").read_text())["final"]
+    assert 0 <= final["server/accuracy"] <= 1
+    assert final["clients/dropped"] == 0
+    privacy = run.folder.path / "privacy.json"
+    channels = json.loads(privacy.read_text())["channels"] if privacy.exists() else []
+    assert bool(channels) == (defense in CHANNELS)
 
 
 @pytest.mark.parametrize(("pair", "words"), REFUSED.items(), ids=map("-".join, REFUSED))
@@ -57,11 +92,8 @@ def test_three_defenses_in_layers(tmp_path):
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("channel", ["secure-aggregation", "paillier-simulated"])
 @pytest.mark.parametrize("defense", [name for name in DEFENSES if name not in CHANNELS])
-def test_defense_under_a_channel(tmp_path, defense, channel):
-    """Updates are defended first and hidden then; the server ends up with a model of the same quality."""
-    layers = ("--config", "heterofl", "--config", defense)
-    hidden = train(tmp_path, "hidden", *layers, "--config", channel, rounds=2)
-    plain = train(tmp_path, "plain", *layers, rounds=2)
-    ends = [json.loads((folder / "summary.json").read_text())["final"] for folder in (hidden, plain)]
-    assert ends[0]["server/loss"] == pytest.approx(ends[1]["server/loss"], abs=0.01)
-    assert json.loads((hidden / "privacy.json").read_text())["channels"]
+def test_defense_under_a_channel(finished, defense, channel):
+    """Updates are defended first and hidden then; the server ends up with the same model, but for rounding."""
+    hidden, plain = (finished("heterofl", *rest).federation for rest in ((defense, channel), (defense,)))
+    torch.testing.assert_close(hidden.theta, plain.theta, atol=1e-5, rtol=0)
+    assert hidden.hooks.channel_statements()

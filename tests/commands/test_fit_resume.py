@@ -1,14 +1,25 @@
 """A run that was stopped ends, once resumed, bit for bit where an uninterrupted one ends."""
 
+import functools
 import re
 import shutil
 import signal
 
 import pytest
 import torch
-from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, records, train
+from run_kit import (
+    INTERRUPTIBLE,
+    UNEQUAL,
+    Interrupter,
+    assert_same_end,
+    command,
+    exit_code,
+    leave_out_figures,
+    records,
+    train,
+)
 
-from app.commands.fit import fit
+from app.results.run.checkpoints import newest_usable
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -36,7 +47,8 @@ CASES = {
         *("--model.local.lr_schedule.step_size", "2"),
     ),
 }
-ROUNDS = 5
+OPTIONS = (*INTERRUPTIBLE, *CASES["momentum, unequal clients, threads"])
+ROUNDS = 3
 
 
 class PowerCutError(Exception):
@@ -48,48 +60,42 @@ def cut():
     raise PowerCutError
 
 
-@pytest.fixture
-def interrupt(monkeypatch):
-    """Start a run that is cut off when the given client of the given round is ready; returns its folder."""
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """An uninterrupted run of a case, and one that was cut off in its last round; made when it is asked for first."""
 
-    def start(root, name, *options, when=(4, 3), rounds=ROUNDS):
-        monkeypatch.setattr(Interrupter, "when", when)
-        monkeypatch.setattr(Interrupter, "act", cut)
-        with pytest.raises(PowerCutError):
-            fit(command(root, name, *INTERRUPTIBLE, *options, rounds=rounds))
-        monkeypatch.setattr(Interrupter, "when", None)
-        return root / name
+    @functools.cache
+    def made(case):
+        root, options = tmp_path_factory.mktemp("pair"), (*INTERRUPTIBLE, *CASES[case])
+        with pytest.MonkeyPatch.context() as patch:
+            leave_out_figures(patch)
+            whole = train(root, "whole", *options, rounds=ROUNDS)
+            patch.setattr(Interrupter, "when", (ROUNDS, 2 if "0.7" in CASES[case] else 3))
+            patch.setattr(Interrupter, "act", cut)
+            with pytest.raises(PowerCutError):
+                train(root, "part", *options, rounds=ROUNDS)
+        return whole, root / "part"
 
-    return start
+    return made
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_cut_in_the_middle_of_a_round(case, tmp_path, interrupt, capsys):
-    """Two of three or more clients of round 4 were done; the round is repeated as if nothing had happened."""
-    options = CASES[case]
-    whole = train(tmp_path, "whole", *INTERRUPTIBLE, *options, rounds=ROUNDS)
-    part = interrupt(tmp_path, "part", *options, when=(4, 2 if "0.7" in options else 3))
-    assert [record["round"] for record in records(part)] == [1, 2, 3]
+def test_cut_in_the_middle_of_a_round(case, tmp_path, halves, capsys):
+    """Some of three or more clients of the last round were done; it is repeated as if nothing had happened."""
+    whole, cut_off = halves(case)
+    part = shutil.copytree(cut_off, tmp_path / "part")
+    assert [record["round"] for record in records(part)] == [1, 2]
     assert not (part / "summary.json").exists()
     capsys.readouterr()
-    train(tmp_path, "part", *INTERRUPTIBLE, *options, rounds=ROUNDS)
-    assert "resuming from round-00003.ckpt" in capsys.readouterr().out
+    train(tmp_path, "part", *INTERRUPTIBLE, *CASES[case], rounds=ROUNDS)
+    assert "resuming from round-00002.ckpt" in capsys.readouterr().out
     assert_same_end(whole, part)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """An uninterrupted run, and one that was cut off in round 4 of 5."""
-    root = tmp_path_factory.mktemp("pair")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
-        patch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
-        whole = train(root, "whole", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
-        patch.setattr(Interrupter, "when", (4, 3))
-        patch.setattr(Interrupter, "act", cut)
-        with pytest.raises(PowerCutError):
-            train(root, "part", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
-    return whole, root / "part"
+@pytest.fixture
+def pair(halves):
+    """An uninterrupted run with unequal clients, and one that was cut off in its last round."""
+    return halves("momentum, unequal clients, threads")
 
 
 @pytest.fixture
@@ -122,14 +128,22 @@ def empty(path):
 
 
 @pytest.mark.parametrize("harm", [truncate, flip, unsign, empty])
-def test_damaged_newest_checkpoint_costs_one_round(harm, damaged, capsys):
+def test_damaged_newest_checkpoint_is_passed_over(harm, damaged):
+    """With a warning; the one before is taken."""
+    checkpoints = damaged[1] / "checkpoints"
+    harm(checkpoints / "round-00002.ckpt")
+    with pytest.warns(UserWarning, match=r"round-00002\.ckpt is damaged .*; going back to the one before"):
+        assert newest_usable(checkpoints).name == "round-00001.ckpt"
+
+
+def test_damaged_newest_checkpoint_costs_one_round(damaged, capsys):
     """A warning, and the run goes on from the checkpoint before, to the same end."""
     whole, part = damaged
-    harm(part / "checkpoints" / "round-00003.ckpt")
-    train(part.parent, "part", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
+    flip(part / "checkpoints" / "round-00002.ckpt")
+    train(part.parent, "part", *OPTIONS, rounds=ROUNDS)
     said = capsys.readouterr()
-    assert re.search(r"warning: .*round-00003\.ckpt is damaged .*; going back to the one before", said.err)
-    assert "resuming from round-00002.ckpt" in said.out
+    assert re.search(r"warning: .*round-00002\.ckpt is damaged .*; going back to the one before", said.err)
+    assert "resuming from round-00001.ckpt" in said.out
     assert_same_end(whole, part)
 
 
@@ -138,10 +152,10 @@ def test_all_checkpoints_damaged(damaged, capsys):
     whole, part = damaged
     for path in (part / "checkpoints").glob("*.ckpt"):
         flip(path)
-    train(part.parent, "part", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
+    train(part.parent, "part", *OPTIONS, rounds=ROUNDS)
     said = capsys.readouterr()
-    assert re.search(r"warning: .*round-00003\.ckpt is damaged .*; going back to the one before", said.err)
-    assert re.search(r"warning: .*round-00002\.ckpt is damaged .*; starting from the first round", said.err)
+    assert re.search(r"warning: .*round-00002\.ckpt is damaged .*; going back to the one before", said.err)
+    assert re.search(r"warning: .*round-00001\.ckpt is damaged .*; starting from the first round", said.err)
     assert "resuming" not in said.out
     assert_same_end(whole, part)
 
@@ -152,8 +166,8 @@ def test_cut_after_the_last_checkpoint(damaged, pair, tmp_path, capsys):
     late = shutil.copytree(pair[0], tmp_path / "late")
     (late / "summary.json").unlink()
     (late / "transcript" / "released.npz").unlink()
-    train(tmp_path, "late", *INTERRUPTIBLE, *UNEQUAL, rounds=ROUNDS)
-    assert "finished after 5 rounds" in capsys.readouterr().out
+    train(tmp_path, "late", *OPTIONS, rounds=ROUNDS)
+    assert "finished after 3 rounds" in capsys.readouterr().out
     assert_same_end(whole, late)
     assert (late / "summary.json").exists()
 
@@ -161,24 +175,23 @@ def test_cut_after_the_last_checkpoint(damaged, pair, tmp_path, capsys):
 def test_unfinished_run_can_be_given_more_rounds(damaged):
     """The transcript then holds the last two rounds of the longer run, and nothing of the shorter one's plan."""
     _, part = damaged
-    train(part.parent, "part", *INTERRUPTIBLE, *UNEQUAL, rounds=7)
+    train(part.parent, "part", *OPTIONS, rounds=5)
     kept = sorted(path.name for path in (part / "transcript").glob("round-*"))
-    assert kept == ["round-00006.npz", "round-00007.npz"]
-    assert [record["round"] for record in records(part)] == [1, 2, 3, 4, 5, 6, 7]
+    assert kept == ["round-00004.npz", "round-00005.npz"]
+    assert [record["round"] for record in records(part)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_finished_run_can_be_given_more_rounds(tmp_path, capsys):
+def test_finished_run_can_be_given_more_rounds(pair, tmp_path, capsys):
     """It ends where a run of that length ends; fewer rounds or other settings are refused."""
-    whole, longer = (train(tmp_path, name, *UNEQUAL, rounds=rounds) for name, rounds in (("whole", 4), ("longer", 2)))
+    longer = train(tmp_path, "longer", *OPTIONS, rounds=2)
     capsys.readouterr()
-    train(tmp_path, "longer", *UNEQUAL, rounds=4)
+    train(tmp_path, "longer", *OPTIONS, rounds=3)
     assert "resuming from round-00002.ckpt" in capsys.readouterr().out
-    assert_same_end(whole, longer)
-    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, rounds=4)) == 2
-    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, rounds=3)) == 2
+    assert_same_end(pair[0], longer)
+    assert exit_code("fit", *command(tmp_path, "longer", *OPTIONS, rounds=3)) == 2
+    assert exit_code("fit", *command(tmp_path, "longer", *OPTIONS, rounds=2)) == 2
     assert "give it more rounds" in capsys.readouterr().err
-    assert exit_code("fit", *command(tmp_path, "longer", *UNEQUAL, "--model.seed", "5", rounds=6)) == 2
+    assert exit_code("fit", *command(tmp_path, "longer", *OPTIONS, "--model.seed", "5", rounds=6)) == 2
     assert (longer / "summary.json").exists(), "a refused run stays finished"
 
 
@@ -227,6 +240,6 @@ def test_a_request_to_terminate_in_the_last_round(tmp_path, monkeypatch):
 def test_two_checkpoints_are_kept_and_hold_no_code(pair):
     """The last two rounds, each with its checksum, readable as plain data."""
     names = sorted(path.name for path in (pair[0] / "checkpoints").iterdir())
-    rounds = ("round-00004.ckpt", "round-00005.ckpt")
+    rounds = ("round-00002.ckpt", "round-00003.ckpt")
     assert names == sorted([*rounds, *(f"{name}.sha256" for name in rounds)])
-    assert torch.load(pair[0] / "checkpoints" / rounds[1], weights_only=True)["epoch"] == 4
+    assert torch.load(pair[0] / "checkpoints" / rounds[1], weights_only=True)["epoch"] == 2

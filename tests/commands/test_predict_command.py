@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from run_kit import exit_code, train
-from trained_kit import images_of, released_logits, trained  # noqa: F401
+from trained_kit import images_of, released_logits
 
 from app import load_run
 from datamodules.folder import list_folder, read_images
@@ -42,9 +42,9 @@ def answers(path="predictions.csv"):
     return [int(row["number"]) for row in table(path)]
 
 
-def test_the_classes_of_the_network(trained, here, capsys):  # noqa: F811
+def test_the_classes_of_the_network(loaded, here, capsys):
     """Digits as files: the classes are those of the digits themselves, the probabilities those of the bytes."""
-    run = load_run(trained("sampled-factors"))
+    run = loaded("sampled-factors")
     pixels = write_images(here / "images", run)
     assert exit_code("predict", str(run.folder.path), "images") == 0
     rows, store = table(), run.run.data.store
@@ -62,9 +62,9 @@ def test_the_classes_of_the_network(trained, here, capsys):  # noqa: F811
     assert "converted" not in told
 
 
-def test_a_client(trained, here):  # noqa: F811
+def test_a_client(loaded, here):
     """Its own private head answers."""
-    run = load_run(trained("private-head"))
+    run = loaded("private-head")
     write_images(here / "images", run)
     assert exit_code("predict", str(run.folder.path), "images", "--client", "1", "--output", "own.csv") == 0
     with torch.no_grad():
@@ -73,9 +73,9 @@ def test_a_client(trained, here):  # noqa: F811
     assert expected != released_logits(run)[:40].argmax(1).tolist()
 
 
-def test_other_colours_and_sizes(trained, here, capsys):  # noqa: F811
+def test_other_colours_and_sizes(loaded, here, capsys):
     """Grey digits in colour, four times as large, are the same digits; what was converted is said once."""
-    run = load_run(trained("private-head"))
+    run = loaded("private-head")
     pixels = write_images(here / "images", run, count=9).numpy()
     for number, image in enumerate(pixels):
         large = Image.fromarray(np.kron(image, np.ones((4, 4), dtype=np.uint8)))
@@ -94,9 +94,9 @@ def test_other_colours_and_sizes(trained, here, capsys):  # noqa: F811
 
 
 @pytest.mark.parametrize("border", [0, 2])
-def test_padded_data(border, trained, here, capsys):  # noqa: F811
+def test_padded_data(border, loaded, here, capsys):
     """The border is added where files lack it, and files that have it are taken as they are."""
-    run = load_run(trained("padded"), trust=True)
+    run = loaded("padded")
     assert run.run.data.shape.height == 12
     write_images(here / "images", run, border=border)
     assert exit_code("predict", str(run.folder.path), "images", "--trust") == 0
@@ -128,9 +128,9 @@ def test_images_are_read_as_in_training(here):
     assert len(set(expected.values())) > 1
 
 
-def test_unreadable_files(trained, here, capsys):  # noqa: F811
+def test_unreadable_files(loaded, here, capsys):
     """They are listed and passed over, and the exit code tells."""
-    run = load_run(trained("private-head"))
+    run = loaded("private-head")
     write_images(here / "images", run, count=3)
     (here / "images" / "001.png").write_bytes(b"no image")
     whole = (here / "images" / "002.png").read_bytes()
@@ -144,16 +144,16 @@ def test_unreadable_files(trained, here, capsys):  # noqa: F811
     assert [row["file"] for row in table()] == ["images/000.png", "images/002.png"]
 
 
-def test_nothing_but_unreadable_files(trained, here):  # noqa: F811
+def test_nothing_but_unreadable_files(trained, here):
     """There is nothing to write."""
     (here / "a.png").write_bytes(b"no image")
     assert exit_code("predict", str(trained("private-head")), "a.png") == 1
     assert not (here / "predictions.csv").exists()
 
 
-def test_a_single_image_and_batch_statistics(trained, here, capsys):  # noqa: F811
+def test_a_single_image_and_batch_statistics(loaded, here, capsys):
     """It has none; statistics of the training data serve as well."""
-    run = load_run(trained("by-batch"))
+    run = loaded("by-batch")
     write_images(here / "images", run, count=30)
     arguments = ("predict", str(run.folder.path), "images/000.png")
     assert exit_code(*arguments) == 2
@@ -163,9 +163,9 @@ def test_a_single_image_and_batch_statistics(trained, here, capsys):  # noqa: F8
     assert table("one.csv") == table()[:1]
 
 
-def test_existing_tables_are_kept(trained, here, capsys):  # noqa: F811
+def test_existing_tables_are_kept(loaded, here, capsys):
     """Unless they are to be overwritten."""
-    run = load_run(trained("private-head"))
+    run = loaded("private-head")
     write_images(here / "images", run, count=2)
     (here / "predictions.csv").write_text("precious")
     arguments = ("predict", str(run.folder.path), "images")
@@ -185,7 +185,7 @@ def test_existing_tables_are_kept(trained, here, capsys):  # noqa: F811
         (["image.png", "--client", "4"], "from 0 to 3"),
     ],
 )
-def test_wrong_arguments(arguments, told, trained, here, capsys):  # noqa: F811
+def test_wrong_arguments(arguments, told, trained, here, capsys):
     """With a remedy each; nothing is written."""
     (here / "empty").mkdir()
     Image.new("L", (8, 8)).save(here / "image.png")

@@ -76,12 +76,10 @@ def test_published_numbers_belong_to_runs(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_are_understood_by_the_program(name):
-    """The parser of `rampart fit` takes the first and the last run, as published and in short."""
+    """The parser of `rampart fit` takes the first run as published, and the last one in short."""
     spec = spec_of(name)
-    for each in (spec, spec.at_scale(find_scale(spec, "quick"))):
-        runs = planned_runs(each)
-        ends = [runs[0], runs[-1]]
-        assert len(parse_all(ends)) == len({planned.combination for planned in ends})
+    quick = spec.at_scale(find_scale(spec, "quick"))
+    assert len(parse_all([planned_runs(spec)[0]])) == len(parse_all([planned_runs(quick)[-1]])) == 1
 
 
 @pytest.mark.parametrize(("name", "dataset", "method", "defense", "measure", "client", "value", "spread"), VALUES)

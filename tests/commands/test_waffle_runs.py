@@ -38,27 +38,24 @@ def test_the_multimodal_recipes_change_the_partition_only(data):
 
 
 def test_a_waffle_run_can_be_resumed(tmp_path):
-    """One round, then two more, end like three in one go: metrics, transcript, server and private choices."""
-    train(tmp_path, "whole", *WAFFLE)
+    """One round, then one more, end like two in one go: metrics, transcript, server and private choices.
+
+    The control stands in the metrics of the last round and in the summary."""
+    whole = train(tmp_path, "whole", *WAFFLE, rounds=2)
     train(tmp_path, "parts", *WAFFLE, rounds=1)
-    train(tmp_path, "parts", *WAFFLE)
-    assert_same_end(tmp_path / "whole", tmp_path / "parts")
-    kept = last_checkpoint(tmp_path / "whole")["personal"]
+    train(tmp_path, "parts", *WAFFLE, rounds=2)
+    assert_same_end(whole, tmp_path / "parts")
+    kept = last_checkpoint(whole)["personal"]
     assert set(kept) == {"0", "1", "2", "3"}
     assert {len(values) for values in kept.values()} == {18}
-
-
-def test_every_run_tells_what_swapping_the_choice_costs(tmp_path):
-    """The control stands in the metrics of the last round and in the summary."""
-    path = train(tmp_path, "swap", *WAFFLE)
-    last = records(path)[-1]
+    last = records(whole)[-1]
     assert {"everyone/accuracy", "everyone/another", "everyone/mean_choice", "everyone/no_choice"} <= set(last)
-    assert "verdict" in json.loads((path / "summary.json").read_text())["fairness"]["swap"]
+    assert "verdict" in json.loads((whole / "summary.json").read_text())["fairness"]["swap"]
 
 
 def test_newcomers_are_recorded(tmp_path, capsys):
     """One of four clients joins at the end: its accuracies stand in the summary, and it was in no round."""
-    path = train(tmp_path, "joined", *WAFFLE, *JOINING)
+    path = train(tmp_path, "joined", *WAFFLE, *JOINING, rounds=1)
     printed = capsys.readouterr().out
     record = json.loads((path / "newcomers.json").read_text())
     with (path / "newcomers.csv").open() as file:
@@ -75,7 +72,7 @@ def test_newcomers_are_recorded(tmp_path, capsys):
 
 def test_newcomers_of_a_federation_without_private_parts_are_fine_tuned_only(tmp_path):
     """There is nothing that belongs to them alone."""
-    path = train(tmp_path, "plain", *JOINING)
+    path = train(tmp_path, "plain", *JOINING, rounds=1)
     assert list(json.loads((path / "newcomers.json").read_text())["accuracy"]) == ["server", "fine_tuned"]
 
 

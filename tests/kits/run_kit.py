@@ -46,13 +46,18 @@ def no_run_name(monkeypatch):
     monkeypatch.delenv(NAME_VARIABLE)
 
 
+def leave_out_figures(patch: pytest.MonkeyPatch) -> None:
+    """Drawing takes half the time of a tiny run."""
+    patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
+    patch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)
+    patch.setattr("app.results.run.fairness.FairnessResult.draw", lambda *_: ())
+    patch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
+
+
 @pytest.fixture
 def no_figures(monkeypatch):
-    """Drawing takes half the time of a tiny run."""
-    monkeypatch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
-    monkeypatch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)
-    monkeypatch.setattr("app.results.run.fairness.FairnessResult.draw", lambda *_: ())
-    monkeypatch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
+    """Runs without figures."""
+    leave_out_figures(monkeypatch)
 
 
 def command(root: Path, name: str, *options: str, rounds: int = 3) -> list[str]:

@@ -1,28 +1,30 @@
 """Finished tiny runs of several kinds of networks, and their models as the federation itself evaluates them."""
 
 import csv
+import functools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from run_kit import train
+from run_kit import leave_out_figures, train
 from sklearn.datasets import load_digits
 
+from app import load_run
 from app.federation.evaluation import statistics_context
 from datamodules import MNIST
 
-LEARNING = ("--model.local.epochs", "5")
+LEARNING = ("--model.local.epochs", "4", "--model.evaluation.clients", "false")
 NARROW = ("--model.capacities", "[1.0, 0.5, 0.5, 1.0]")
 CNN = ("--model.net", "CNN", "--model.net.u", "2", *NARROW)
 WAFFLE = ("--model.net", "Factorised", "--model.net.net", "MLP", "--model.net.factors", '{"layers.hidden1": 6}')
 KINDS = {
-    "private-head": (*NARROW, "--model.personal", '["*classifier*"]'),
+    "private-head": (*NARROW, "--model.local.epochs", "8", "--model.personal", '["*classifier*"]'),
     # in double precision: torch's own kernel rounds the statistics of a batch to 4e-5 of a logit
     "by-batch": (*CNN, "--model.net.statistics", "batch", "--trainer.precision", "64-true"),
     "posthoc": (*CNN, "--model.net.statistics", "posthoc"),
     "running": (*CNN, "--model.net.statistics", "running"),
-    "sampled-factors": (*WAFFLE, "--model.net.evaluation", "sample"),
+    "sampled-factors": (*WAFFLE, "--model.local.epochs", "6", "--model.net.evaluation", "sample"),
     "padded": ("--data", "trained_kit.SmallMNIST", "--data.pad", "2"),
 }
 """Options of the runs by name: submodels, private parts, and what networks keep of batches."""
@@ -47,10 +49,18 @@ def trained(tmp_path_factory):
 
     def folder(kind):
         if kind not in folders:
-            folders[kind] = train(root, kind, *LEARNING, *KINDS[kind], rounds=3)
+            with pytest.MonkeyPatch.context() as patch:
+                leave_out_figures(patch)
+                folders[kind] = train(root, kind, *LEARNING, *KINDS[kind], rounds=2)
         return folders[kind]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def loaded(trained):
+    """The run of the named kind, opened once: using its models changes nothing in it."""
+    return functools.cache(lambda kind: load_run(trained(kind), trust=True))
 
 
 def images_of(run, samples=None):
