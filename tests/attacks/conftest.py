@@ -9,6 +9,7 @@ import torch
 from attack_kit import memorised_case, noisy_case
 
 from app.attacks.controls import TWIN_CLIENT
+from app.federation.execution import recorded_step
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +19,14 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _recordings():
+    """As outside of tests: shadows take thousands of steps of few kinds, which are worth recording."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded_step, "WORTHWHILE", 16)
+        yield
 
 
 @pytest.fixture(scope="session")

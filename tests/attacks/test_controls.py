@@ -49,7 +49,7 @@ def room():
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory):
     """A federation that leaks."""
-    return audit_of(*trained(tmp_path_factory.mktemp("leaky")))
+    return audit_of(*trained(tmp_path_factory.mktemp("leaky")), cache=tmp_path_factory.mktemp("shadows"))
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_attacks_are_judged_once(tmp_path, monkeypatch):
     assert judged(tmp_path, Nasr(epochs=3), Nasr(epochs=3), Nasr(epochs=4)) == ["nasr", "nasr"]
     assert judged(None, Yeom(), Yeom()) == ["yeom"]
     with monkeypatch.context() as patch:
-        patch.setattr("app.attacks.verdicts._versions", lambda: ("another",))
+        patch.setattr("app.attacks.verdicts.code_versions", lambda: ("another",))
         assert judged(tmp_path, *sound) == ["yeom", "lira-offline"]
     assert judged(tmp_path, *sound) == []
 

@@ -181,8 +181,8 @@ def test_defenses_come_before_attacks_before_recorders(order, tmp_path, monkeypa
 ORDERS = (
     (RunRecorder, FairnessRecorder, MembershipInference),
     (MembershipInference, FairnessRecorder, RunRecorder),
-    (FairnessRecorder, RunRecorder, MembershipInference),
 )
+"""Of any two, each is once in front."""
 
 
 def kept_run(root, order):
@@ -221,12 +221,12 @@ def test_order_of_recorders_and_attacks_does_not_matter(tmp_path):
     """A run recorder in front or behind leaves the same files, with the same content."""
     runs = [kept_run(tmp_path / str(number), order) for number, order in enumerate(ORDERS)]
     files = [sorted(path.relative_to(run) for path in run.rglob("*") if path.is_file()) for run in runs]
-    assert files[0] == files[1] == files[2]
+    assert files[0] == files[1]
     expected = ["config.yaml", "metrics.jsonl", "summary.json", "fairness.json", "attacks/yeom.uploads.json"]
     assert {Path(name) for name in expected} <= set(files[0])
     for name in (file for file in files[0] if file.name not in (LIST, PROGRESS_LOG)):  # in order of time
-        first, *others = (content(run / name) for run in runs)
-        assert all(other == first for other in others), name
+        first, second = (content(run / name) for run in runs)
+        assert first == second, name
     metrics = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
     assert "everyone/accuracy" in metrics[-1], "what one recorder measures, the other one writes"
 
@@ -310,7 +310,7 @@ def saved(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     keeper = ModelCheckpoint(folder)
     settings = {"method": Prefix(), "capacities": [1.0, 0.5, 0.5, 1.0], "seed": 3}
-    federation = fitted(folder, keeper, rounds=3, net=request.param, **settings)
+    federation = fitted(folder, keeper, rounds=2, net=request.param, **settings)
     return federation, keeper.best_model_path
 
 
@@ -366,9 +366,9 @@ def test_a_checkpoint_trains_on(saved, tmp_path):
     """From its weights, away from them, and to a better model."""
     federation, path = saved
     loaded, starts = FederatedModule.load_from_checkpoint(path, trust=True), Starts()
-    trainer(tmp_path, starts, rounds=4).fit(loaded, datamodule=digits())
+    trainer(tmp_path, starts, rounds=2).fit(loaded, datamodule=digits())
     assert torch.equal(starts.vectors[0], vector(federation))
-    assert len(starts.vectors) == 4
+    assert len(starts.vectors) == 2
     assert not torch.equal(starts.vectors[1], starts.vectors[0])
     assert loaded.report.server.mean_loss < federation.report.server.mean_loss
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ROWS = Bootstrap(unit="row")
 CLIENTS = 2
 SHADOWS = 8
-LOCAL = LocalTraining(epochs=12, batch_size=32, optimizer=partial(Adam, lr=1.5e-3))
+LOCAL = LocalTraining(epochs=20, batch_size=64, optimizer=partial(Adam, lr=3e-3))
 
 
 def overfitted(folder, seed, rate=1.0):
@@ -31,7 +31,7 @@ def overfitted(folder, seed, rate=1.0):
     data = Digits(partition=Iid(CLIENTS), holdout=Holdout(0.5, 0.2, 0.1), seed=seed, label_noise=0.3)
     net = partial(MLP, hidden=(128,))
     federation, transcript = trained(
-        folder, rounds=5, data=data, local=LOCAL, net=net, seed=seed, capacities=[rate], keep=(1, [])
+        folder, rounds=2, data=data, local=LOCAL, net=net, seed=seed, capacities=[rate], keep=(1, [])
     )
     return audit_of(federation, transcript)
 
@@ -48,7 +48,7 @@ def pooled(runs):
     return MembershipScores.joined(parts)
 
 
-def least_gain(first, second, draws=500):
+def least_gain(first, second, draws=300):
     """Lower end of the 95 % bootstrap interval of the difference of two TPRs at 1 % FPR, paired by sample."""
     (one, two), rng, gains = aligned(first, second), np.random.default_rng(0), []
     sides = [np.flatnonzero(one.members), np.flatnonzero(~one.members)]
@@ -91,7 +91,7 @@ def test_wide_clients_of_one_federation_leak_more(tmp_path):
     data = Digits(partition=Iid(4), holdout=Holdout(0.5, 0.2, 0.1), label_noise=0.3)
     rates = [1.0, 1.0, 0.125, 0.125]
     net = partial(MLP, hidden=(128,))
-    audit = audit_of(*trained(tmp_path, rounds=5, data=data, local=LOCAL, net=net, capacities=rates))
+    audit = audit_of(*trained(tmp_path, rounds=2, data=data, local=LOCAL, net=net, capacities=rates))
     found = audited(audit, "lira-online", targets=("uploads",), shadows=ShadowSettings(count=SHADOWS), calibrate=False)
     large, narrow = found["lira-online.uploads"].capacities
     assert large.leakage.auc.interval.low > narrow.leakage.auc.interval.high
@@ -100,7 +100,7 @@ def test_wide_clients_of_one_federation_leak_more(tmp_path):
 def test_independent_recomputation(audits, wide):
     """Yeom's area and LiRA's ranking from saved logits, written straight from their definitions in numpy."""
     audit, scores = audits[0], wide[0]
-    model = seen_models(audit, TargetSelection("uploads", 5, False), ())[0]
+    model = seen_models(audit, TargetSelection("uploads", 2, False), ())[0]
     samples = audit.audited[0]
     rows = np.isin(scores["yeom"].samples, samples)
     truth = scores["yeom"].members[rows]

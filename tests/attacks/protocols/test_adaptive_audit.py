@@ -33,7 +33,7 @@ def audit_with(folder, defense=None, rounds=1, **settings):
     federation, transcript = trained(
         folder, rounds, callbacks=[defense] if defense else [], **{"keep": (rounds, []), **settings}
     )
-    return audit_of(federation, transcript, federations=Again(federation, make))
+    return audit_of(federation, transcript, federations=Again(federation, make), cache=folder / "shadows")
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,13 @@ def noised(tmp_path_factory):
 
 def test_zeroed_uploads_are_refilled(bare, zeroed, tmp_path):
     """The refilled upload leaks exactly as one that kept its old values, nearly as one without any defense."""
-    found = audited(zeroed, "yeom")
+    found = audited(zeroed, "yeom", calibrate=False)
     assert list(found) == ["yeom.global", "yeom.uploads", "yeom.uploads+refilled"]
-    kept = audited(audit_with(tmp_path, Zeroing(value="received")), "yeom", targets=("uploads",))["yeom.uploads"]
+    settings = {"targets": ("uploads",), "calibrate": False}
+    kept = audited(audit_with(tmp_path, Zeroing(value="received")), "yeom", **settings)["yeom.uploads"]
     plain, adapted = found["yeom.uploads"], found["yeom.uploads+refilled"]
     assert np.array_equal(adapted.scores.scores, kept.scores.scores)
-    undefended = auc(audited(bare, "yeom")["yeom.uploads"])
+    undefended = auc(audited(bare, "yeom", **settings)["yeom.uploads"])
     assert undefended - auc(adapted) < 0.03 < auc(adapted) - auc(plain)
     assert adapted.conditions.adversary == "server"
     assert Refill.what in adapted.notes
@@ -98,7 +99,8 @@ def test_the_table_shows_both_and_the_stronger_one_counts(zeroed):
 
 def test_without_a_defense_nothing_is_added(bare):
     """The same labels, notes and scores as without adaptive attackers."""
-    with_them, without = (audited(bare, "yeom", "lira-online", adaptive=choice) for choice in (True, False))
+    names = ("yeom", "lira-online")
+    with_them, without = (audited(bare, *names, adaptive=choice, calibrate=False) for choice in (True, False))
     assert (
         list(with_them) == list(without) == [f"{n}.{k}" for k in ("global", "uploads") for n in ("yeom", "lira-online")]
     )
@@ -110,7 +112,7 @@ def test_without_a_defense_nothing_is_added(bare):
 
 def test_adaptive_attackers_can_be_left_out(zeroed):
     """By a setting of the audit, and of the callback."""
-    assert "yeom.uploads+refilled" not in audited(zeroed, "yeom", adaptive=False)
+    assert "yeom.uploads+refilled" not in audited(zeroed, "yeom", adaptive=False, calibrate=False)
     settings = MembershipInference(["yeom"], adaptive=False).protocol._settings
     assert not settings.adaptive
     assert MembershipInference(["yeom"]).protocol._settings.adaptive
@@ -170,11 +172,12 @@ def test_what_watches_is_no_defense(role, tmp_path):
 
     audit = audit_with(tmp_path, Watching(), epochs=1)
     assert audit.knowledge.defenses == ()
-    with_noise = audit_with(tmp_path / "b", Noising(), epochs=1)
-    assert [(part.name, part.traits) for part in with_noise.knowledge.defenses] == [
-        ("Noising", frozenset({"own-noise"}))
-    ]
-    assert with_noise.knowledge.traits == {"own-noise"}
+
+
+def test_what_defends_is_a_defense(noised):
+    """By its name, with what it says of itself."""
+    assert [(part.name, part.traits) for part in noised.knowledge.defenses] == [("Noising", frozenset({"own-noise"}))]
+    assert noised.knowledge.traits == {"own-noise"}
 
 
 def defended(defense, **settings):

@@ -145,7 +145,7 @@ def test_planted_leak_is_found(leak):
 
 def test_untrained_federation_leaks_nothing(tmp_path):
     """Within four standard deviations of the mean over clients."""
-    audit = make_audit(tmp_path, SIZES, TESTS, lr=0.0)
+    audit = make_audit(tmp_path, SIZES, TESTS, lr=0.0, rounds=1, epochs=1)
     for finding in Taxonomy(**QUICK, shadow_epochs=10, student_epochs=3).findings(audit):
         deviation = np.sqrt(np.sum([(2 * n + 1) / (12 * n * n) for n in SIZES])) / len(SIZES)
         assert abs(figure(finding, "AUC %").value / 100 - 0.5) < 4 * deviation

@@ -81,8 +81,7 @@ def likeness(truth, found):
     return pearson_matrix(truth, found).max(dim=1).values
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
+@pytest.mark.parametrize(("activation", "dtype"), [(nn.ReLU, torch.float32), (nn.Softplus, torch.float64)])
 def test_one_image_comes_back(activation, dtype):
     """From the gradient of a convolutional network, whose size does not matter."""
     net, image = conv_net(activation=activation).to(dtype), picture().to(dtype)

@@ -56,9 +56,9 @@ def test_one_process_has_no_helpers():
 
 def test_what_cannot_be_sent_is_trained_here():
     """An optimiser that is a local function cannot be given to another process."""
-    parts = (public_knowledge, (0.1,), {}, (1,), 0)
+    parts = (public_knowledge, (0.1,), {}, (1,))
     assert _can_be_sent(CentralTraining(*parts))
     local = LocalTraining(optimizer=lambda parameters: sgd(0.1)(parameters))
-    assert not _can_be_sent(CentralTraining(public_knowledge, (0.1,), {"local": local}, (1,), 0))
+    assert not _can_be_sent(CentralTraining(public_knowledge, (0.1,), {"local": local}, (1,)))
     assert pickle.loads(pickle.dumps(CentralTraining(*parts))).knowledge_of is public_knowledge
-    assert _can_be_sent(CentralTraining(public_knowledge, (0.1,), {"local": LocalTraining()}, (1,), 0))
+    assert _can_be_sent(CentralTraining(public_knowledge, (0.1,), {"local": LocalTraining()}, (1,)))

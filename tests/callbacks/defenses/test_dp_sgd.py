@@ -1,10 +1,10 @@
 """DP-SGD in a federation: equal to plain training without noise, useless with too much, and told apart from it."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
-from federation_kit import PICTURES, TINY_MLP, Blobs, Reports, initial, run, sgd, small_federation
+from federation_kit import FOUR_PIXELS, PICTURES, TINY_MLP, Blobs, Reports, initial, run, sgd, small_federation
 
 from app.common.errors import UserError
 from app.common.seeding import derive_bytes
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing", "
 INFINITE = float("inf")
 METHODS = ("ghost", "hooks", "ew")
 LOCAL = LocalTraining(batch_size=4, epochs=2, optimizer=sgd(0.2, momentum=0.5))
+WHOLE_SETS = LocalTraining(batch_size=100, epochs=3, optimizer=sgd(0.2))
+PROXIMAL = LocalTraining(batch_size=4, epochs=2, optimizer=sgd(0.2), proximal=0.7)
 GROUPS = partial(CNN, u=8, norm="group", channels_per_group=4)
 HALVES = {"capacities": [1.0, 0.5, 0.5]}
 
@@ -29,24 +31,29 @@ def harmless(**settings):
     return DPSGD(**{"noise": 0.0, "clip": INFINITE, "sampling": "shuffled", **settings})
 
 
+@cache
+def plain_end(net, local, *defenses, picture=FOUR_PIXELS, halves=False):
+    """The end of two rounds without privacy."""
+    federation = small_federation(net, local=local, **(HALVES if halves else {}))
+    return run(federation, Blobs(shape=picture), 2, [defense() for defense in defenses])
+
+
 @pytest.mark.parametrize("executor", ["sequence", "threads", "auto"])
 @pytest.mark.parametrize("method", METHODS)
 def test_without_noise_and_clipping_it_is_plain_training(method, executor):
     """Same batches, same steps, several widths, several parts per batch."""
-    settings = {"net": GROUPS, "local": LOCAL, **HALVES}
-    plain = run(small_federation(**settings), Blobs(shape=PICTURES), 2)
-    federation = small_federation(**settings, executor=executor, workers=2)
+    federation = small_federation(GROUPS, local=LOCAL, **HALVES, executor=executor, workers=2)
     found = run(federation, Blobs(shape=PICTURES), 2, [harmless(clipping=method, physical_batch=3)])
+    plain = plain_end(GROUPS, LOCAL, picture=PICTURES, halves=True)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_poisson_sampling_of_whole_sets_is_full_batch_training(method):
     """With one batch per epoch every sample is in it for sure, and the expected batch is the whole set."""
-    local = LocalTraining(batch_size=100, epochs=3, optimizer=sgd(0.2))
-    plain = run(small_federation(TINY_MLP, local=local), Blobs(), 2)
-    found = run(small_federation(TINY_MLP, local=local), Blobs(), 2, [harmless(clipping=method, sampling="poisson")])
-    torch.testing.assert_close(found, plain, rtol=0, atol=1e-13)
+    defense = harmless(clipping=method, sampling="poisson")
+    found = run(small_federation(TINY_MLP, local=WHOLE_SETS), Blobs(), 2, [defense])
+    torch.testing.assert_close(found, plain_end(TINY_MLP, WHOLE_SETS), rtol=0, atol=1e-13)
 
 
 class Ridge(FederatedCallback):
@@ -60,13 +67,11 @@ class Ridge(FederatedCallback):
 @pytest.mark.parametrize("method", METHODS)
 def test_penalties_are_those_of_plain_training(method):
     """FedProx's proximal term and a callback's penalty, on either side of DPSGD in the stack."""
-    local = LocalTraining(batch_size=4, epochs=2, optimizer=sgd(0.2), proximal=0.7)
-    plain = run(small_federation(TINY_MLP, local=local), Blobs(), 2, [Ridge()])
+    plain = plain_end(TINY_MLP, PROXIMAL, Ridge)
     for stack in ([Ridge(), harmless(clipping=method)], [harmless(clipping=method), Ridge()]):
-        found = run(small_federation(TINY_MLP, local=local), Blobs(), 2, stack)
+        found = run(small_federation(TINY_MLP, local=PROXIMAL), Blobs(), 2, stack)
         torch.testing.assert_close(found, plain, rtol=0, atol=1e-13)
-    without = run(small_federation(TINY_MLP, local=local), Blobs(), 2)
-    assert not torch.allclose(without, plain, atol=1e-3), "the penalty must matter"
+    assert not torch.allclose(plain_end(TINY_MLP, PROXIMAL), plain, atol=1e-3), "the penalty must matter"
 
 
 class Doubled(FederatedCallback):
@@ -80,9 +85,8 @@ class Doubled(FederatedCallback):
 @pytest.mark.parametrize("method", METHODS)
 def test_losses_of_other_callbacks_are_clipped_with_the_rest(method):
     """Whatever a callback makes of the loss, the samples' gradients are those of its terms."""
-    plain = run(small_federation(TINY_MLP, local=LOCAL), Blobs(), 2, [Doubled()])
     found = run(small_federation(TINY_MLP, local=LOCAL), Blobs(), 2, [harmless(clipping=method), Doubled()])
-    torch.testing.assert_close(found, plain, rtol=0, atol=1e-13)
+    torch.testing.assert_close(found, plain_end(TINY_MLP, LOCAL, Doubled), rtol=0, atol=1e-13)
 
 
 def test_dropout_masks_are_those_of_plain_training():

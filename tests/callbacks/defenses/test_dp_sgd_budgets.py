@@ -30,9 +30,9 @@ def by_hand(client, rounds, noise, delta=1e-5, accountant="rdp"):
 def test_rounds_add_up_to_what_the_accountant_says(accountant):
     """Rates are one over the batches of an epoch; the largest client budget is the federation's, not the sum."""
     defense, federation = DPSGD(noise=1.5, accountant=accountant), small_federation(local=LOCAL)
-    run(federation, Blobs(SIZES), 3, [defense])
+    run(federation, Blobs(SIZES), 2, [defense])
     statement = defense.statement(federation)
-    expected = [by_hand(client, 3, 1.5, accountant=accountant) for client in range(3)]
+    expected = [by_hand(client, 2, 1.5, accountant=accountant) for client in range(3)]
     assert statement.clients == tuple(enumerate(expected))
     assert statement.epsilon == max(expected) == defense.measurements()["privacy/epsilon"]
     assert defense.measurements()["privacy/epsilon_mean"] == pytest.approx(sum(expected) / 3)
@@ -117,7 +117,7 @@ def test_noise_is_calibrated_to_the_plan(capacities):
     defense = DPSGD(target_epsilon=3.0)
     federation = small_federation(TINY_MLP, local=LOCAL, capacities=capacities)
     reports = Reports()
-    run(federation, Blobs(SIZES), 4, [defense, reports])
+    run(federation, Blobs(SIZES), 3, [defense, reports])
     spent = dict(defense.statement(federation).clients)
     assert 2.98 < max(spent.values()) <= 3.0
     assert all(len(report.clients) == 3 for report in reports.rounds)
@@ -129,7 +129,7 @@ def test_calibration_counts_only_rounds_of_the_plan():
     noises = []
     for participation in (1.0, 0.34):
         defense = DPSGD(target_epsilon=3.0)
-        run(small_federation(local=LOCAL, participation=participation), Blobs(SIZES), 6, [defense])
+        run(small_federation(local=LOCAL, participation=participation), Blobs(SIZES), 4, [defense])
         noises.append(defense.budgets.noise)
     assert noises[1] < 0.8 * noises[0]
 
@@ -176,9 +176,9 @@ def fitted(rounds, checkpoint=None, **settings):
 )
 def test_a_resumed_run_ends_on_the_same_bits_and_budgets(settings, tmp_path):
     """Histories travel with the checkpoint: no client starts anew."""
-    whole, half = fitted(6, **settings), fitted(3, **settings)
+    whole, half = fitted(4, **settings), fitted(2, **settings)
     half[0].save_checkpoint(tmp_path / "half.ckpt")
-    resumed = fitted(6, tmp_path / "half.ckpt", **settings)
+    resumed = fitted(4, tmp_path / "half.ckpt", **settings)
     statements = [defense.statement(federation) for _, federation, defense in (whole, resumed)]
     assert statements[0] == statements[1]
     assert statements[0].epsilon > half[2].statement(half[1]).epsilon > 0
@@ -189,7 +189,7 @@ def test_a_resumed_run_ends_on_the_same_bits_and_budgets(settings, tmp_path):
 
 def test_a_longer_run_keeps_the_noise_it_had(tmp_path):
     """Noise that was calibrated for fewer rounds stays, and clients withdraw instead of exceeding the target."""
-    planned = fitted(3, target_epsilon=3.0)
+    planned = fitted(2, target_epsilon=3.0)
     planned[0].save_checkpoint(tmp_path / "planned.ckpt")
     longer = fitted(12, tmp_path / "planned.ckpt", target_epsilon=3.0)
     assert longer[2].budgets.noise == planned[2].budgets.noise

@@ -49,8 +49,9 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("case", OWN)
-@pytest.mark.parametrize("executor", ["sequence", "threads"])
+@pytest.mark.parametrize(
+    ("case", "executor"), [*((case, "sequence") for case in OWN), ("heterofl", "threads"), ("lenet", "threads")]
+)
 def test_same_as_dropout_inside_the_network(case, executor, monkeypatch):
     """Given the same masks, a network with dropout of its own is trained to the same bits, in wide and narrow parts."""
     net, settings = OWN[case]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from functools import partial
 
 import pytest
@@ -233,6 +234,12 @@ FILES = ("metrics.jsonl", "everyone.csv", "fairness.json")
 quick = pytest.mark.usefixtures("no_figures")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A measured run of four rounds; only to be read."""
+    return train(tmp_path_factory.mktemp("whole"), "whole", *INTERRUPTIBLE, *MEASURED, rounds=4)
+
+
 def multimodal(root, name, rounds, *options):
     """A run with a majority and a minority."""
     arguments = command(root, name, rounds=rounds)
@@ -272,9 +279,8 @@ def test_run_leaves_files(tmp_path, capsys):
 
 @quick
 @pytest.mark.parametrize("when", [(3, 2), (4, 1)])
-def test_resumed_run_tells_the_same(when, tmp_path, monkeypatch):
+def test_resumed_run_tells_the_same(when, whole, tmp_path, monkeypatch):
     """A run cut off in a round and resumed leaves the same files, byte for byte."""
-    whole = train(tmp_path, "whole", *INTERRUPTIBLE, *MEASURED, rounds=4)
     monkeypatch.setattr(Interrupter, "when", when)
     monkeypatch.setattr(Interrupter, "act", lambda: (_ for _ in ()).throw(RuntimeError("cut")))
     with pytest.raises(RuntimeError, match="cut"):
@@ -286,22 +292,24 @@ def test_resumed_run_tells_the_same(when, tmp_path, monkeypatch):
 
 
 @quick
-def test_run_that_only_lacks_its_summary(tmp_path):
+def test_run_that_only_lacks_its_summary(whole, tmp_path):
     """The last measurement comes from the checkpoint: files that were lost are written again, the same."""
-    folder = train(tmp_path, "a", *MEASURED, rounds=2)
-    before = {name: (folder / name).read_bytes() for name in FILES}
+    folder = shutil.copytree(whole, tmp_path / "whole")
     for name in ("summary.json", "everyone.csv", "fairness.json"):
         (folder / name).unlink()
-    train(tmp_path, "a", *MEASURED, rounds=2)
-    assert {name: (folder / name).read_bytes() for name in FILES} == before
+    train(tmp_path, "whole", *INTERRUPTIBLE, *MEASURED, rounds=4)
+    for name in FILES:
+        assert (whole / name).read_bytes() == (folder / name).read_bytes(), name
     assert "fairness" in json.loads((folder / "summary.json").read_text())
 
 
 @quick
-@pytest.mark.parametrize("options", [(), MEASURED])
-def test_longer_run_forgets_its_former_end(options, tmp_path):
+@pytest.mark.parametrize("measured", [False, True])
+def test_longer_run_forgets_its_former_end(measured, whole, tmp_path):
     """A finished run that is given more rounds tells what a run of that length tells."""
+    options = (*INTERRUPTIBLE, *MEASURED) if measured else ()
     train(tmp_path, "longer", *options, rounds=3)
-    longer, whole = (train(tmp_path, name, *options, rounds=5) for name in ("longer", "whole"))
+    longer = train(tmp_path, "longer", *options, rounds=4)
+    whole = whole if measured else train(tmp_path, "whole", rounds=4)
     for name in FILES:
         assert (whole / name).read_bytes() == (longer / name).read_bytes(), name

@@ -70,6 +70,7 @@ def test_time_left_is_the_pace_so_far(tmp_path, monkeypatch):
 
 
 ATTACKED = ("--attacks.mia", "MembershipInference", "--attacks.mia.attacks", "[yeom, modified-entropy]")
+ATTACKED += ("--attacks.mia.calibrate", "false")
 AUDITED = ("--data.holdout.clients", "0.3", "--data.holdout.population", "0.2", "--data.holdout.shadow", "0.2")
 
 
@@ -84,8 +85,9 @@ def test_attacks_and_rounds_are_reported(tmp_path, capsys):
     assert [line.split("  ")[0] for line in lines[:2]] == ["round 1/2", "round 2/2"]
     assert [line for line in lines if line.startswith("membership inference: ")] == begun
     assert "controls of yeom" in lines
-    quiet = train(tmp_path, "b", *ATTACKED, *AUDITED, "--trainer.enable_progress_bar", "false", rounds=1)
+    silent = ("--trainer.enable_progress_bar", "false", "--attacks.mia.controls", "skip")
+    quiet = train(tmp_path, "b", *ATTACKED, *AUDITED, *silent, rounds=1)
     assert "attacks, yeom" not in capsys.readouterr().out
     assert "1 of 4 attacks, yeom on global, round 1" in (quiet / "progress.log").read_text()
-    assert attack([str(folder), "--attacks", "yeom", "--targets", "global"]) == 0
+    assert attack([str(folder), "--attacks", "yeom", "--targets", "global", "--controls", "skip"]) == 0
     assert "membership inference: 1 of 1 attacks, yeom on global, round 2" in capsys.readouterr().out

@@ -133,7 +133,7 @@ def test_an_offline_run_keeps_all(tmp_path):
 def test_training_images_are_tracked_only_if_asked_for(asked, tmp_path):
     """Figures of reconstructions show the originals: they stay in the folder of the run, numbers are tracked."""
     images = ("--tracking", "offline", "--track_images", str(asked).lower())
-    folder = train(tmp_path, "a", *VICTIMS, *images, rounds=2)
+    folder = train(tmp_path, "a", *VICTIMS, *images, rounds=1)
     assert (folder / "attacks" / "reconstruction" / "trap-weights.png").is_file()
     assert_tracks(folder, asked)
     quick = ("--controls", "skip", "--calibrate", "false", "--targets", "global")

@@ -55,9 +55,9 @@ def test_no_text_overlaps_or_is_cut(drawn):
 def test_twenty_rows_fit():
     """As many rows as a comparison may have; names stay apart."""
     methods = ("fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex")
-    store = make_store(methods=methods, seeds=(0,))
+    data = data_of(make_store(methods=methods, seeds=(0,)))
     for kind in (pareto, roc, rounds):
-        [figure] = figures(kind, data_of(store))
+        [figure] = figures(kind, data)
         assert clashes(figure) == []
         assert sum(" / " in text for text, _ in texts(figure)[0]) >= 20
 

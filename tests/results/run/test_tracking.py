@@ -7,7 +7,7 @@ from tracking_kit import Experiment, no_wandb_settings, offline_run  # noqa: F40
 
 from app.commands.attack import attack
 from app.results.comparison.rows import IGNORED
-from app.results.run.tracking import RUN_ID, RoundLogger, make_tracker
+from app.results.run.tracking import RUN_ID, RoundLogger, default_mode, make_tracker
 
 pytestmark = pytest.mark.usefixtures("no_wandb_settings")
 
@@ -112,7 +112,7 @@ def test_mode_without_a_choice(variables, mode, monkeypatch):
     """An agent waits for the numbers of its sweep; nothing else is uploaded unasked."""
     for name, value in variables.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    assert parsed()["tracking"] == mode
+    assert default_mode() == mode
 
 
 def test_system_metrics_are_for_online_runs(tmp_path):

@@ -39,11 +39,11 @@ def cut(*_):
 
 @pytest.fixture
 def interrupted(tmp_path, monkeypatch):
-    """A run that was cut off in round 4 of 5."""
-    monkeypatch.setattr(Interrupter, "when", (4, 2))
+    """A run that was cut off in round 3 of 4."""
+    monkeypatch.setattr(Interrupter, "when", (3, 2))
     monkeypatch.setattr(Interrupter, "act", cut)
     with pytest.raises(PowerCutError):
-        fit(command(tmp_path, "a", *TRACKED, rounds=5))
+        fit(command(tmp_path, "a", *TRACKED, rounds=4))
     monkeypatch.setattr(Interrupter, "when", None)
     return tmp_path / "a"
 
@@ -69,17 +69,17 @@ def assert_tells_all(folder):
 def test_after_an_interruption(interrupted, tmp_path):
     """Rounds before the checkpoint are told again, those after it when they are repeated."""
     first = offline_run(interrupted)
-    assert [step["round"] for step in first.rounds] == [1, 2, 3]
-    newest = interrupted / "checkpoints" / "round-00003.ckpt"
+    assert [step["round"] for step in first.rounds] == [1, 2]
+    newest = interrupted / "checkpoints" / "round-00002.ckpt"
     newest.write_bytes(newest.read_bytes()[:100])
     with (interrupted / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 4.0, "server/acc')  # as a crash leaves it
-    train(tmp_path, "a", *TRACKED, rounds=5)
+        file.write('{"round": 3.0, "server/acc')  # as a crash leaves it
+    train(tmp_path, "a", *TRACKED, rounds=4)
     run = assert_tells_all(interrupted)
-    assert [step["round"] for step in run.rounds] == [1, 2, 3, 4, 5]
+    assert [step["round"] for step in run.rounds] == [1, 2, 3, 4]
     assert run.run.run_id == first.run.run_id
     assert run.folder != first.folder
-    assert run.config["trainer"]["max_epochs"] == 5
+    assert run.config["trainer"]["max_epochs"] == 4
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -87,8 +87,8 @@ def test_after_an_interruption_without_a_checkpoint(interrupted, tmp_path):
     """All rounds are repeated, and none is told twice."""
     for path in (interrupted / "checkpoints").iterdir():
         path.unlink()
-    train(tmp_path, "a", *TRACKED, rounds=5)
-    assert [step["round"] for step in assert_tells_all(interrupted).rounds] == [1, 2, 3, 4, 5]
+    train(tmp_path, "a", *TRACKED, rounds=4)
+    assert [step["round"] for step in assert_tells_all(interrupted).rounds] == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -103,6 +103,7 @@ def test_where_no_round_was_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_after_more_rounds_and_later_attacks(tmp_path):
     """A run that was attacked at its end, went on, and was attacked again."""
     folder = train(tmp_path, "a", *TRACKED, *ATTACKED, rounds=2)
