@@ -1,9 +1,11 @@
 """What holds for all tests."""
 
 import base64
+import functools
 
 import process_settings  # noqa: F401  before anything that computes
 import pytest
+from lightning.fabric.utilities import registry
 from simulated_device import register
 
 from app.common import files
@@ -34,6 +36,14 @@ def _no_recordings():
     """Recording a step takes as long as some hundred replayed ones save, and runs of tests are shorter than that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded_step, "WORTHWHILE", 10**9)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _entry_points_read_once():
+    """Every trainer asks all installed packages for callbacks, which takes a third of the smallest run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
         yield
 
 

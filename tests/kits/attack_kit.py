@@ -40,8 +40,9 @@ def found(scores, truth, fpr=0.01):
 def looped_area(scores, truth):
     """The same area from its definition: pairs won, ties counting one half."""
     wins = 0.0
-    for member in scores[truth]:
-        for other in scores[~truth]:
+    members, others = scores[truth].tolist(), scores[~truth].tolist()
+    for member in members:
+        for other in others:
             wins += 1.0 if member > other else 0.5 if member == other else 0.0
     return wins / (truth.sum() * (~truth).sum())
 
@@ -55,9 +56,11 @@ def chance_bound(truth):
 def plain_softmax(logits):
     """Probabilities straight from the definition, row by row."""
     rows = []
-    for row in logits:
-        weights = [math.exp(value - max(row)) for value in row]
-        rows.append([weight / sum(weights) for weight in weights])
+    for row in np.asarray(logits).tolist():
+        highest = max(row)
+        weights = [math.exp(value - highest) for value in row]
+        total = sum(weights)
+        rows.append([weight / total for weight in weights])
     return np.array(rows)
 
 
