@@ -26,6 +26,8 @@ from app.results.run.store import RunRecord
 
 MOST_ROWS = 4
 FEWEST_SAMPLES = 12
+ITERATIONS = 500
+"""Half of scikit-learn's number: the divergence of 600 samples of the demo was 1 to 3 % higher, in half the time."""
 
 MEMBER: dict[str, Any] = {"color": COLOURS[0], "marker": "o"}
 OTHER: dict[str, Any] = {"color": COLOURS[1], "marker": "^"}
@@ -93,7 +95,7 @@ def _enough(run: RunRecord, kind: type[RepresentedSamples]) -> RepresentedSample
 def embedded(samples: RepresentedSamples) -> Array:
     """(samples, 2) t-SNE with a fixed start, so that the same features give the same figure."""
     perplexity = min(30.0, samples.members.size / 4)
-    space = TSNE(2, perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
+    space = TSNE(2, perplexity=perplexity, init="pca", random_state=0, n_jobs=1, max_iter=ITERATIONS)
     with threadpool_limits(1):  # more threads are far slower on a busy machine
         places: Array = np.asarray(space.fit_transform(samples.features.astype(np.float64)), dtype=np.float64)
     return places
