@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
@@ -161,17 +161,21 @@ def kept(net: nn.Module, folder: Path | None, inputs: Sequence[Tensor], settings
             yield True
             return
         yield False
-        replace_all({file: npz_bytes({name: plain_array(value) for name, value in net.state_dict().items()})})
+        values = {name: plain_array(value) for name, value in net.state_dict().items()}
+        with suppress(OSError):  # where the disk is full, the next run trains it again
+            replace_all({file: npz_bytes(values)})
 
 
 def _restored(net: nn.Module, file: Path) -> bool:
     """Give a network the values in a file; False where the file is missing or broken, such as cut short by a crash."""
     try:
-        arrays = read_arrays(file)
-        own = net.state_dict()
-        net.load_state_dict({name: torch.from_numpy(arrays[name]).to(value) for name, value in own.items()})
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, UserError, BadZipFile):
+        arrays, own = read_arrays(file), net.state_dict()
+        values = {name: torch.from_numpy(arrays[name]).to(value) for name, value in own.items()}
+    except (OSError, ValueError, KeyError, EOFError, TypeError, UserError, BadZipFile):
         return False
+    if any(values[name].shape != value.shape for name, value in own.items()):
+        return False  # before any value of the network is changed
+    net.load_state_dict(values)
     return True
 
 

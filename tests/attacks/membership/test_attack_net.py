@@ -103,14 +103,19 @@ def test_a_kept_network_is_not_trained_again(monkeypatch, tmp_path):
     assert not list(tmp_path.glob("*.lock"))
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", "other"])
+@pytest.mark.parametrize("content", [b"", b"no archive", "other", "last layer of another"])
 def test_a_broken_file_of_a_network_is_replaced(tmp_path, content):
     """Cut short, or holding another network: it is trained again, and found the next time."""
     features, targets = two_heaps()
     right = trained(features, targets, cache=tmp_path)
     (file,) = tmp_path.glob("network-*.npz")
     whole = file.read_bytes()
-    file.write_bytes(npz_bytes({"0.weight": np.zeros((2, 2))}) if content == "other" else content)
+    if content == "other":
+        content = npz_bytes({"0.weight": np.zeros((2, 2))})
+    elif content == "last layer of another":
+        values = {name: np.zeros_like(value) for name, value in right.state_dict().items()}
+        content = npz_bytes({**values, "2.weight": np.zeros((2, 2))})
+    file.write_bytes(content)
     again = trained(features, targets, cache=tmp_path)
     assert np.array_equal(predict(right, [features]), predict(again, [features]))
     assert file.read_bytes() == whole
