@@ -107,16 +107,20 @@ class Parser(LightningArgumentParser):
             return super().parse_args(*args, **kwargs)
         with user_errors("the options cannot be read"):
             try:
-                config = super().parse_args(*args, **kwargs)
+                config = self._validated(super().parse_args(*args, _skip_validation=True, **kwargs))
             except OutOfRangeError as first:
                 raise UserError(*self._all_out_of_range(first, *args)) from first
-            try:
-                self.validate(config, skip_unset=False)  # which refuses null where a value is due
-            except (TypeError, ValueError, KeyError) as error:
-                self.error(str(error), error)
             if "defenses" in config:
                 raise_all(config_problems(config, self._options()))
             return config
+
+    def _validated(self, config: Namespace) -> Namespace:
+        """The configuration, validated once and strictly: null is refused where a value is due."""
+        try:
+            self.validate(config, skip_unset=False)
+        except (TypeError, ValueError, KeyError) as error:
+            self.error(str(error), error)
+        return config
 
     def _all_out_of_range(self, first: UserError, *args: Any) -> list[Problem]:
         """The problems of all numbers outside their ranges; only the first where something else is wrong as well."""
@@ -225,8 +229,8 @@ def seed_of(option: bool | int) -> int:
 
 
 def complete_config(parser: Parser, config: Namespace) -> dict[str, Any]:
-    """The whole configuration as plain data, without where it is kept, so that it can be replayed elsewhere."""
-    plain = json.loads(parser.dump(config, skip_none=False, format="json"))
+    """A parsed configuration, whole, as plain data, without where it is kept, so that it can be replayed elsewhere."""
+    plain = json.loads(parser.dump(config, skip_none=False, skip_validation=True, format="json"))
     return {key: value for key, value in plain.items() if key not in ("config", "run")}
 
 

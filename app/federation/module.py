@@ -343,8 +343,9 @@ class FederatedModule(Described, LightningModule):
         logged = {name: value for name, value in metrics.items() if name not in self._withheld}
         for logger in self.trainer.loggers:
             logger.log_metrics(logged | {f"cost/{name}": cost for name, cost in costs.items()}, step=report.round)
+        # as `log_dict` would; with its bookkeeping, forty metrics take longer than a round of small clients
         monitored = {name: float(value) for name, value in metrics.items() if not name.startswith("server/")}
-        self.log_dict(monitored, logger=False, batch_size=1)
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in monitored.items()})
 
     def on_train_end(self) -> None:
         """Conclude the run while net and data are on the device: before `on_fit_end` the net is moved to the CPU."""
