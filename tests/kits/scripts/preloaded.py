@@ -6,6 +6,7 @@ as short as those of tests, in which figures are not drawn and steps not recorde
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -24,6 +25,7 @@ from app.common import files
 from app.configuration import run_parser
 from app.experiments import preloaded
 from app.federation.execution import recorded_step
+from app.results.report import drawing, report
 
 THREADS = 1
 """That libraries of this process were loaded for; `OMP_NUM_THREADS` says so."""
@@ -79,6 +81,9 @@ def run_of_a_comparison():
 def answer(request):
     """What a request is answered by, None in a forked process."""
     if isinstance(request, dict):
+        if "compare" in request["arguments"]:
+            for name in preloaded.FIT:  # which all processes of runs would import again
+                importlib.import_module(name)
         return os.fork() or None
     pid, status = os.waitpid(request, os.WNOHANG)
     return json.dumps(os.waitstatus_to_exitcode(status) if pid else None)
@@ -88,6 +93,7 @@ if __name__ == "__main__":
     run_parser(), run_parser("rampart fit", str(fit.__doc__))  # kept for all programs
     if sys.argv[1:] == ["short"]:
         files.png_bytes, recorded_step.WORTHWHILE = lambda figure: b"", 10**9
+        report.render_figure = lambda figure: drawing.RenderedFigure(figure, "<svg/>", b"")
     gc.freeze()  # collections of programs would write to memory that all of them share
     for line in sys.stdin:
         request = json.loads(line)
