@@ -11,7 +11,6 @@ from typing import Any
 from app.benchmarks.work import Competitor, Run, Work
 from app.federation.execution.distributed import keep_freed_memory, spare_driver_lookups
 
-
 METHOD = "forkserver"
 """How processes are started."""
 

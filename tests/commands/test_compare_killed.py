@@ -167,9 +167,10 @@ def begin(planned, root, monkeypatch):
         if update.round == 1:
             raise EOFError
 
-    with monkeypatch.context() as patch, pytest.raises(EOFError):
+    with monkeypatch.context() as patch:
         patch.setattr(HoldUp, "on_client_update", cut)
-        fit([*planned.arguments, "--run.root", str(root / "tiny"), "--run.name", planned.name])
+        with pytest.raises(EOFError):
+            fit([*planned.arguments, "--run.root", str(root / "tiny"), "--run.name", planned.name])
 
 
 def parent_of(pid):

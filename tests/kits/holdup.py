@@ -12,9 +12,9 @@ HELD = ("--defenses.holdup", "holdup.HoldUp")
 class HoldUp(FederatedCallback):
     """Does to a run what environment variables say, and nothing without them.
 
-    `SECONDS_PER_CLIENT`: waits after every client. `HOLD`, a round and a file: makes the file after the second client of
-    that round and waits until somebody deletes it; a run that finds the file there goes on. `FAILING_RUN`: a run with
-    this in its folder's name fails.
+    `SECONDS_PER_CLIENT`: waits after every client. `HOLD`, a round and a file: makes the file after the second client
+    of that round and waits until somebody deletes it; a run that finds the file there goes on. `FAILING_RUN`: a run
+    with this in its folder's name fails.
     """
 
     def on_round_start(self, trainer, federation, plan):
