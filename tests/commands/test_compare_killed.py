@@ -29,7 +29,7 @@ MATRIX = {
     "datasets": ["digits"],
     "methods": ["fedavg"],
     "defenses": {**SLOW, "none": None},
-    "set": {**OPTIONS, "trainer.max_epochs": 5, "model.executor": "sequence"},
+    "set": {**OPTIONS, "trainer.max_epochs": 5},
 }
 NAMES = ["digits-fedavg-slow-s0", "digits-fedavg-none-s0"]
 

@@ -14,7 +14,7 @@ from app import load_run
 from app.federation.evaluation import statistics_context
 from datamodules import MNIST
 
-LEARNING = ("--model.executor", "sequence", "--model.local.epochs", "4", "--model.evaluation.clients", "false")
+LEARNING = ("--model.local.epochs", "4", "--model.evaluation.clients", "false")
 NARROW = ("--model.capacities", "[1.0, 0.5, 0.5, 1.0]")
 CNN = ("--model.net", "CNN", "--model.net.u", "2", *NARROW)
 WAFFLE = ("--model.net", "Factorised", "--model.net.net", "MLP", "--model.net.factors", '{"layers.hidden1": 6}')

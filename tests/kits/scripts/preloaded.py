@@ -5,6 +5,7 @@ program, a process id by its exit code, or null as long as it runs. As `preloade
 as short as those of tests, in which figures are not drawn and steps not recorded (`tests/conftest.py`).
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -16,6 +17,9 @@ from multiprocessing import Pipe
 from types import SimpleNamespace
 
 from app.common.leaving import leave  # isort: skip  before all libraries
+
+from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.utilities import rank_zero_only
 
 import app.auditing
 import app.commands.compare
@@ -42,7 +46,7 @@ def become(arguments, environment, home, out):
     os.dup2(1, 2)
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], 1, closefd=False) for number in range(3))  # noqa: SIM115
     sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
-    if run_of_a_comparison():
+    if run_of_a_comparison() or ("ddp" in arguments and second_process(home, out)):
         return
     if arguments[0] == "-m":
         sys.argv[:] = arguments[1:]
@@ -75,6 +79,45 @@ def run_of_a_comparison():
         return ours
 
     preloaded.Preloaded._launch = connected
+    return False
+
+
+class Forked:
+    """A forked process, as `subprocess.Popen` would show it."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+
+def second_process(home, out):
+    """Fork the process that becomes what Lightning starts beside the first, which would otherwise import all of this.
+
+    Returns whether this process is that one, which has ended then.
+    """
+    ours, theirs = Pipe()
+    if not (pid := os.fork()):
+        ours.close()
+        with contextlib.suppress(EOFError):
+            command, environment = theirs.recv()
+            rank_zero_only.rank = int(environment["LOCAL_RANK"])  # which Lightning reads when it is imported
+            become(command[1:], environment, home, out)
+        return True
+    theirs.close()
+
+    def start(command, env, cwd):
+        ours.send((command, env))
+        return Forked(pid)
+
+    subprocess_script.subprocess = SimpleNamespace(Popen=start)
     return False
 
 
