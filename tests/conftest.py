@@ -2,6 +2,7 @@
 
 import base64
 import functools
+import os
 
 import process_settings  # noqa: F401  before anything that computes
 import pytest
@@ -28,6 +29,14 @@ def _no_pixels():
     """Figures of runs are made, but not turned into pixels, which takes a third of a tiny run; see `pixels`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "png_bytes", lambda figure: BLANK)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks():
+    """What tests write need not survive a power cut, and the smallest run would wait for the disk 29 times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 

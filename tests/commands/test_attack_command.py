@@ -20,7 +20,10 @@ from app.results.run.folder import LOCK
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-MIA = ("--attacks.mia", "MembershipInference", "--attacks.mia.controls", "skip", "--attacks.mia.shadows.count", "4")
+MIA = (
+    *("--attacks.mia", "MembershipInference", "--attacks.mia.controls", "skip", "--attacks.mia.shadows.count", "4"),
+    *("--attacks.mia.calibrate", "false"),
+)
 QUICK = ("--shadows.count", "4", "--controls", "skip")
 
 
@@ -30,7 +33,8 @@ def attacked(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         leave_out_figures(patch)
         names = "[yeom, lira-offline, lira-online]"
-        return train(tmp_path_factory.mktemp("runs"), "a", *MIA, "--attacks.mia.attacks", names)
+        calibrated = ("--attacks.mia.attacks", names, "--attacks.mia.calibrate", "true")
+        return train(tmp_path_factory.mktemp("runs"), "a", *MIA, *calibrated)
 
 
 def scores_of(run):
@@ -135,7 +139,7 @@ class Zeroing(FederatedCallback):
 def test_attackers_who_know_the_defense(tmp_path, capsys):
     """At the end of the run and later from disk, bit for bit; `--adaptive false` leaves them out."""
     options = ("--defenses.zero", "test_attack_command.Zeroing", "--attacks.mia.attacks", "[yeom]")
-    folder = train(tmp_path, "a", *MIA, *options, "--attacks.mia.calibrate", "false", rounds=2)
+    folder = train(tmp_path, "a", *MIA, *options, rounds=2)
     labels = ["yeom.global", "yeom.uploads", "yeom.uploads+refilled"]
     assert [record.label for record in AttackRecord.load_all(folder)] == labels
     before = scores_of(folder)
@@ -158,7 +162,7 @@ def test_federated_shadows_repeat_the_defense(tmp_path, monkeypatch):
     """Four shadow federations and the attacked one, all defended; nothing is learnt, so nothing leaks."""
     monkeypatch.setattr(Marked, "federations", set())
     options = ("--defenses.marked", "test_attack_command.Marked", "--attacks.mia.attacks", "[yeom, lira-online]")
-    federated = ("--attacks.mia.shadows.mode", "federated", "--attacks.mia.calibrate", "false")
+    federated = ("--attacks.mia.shadows.mode", "federated")
     folder = train(tmp_path, "a", *MIA, *options, *federated)
     assert len(Marked.federations) == 5
     records = {record.label: record for record in AttackRecord.load_all(folder)}

@@ -16,6 +16,8 @@ from app.run import run_of
 DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]
 CHANNELS = ["paillier", "paillier-simulated", "secure-aggregation"]
 METHODS = ["fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex"]
+LOCAL = ["adversarial-regularisation", "dropout", "l2", "label-smoothing", "mixup", "stop-early"]
+"""Defenses that act within a client, who does not know how its coordinates were chosen."""
 DEFENDED = [("heterofl", defense) for defense in DEFENSES]
 
 REFUSED = {
@@ -44,9 +46,16 @@ def finished(tmp_path_factory):
     return run
 
 
+def composed():
+    """All defenses under all methods; those within a client under two methods, and each under another third one."""
+    for number, defense in enumerate(DEFENSES):
+        others = METHODS[2:]
+        others = [others[number % len(others)]] if defense in LOCAL else others
+        yield from ((defense, method) for method in (*METHODS[:2], *others))
+
+
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize(("defense", "method"), composed())
 def test_defense_over_method(finished, defense, method):
     """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other."""
     run = finished(method, defense)

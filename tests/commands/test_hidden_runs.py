@@ -31,6 +31,7 @@ def cut():
 @pytest.mark.parametrize("channel", [PAILLIER, MASKED], ids=["paillier", "masked"])
 def test_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path, monkeypatch, channel):
     """With new keys, since the old ones are nowhere: bit for bit."""
+    monkeypatch.setattr(paillier_channel, "generate", generate)
     options = (*UNEQUAL, *channel, *INTERRUPTIBLE)
     monkeypatch.setattr(Interrupter, "when", (3, 2))
     monkeypatch.setattr(Interrupter, "act", cut)

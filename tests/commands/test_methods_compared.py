@@ -11,7 +11,12 @@ METHODS = (
     *("heterofl", "ofr", "osm", "osr", "mapp-fl", "mapp-fl-r", "gsr", "ufr", "fdropout"),
     *("fedrolex", "fjord", "fjord-distilled", "heterofl-levels", "fdropout-independent", "mapp-fl-r-independent"),
 )
-ROUNDS = "5"
+ROUNDS = "4"
+FAST = (
+    *("--model.local.batch_size", "48"),
+    *("--model.local.optimizer", "torch.optim.Adam", "--model.local.optimizer.lr", "4e-3"),
+)
+"""A third of the default's steps, each four times as large."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,7 @@ def last_round(method):
     options = ["--trainer.max_epochs", ROUNDS, "--model.evaluation.every", ROUNDS, "--tracking", "disabled"]
     where = ["--trainer.accelerator", "cpu", "--trainer.devices", "1", "--trainer.check_val_every_n_epoch", ROUNDS]
     parser = run_parser()
-    config = parser.parse_args(expand(["--config", "demo", "--config", method, *options, *where]))
+    config = parser.parse_args(expand(["--config", "demo", "--config", method, *options, *where, *FAST]))
     return run_of(parser, config, "finished").fit().federation.report
 
 
