@@ -82,8 +82,11 @@ def test_lines_of_the_readme(run_there, tmp_path):
     """The Python code of the README runs as it is written."""
     blocks = Page(ROOT / "README.md").blocks("python")
     assert blocks
-    (tmp_path / "readme.py").write_text("\n".join(blocks))
-    assert "yeom" in run_there(tmp_path, tmp_path / "readme.py")
+    trained = "print(federation.trainer.current_epoch, 'rounds', federation.theta.isfinite().all())"
+    (tmp_path / "readme.py").write_text("\n".join([*blocks, trained]))
+    said = run_there(tmp_path, tmp_path / "readme.py")
+    assert "yeom" in said
+    assert "2 rounds tensor(True)" in said
 
 
 def shortened(code):

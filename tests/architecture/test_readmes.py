@@ -6,7 +6,6 @@ import sys
 import tomllib
 
 import pytest
-import torch
 import yaml
 from readme_kit import FOLDERS, ROOT, Page, code_in, commands_of, readmes
 from run_kit import command, exit_code, fast_runs, no_figures, no_run_name, records  # noqa: F401
@@ -199,15 +198,14 @@ def test_commands_are_found():
 # ---- code ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("page", "block"), CODE, ids=[f"{name}-{at}" for at, (name, _) in enumerate(CODE)])
+DEFINING = [(name, block) for name, block in CODE if name != "README.md"]
+
+
+@pytest.mark.parametrize(("page", "block"), DEFINING, ids=[f"{name}-{at}" for at, (name, _) in enumerate(DEFINING)])
 @pytest.mark.usefixtures("user_folder")
 def test_code_runs(page, block):
-    """As it stands: the front page trains a federation, the others define classes."""
-    names = {"__name__": "readme"}
-    exec(compile(block, page, "exec"), names)
-    if "federation" in names:
-        assert names["federation"].trainer.current_epoch == 2
-        assert torch.isfinite(names["federation"].theta).all()
+    """As it stands; the front page trains a federation, which `tests/api` does where the package is installed."""
+    exec(compile(block, page, "exec"), {"__name__": "readme"})
 
 
 def test_extensions_work_together(user_folder, monkeypatch):

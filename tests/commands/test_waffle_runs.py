@@ -10,7 +10,8 @@ from app.common.errors import UserError
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.run.fairness import newcomer_rows
 
-WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}', "--model.executor", "vectorised")
+WAFFLE = ("--model.net", "Factorised", "--model.net.factors", '{"*hidden1": 6}')
+STACKED = (*WAFFLE, "--model.executor", "vectorised")
 JOINING = ("--model.newcomers.clients", "1", "--model.newcomers.visits", "2")
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -41,9 +42,9 @@ def test_a_waffle_run_can_be_resumed(tmp_path):
     """One round, then one more, end like two in one go: metrics, transcript, server and private choices.
 
     The control stands in the metrics of the last round and in the summary."""
-    whole = train(tmp_path, "whole", *WAFFLE, rounds=2)
-    train(tmp_path, "parts", *WAFFLE, rounds=1)
-    train(tmp_path, "parts", *WAFFLE, rounds=2)
+    whole = train(tmp_path, "whole", *STACKED, rounds=2)
+    train(tmp_path, "parts", *STACKED, rounds=1)
+    train(tmp_path, "parts", *STACKED, rounds=2)
     assert_same_end(whole, tmp_path / "parts")
     kept = last_checkpoint(whole)["personal"]
     assert set(kept) == {"0", "1", "2", "3"}
