@@ -166,13 +166,13 @@ class MaskedChannel(Channel):
         for one in self._clients.values():
             one.set_peers(peers)
 
-    def _answers(self, ask: Callable[[AggregationClient], list[SignedMessage]]) -> list[SignedMessage]:
+    def _answers(self, ask: Callable[[AggregationClient], SignedMessage]) -> list[SignedMessage]:
         """What this process's clients answer; the refusal of any client aborts the round on all processes."""
         answers: list[SignedMessage] = []
         refusals: list[str] = []
         for one in self._clients.values():
             try:
-                answers += ask(one)
+                answers.append(ask(one))
             except (AbortedRoundError, RejectedMessageError) as error:
                 refusals.append(str(error))
         for refusal in (text for part in gather(refusals) for text in part):
@@ -243,9 +243,9 @@ class MaskedChannel(Channel):
         self._require(survivors, "sent masked updates")
         self._clients = {client: one for client, one in self._clients.items() if client in survivors}
         self._guard.check(survivors)
-        signed = self._exchange(self._answers(lambda one: [one.sign_survivors(survivors)]))
+        signed = self._exchange(self._answers(lambda one: one.sign_survivors(survivors)))
         self._guard.remember(survivors, released=False)
-        reveals = self._exchange(self._answers(lambda one: [one.reveal_shares(signed)]))
+        reveals = self._exchange(self._answers(lambda one: one.reveal_shares(signed)))
         sums = self._server.unmask(reveals, self._known_bindings() if gone else None)
         if impossible := self._code.impossible(sums, self._arrived):
             raise AbortedRoundError(
