@@ -11,6 +11,9 @@ from typing import Any
 from app.benchmarks.work import Competitor, Run, Work
 from app.federation.execution.distributed import keep_freed_memory, spare_driver_lookups
 
+METHOD = "forkserver"
+"""How processes are started."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -26,7 +29,7 @@ class Contender:
 
 def new_processes(count: int, start: Callable[..., Any] | None = None, *arguments: Any) -> ProcessPoolExecutor:
     """Processes that do not share memory with this one; each calls `start` with the arguments first."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(METHOD)
     context.set_forkserver_preload(["app.benchmarks.__main__"])  # imports once, not once per process
     return ProcessPoolExecutor(count, context, initializer=_prepare, initargs=(start, *arguments))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,7 +33,8 @@ def raw_processes(work: Work, rounds: int, workers: int) -> Run:
 def _round(loop: FastLoop, pool: ProcessPoolExecutor, round_: int, workers: int) -> tuple[int, float]:
     """Train all clients and average them; returns the correct answers and the CPU seconds of the workers."""
     work = loop.work
-    shares = [range(worker, work.clients, workers) for worker in range(workers)]
+    ends = [-(-work.clients * worker // workers) for worker in range(workers + 1)]  # the first ones have one more
+    shares = [range(first, end) for first, end in pairwise(ends)]  # in their order, as one worker would add them up
     done = list(pool.map(partial(_trained, round_, flat(loop.net).numpy()), shares))
     total = torch.from_numpy(np.sum([part for part, _, _ in done], axis=0))
     _write(loop, total / work.clients)

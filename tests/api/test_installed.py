@@ -29,8 +29,8 @@ def installed(tmp_path_factory):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    subprocess.run([*build, str(source)], check=True, capture_output=True)
+    build = [sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
     (wheel,) = folder.glob("*.whl")

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from lightning import Trainer
-from run_kit import command, fast_runs, no_figures, no_run_name, train  # noqa: F401
+from run_kit import fast_runs, leave_out_figures, no_figures, no_run_name, train  # noqa: F401
 
 from app import Capacities, FederatedModule, LocalTraining, Run, audit, build_run, load_run
 from app.attacks.shadows.shadow_store import ShadowSettings
@@ -36,7 +36,7 @@ def objects():
         net=partial(MLP, hidden=[8]),
         capacities=Capacities(large=2),
         local=LocalTraining(batch_size=16),
-        workers=2,
+        executor="sequence",
     )
     attack = MembershipInference(list(ATTACKS), shadows=ShadowSettings(count=4), controls="skip")
     return federation, Digits(partition=Iid(4), test_fraction=0.8), MemDefense(gamma=0.5), attack
@@ -47,7 +47,9 @@ def by_command(tmp_path_factory):
     """The run of the command."""
     root = tmp_path_factory.mktemp("command")
     options = [part for name, value in OPTIONS.items() for part in (f"--{name}", str(value))]
-    return train(root, "run", *options, rounds=ROUNDS)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_figures(patch)
+        return train(root, "run", *options, rounds=ROUNDS)
 
 
 def assert_equal_runs(left, right):
@@ -67,7 +69,7 @@ def test_recipes_in_python(by_command, tmp_path):
     layer = {"data": {"class_path": "Digits", "init_args": settings}, "trainer": {"accelerator": "cpu"}}
     net = {"class_path": "MLP", "init_args": {"hidden": [8]}}
     options = {"run.root": str(tmp_path), "run.name": "run", "trainer.max_epochs": ROUNDS, "trainer.devices": 1}
-    run = build_run(layer, {"model": {"net": net, "workers": 2}}, tracking="disabled", **options, **OPTIONS)
+    run = build_run(layer, {"model": {"net": net, "executor": "sequence"}}, tracking="disabled", **options, **OPTIONS)
     assert run.fit() is run
     assert_equal_runs(by_command, tmp_path / "run")
     assert [result.kind for result in run.results][:2] == ["fairness", "membership inference"]

@@ -1,6 +1,5 @@
 """A stranger's run, checkpoint or model runs no code of the stranger's, however its configuration names it."""
 
-import itertools
 import sys
 
 import pytest
@@ -14,7 +13,6 @@ from app.common.errors import UserError
 from app.common.trust import refuse_foreign
 from app.export import FORMAT, load_model
 from app.models.base import DataShape
-from app.recipes import FOLDER
 
 SHAPE = DataShape(1, 8, 8, 10)
 
@@ -116,26 +114,6 @@ def test_trust_runs_it(config, mark, tmp_path):
 def test_an_honest_run_needs_no_trust(config, tmp_path):
     """Nor does reading numbers of any run."""
     assert load_run(folder_of(tmp_path, config)).rebuilt().config["data"]["class_path"] == "datamodules.Digits"
-
-
-def recipes(kind):
-    """Names of the shipped recipes of a kind."""
-    return sorted(path.stem for path in (FOLDER / kind).iterdir())
-
-
-PAIRS = [
-    *itertools.zip_longest(recipes("methods"), recipes("attacks")),
-    *itertools.zip_longest(recipes("papers"), [name for name in recipes("defenses") if name != "dp-sgd"]),
-    ("dp-sgd",),  # whose network gives way to a paper's
-]
-"""Every recipe, in pairs of which neither hides what the other names."""
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(filter(None, pair)))
-def test_a_run_of_any_recipe_needs_no_trust(pair):
-    """Complete configurations name defaults, too, such as objects of our modules."""
-    layers = [part for recipe in filter(None, pair) for part in ("--config", recipe)]
-    refuse_foreign(parsed(*layers), "it")
 
 
 INDIRECT = {

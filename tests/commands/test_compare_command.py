@@ -1,5 +1,6 @@
 """`rampart compare` as it is typed, on a machine where runs are only pretended."""
 
+import functools
 import json
 import re
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from run_kit import exit_code
 
 import app.experiments.comparison
 from app.common.errors import UserError
+from app.experiments import parsing
 from app.experiments.comparison import compare
 from app.results.run.store import COMPARISON
 
@@ -42,6 +44,14 @@ class Pretender:
                 (job.summary.parent / "config.yaml").write_text(yaml.safe_dump(self.configs[job.combination]))
                 job.summary.write_text("{}")
             board.ended(job, 0 if job.summary.is_file() else 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once():
+    """Equal options are parsed once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "_parse", functools.cache(parsing._parse))
+        yield
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from process_kit import python_path, started
+from holdup import HoldUp
+from process_kit import started
 from run_kit import TINY, records
 
 from app.commands.fit import fit
 from app.experiments.matrix import planned_runs
 from app.experiments.reading import read_spec
-from app.federation.hooks import FederatedCallback
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL"),
 ]
 OPTIONS = {option.removeprefix("--"): value for option, value in zip(TINY[::2], TINY[1::2], strict=True)}
-SLOW = {"slow": {"configs": [], "set": {"defenses.slow": "test_compare_killed.Slow"}}}
+SLOW = {"slow": {"configs": [], "set": {"defenses.holdup": "holdup.HoldUp"}}}
 MATRIX = {
     "datasets": ["digits"],
     "methods": ["fedavg"],
@@ -32,17 +32,6 @@ MATRIX = {
     "set": {**OPTIONS, "trainer.max_epochs": 5},
 }
 NAMES = ["digits-fedavg-slow-s0", "digits-fedavg-none-s0"]
-
-
-class Slow(FederatedCallback):
-    """Where the environment says so, waits between the clients of a round, or fails in a run of some name."""
-
-    def on_client_update(self, trainer, federation, update):
-        """Long enough to be killed here."""
-        time.sleep(float(os.environ.get("SECONDS_PER_CLIENT", "0")))
-        failing = os.environ.get("FAILING_RUN")
-        if failing and failing in trainer.default_root_dir:
-            raise ValueError("this run was told to fail")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +43,9 @@ def file(tmp_path_factory):
 
 
 def comparing(file, root, log, *options, **variables):
-    """The command at work, with the callbacks of this file in reach."""
+    """The command at work."""
     arguments = ["compare", "--config", file, "--root", root, "--jobs", "2", *options]
-    return started("-m", "app", *arguments, out=log, PYTHONPATH=python_path(Path(__file__).parent), **variables)
+    return started("-m", "app", *arguments, out=log, **variables)
 
 
 def ended(file, root, log, *options, **variables):
@@ -82,7 +71,7 @@ def wait_until(condition, process=None, log=None):
     while not condition():
         assert process is None or process.poll() is None, log.read_text()
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +114,10 @@ def test_killed_at_any_moment(tmp_path, file, whole):
 def test_interrupted_and_gone_on(tmp_path, file, whole):
     """SIGINT: exit code 130, nothing left at work, and the same command goes on."""
     root, log = tmp_path / "interrupted", tmp_path / "interrupted.log"
-    process = comparing(file, root, log, SECONDS_PER_CLIENT="0.25")
+    process = comparing(file, root, log, HOLD=f"2 {tmp_path / 'held'}")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
-        wait_until(lambda: list(root.glob("tiny/*-slow-s0/checkpoints/round-00001.ckpt")), process, log)
+        wait_until((tmp_path / "held").exists, process, log)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, log.read_text()
     assert run_processes(root) == []
@@ -149,23 +138,39 @@ def test_one_failing_run(tmp_path, file, whole):
     assert ends(root) == whole
 
 
-def test_ray_gives_the_same(tmp_path, whole):
-    """A worker of a cluster is killed: its run is made again from where it was."""
+def test_ray_gives_the_same(tmp_path, whole, monkeypatch):
+    """A worker of a cluster is killed with the run that it has begun, which another one ends from where it was."""
     pytest.importorskip("ray")
     one, root, log, name = tmp_path / "tiny.yaml", tmp_path / "ray", tmp_path / "ray.log", NAMES[0]
     one.write_text("# The first run alone.\n" + yaml.safe_dump({**MATRIX, "defenses": SLOW}))
-    process = comparing(one, root, log, "--engine", "ray", SECONDS_PER_CLIENT="0.15")
+    begin(planned_runs(read_spec(str(one)))[0], root, monkeypatch)
+    lock = root / "tiny" / ".logs" / f"{name}.lock"
+    process = comparing(one, root, log, "--engine", "ray")
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
-        wait_until((root / "tiny" / name / "checkpoints" / "round-00001.ckpt").exists, process, log)
-        run = int((root / "tiny" / ".logs" / f"{name}.lock").read_text())
+        wait_until(lambda: lock.exists() and lock.read_text().endswith("\n"), process, log)
+        run = int(lock.read_text())
         worker = parent_of(parent_of(run))
         assert "ray::" in Path(f"/proc/{worker}/cmdline").read_text()
         os.kill(worker, signal.SIGKILL)
         assert process.wait() == 0, log.read_text()
-    assert (root / "tiny" / ".logs" / f"{name}.log").read_text().count("$ ") == 2
-    assert "resuming from" in (root / "tiny" / ".logs" / f"{name}.log").read_text()
+    assert not Path(f"/proc/{run}").exists()
+    assert lock.with_suffix(".log").read_text().count("$ ") == 2
+    assert "resuming from round-00001.ckpt" in lock.with_suffix(".log").read_text()
     assert ends(root, [name]) == {name: whole[name]}
+
+
+def begin(planned, root, monkeypatch):
+    """A run that was cut off in its second round."""
+
+    def cut(self, trainer, federation, update):
+        if update.round == 1:
+            raise EOFError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HoldUp, "on_client_update", cut)
+        with pytest.raises(EOFError):
+            fit([*planned.arguments, "--run.root", str(root / "tiny"), "--run.name", planned.name])
 
 
 def parent_of(pid):

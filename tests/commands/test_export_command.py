@@ -1,5 +1,6 @@
 """`rampart export` and `load_model`: files give what the federation's own networks give; foreign files are refused."""
 
+import functools
 import json
 import sys
 
@@ -19,6 +20,16 @@ from app.models import CNN, MLP, DataShape
 def run(loaded):
     """A loaded run with narrow clients and private heads."""
     return loaded("private-head")
+
+
+@pytest.fixture(scope="module")
+def one_registry():
+    """torch's exporter reads the definitions of all operators for every file anew, which takes longer than the rest."""
+    registration = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(registration.ONNXRegistry.from_torchlib)
+        patch.setattr(registration.ONNXRegistry, "from_torchlib", staticmethod(once))
+        yield
 
 
 @pytest.fixture
@@ -53,6 +64,7 @@ def test_a_file_gives_the_logits_of_the_federation(kind, loaded, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_registry")
 @pytest.mark.parametrize(
     ("kind", "client"),
     [("private-head", 1), ("by-batch", None), ("posthoc", 1), ("sampled-factors", 1), ("padded", None)],

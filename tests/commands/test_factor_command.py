@@ -5,12 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from run_kit import exit_code, last_checkpoint, parsed, train
+from run_kit import exit_code, last_checkpoint, leave_out_figures, parsed, train
 
 from app.attacks.reconstruction.catalogue import make_passive
 from app.attacks.reconstruction.inversion import released_model
 from app.attacks.reconstruction.inversion.evaluator import train_evaluator
 from app.commands.fit import CLOSING_FILES
+from app.results.attacks.reconstruction import ReconstructionRecord
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -24,7 +25,7 @@ NET = (
 def attacked(tmp_path_factory):
     """A finished run whose choice of factors was attacked at its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
+        leave_out_figures(patch)
         return train(tmp_path_factory.mktemp("runs"), "w", *NET, "--config", "factor-recovery", rounds=2)
 
 
@@ -69,6 +70,7 @@ def test_other_attacks_beside_it(attacked, capsys):
 def test_uploads_are_inverted(attacked, monkeypatch):
     """By class_path with options, as sent and recovered; judged by a network that has hardly learnt."""
     monkeypatch.setattr(released_model, "train_evaluator", partial(train_evaluator, epochs=1))
+    monkeypatch.setattr(ReconstructionRecord, "draw", lambda *_: ())
     given = "[{class_path: ModelInversion, init_args: {target: uploads, client: 2, steps: 3}}]"
     assert exit_code("attack", str(attacked), "--attacks", given) == 0
     labels = {path.stem for path in (attacked / "attacks" / "reconstruction").glob("*.json")}

@@ -5,7 +5,7 @@ import resource
 from contextlib import contextmanager
 
 import pytest
-from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, train
+from run_kit import INTERRUPTIBLE, UNEQUAL, Interrupter, assert_same_end, command, exit_code, leave_out_figures, train
 
 from app.common import files
 from app.results.run.checkpoints import RoundCheckpoint, damage
@@ -30,7 +30,9 @@ def largest_file(bytes_):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The run with enough room."""
-    return train(tmp_path_factory.mktemp("whole"), "whole", *OPTIONS, rounds=ROUNDS)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_figures(patch)
+        return train(tmp_path_factory.mktemp("whole"), "whole", *OPTIONS, rounds=ROUNDS)
 
 
 def assert_one_clear_message(said):

@@ -4,41 +4,35 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
-from process_kit import python_path, started
+from holdup import HELD
+from process_kit import started
 from run_kit import UNEQUAL, assert_same_end, command, records, train
 
-from app.federation.hooks import FederatedCallback
 from app.results.run.folder import NAME_VARIABLE
 
-OPTIONS = (*UNEQUAL, "--defenses.slow", "test_fit_killed.Slow", "--model.executor", "threads")
+OPTIONS = (*UNEQUAL, *HELD, "--model.executor", "threads")
 ROUNDS = 6
 
 
-class Slow(FederatedCallback):
-    """Where the environment says so, waits between the clients of a round."""
-
-    def on_client_update(self, trainer, federation, update):
-        """Long enough to be killed here."""
-        time.sleep(float(os.environ.get("SECONDS_PER_CLIENT", "0")))
-
-
-def fitting(arguments, log, seconds):
-    """`rampart fit` at work, with the callbacks of this file in reach and seconds to wait after each client."""
+@contextmanager
+def held(arguments, place, round_):
+    """`rampart fit` held up in the middle of a round, until a file is deleted: the process and the file."""
     os.environ.pop(NAME_VARIABLE, None)  # which runs of this process leave behind
-    here = python_path(Path(__file__).parent)
-    return started("-m", "app", "fit", *arguments, out=log, PYTHONPATH=here, SECONDS_PER_CLIENT=seconds)
-
-
-def reached(folder, round_, process, log):
-    """Wait until a round is kept."""
-    deadline = time.monotonic() + 300
-    while not (folder / "checkpoints" / f"round-{round_:05}.ckpt").exists():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    log, file = place / "log", place / "held"
+    process = started("-m", "app", "fit", *arguments, out=log, HOLD=f"{round_} {file}")
+    try:
+        deadline = time.monotonic() + 300
+        while not file.exists():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield process, file
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
@@ -48,13 +42,9 @@ def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     """kill -9 in round 4 of 6, then the same command: every file and the optimiser's state are bit for bit the same."""
     whole = train(tmp_path, "whole", *OPTIONS, rounds=ROUNDS)
     folder = tmp_path / "killed"
-    process = fitting(command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS), tmp_path / "log", "0.15")
-    try:
-        reached(folder, 3, process, tmp_path / "log")
-        time.sleep(0.2)
-    finally:
+    with held(command(tmp_path, "killed", *OPTIONS, rounds=ROUNDS), tmp_path, 4) as (process, _):
         process.kill()
-    assert process.wait() == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     assert len(records(folder)) == 3
     assert not (folder / "summary.json").exists()
     train(tmp_path, "killed", *OPTIONS, rounds=ROUNDS)

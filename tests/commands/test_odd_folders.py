@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from PIL import Image
-from run_kit import TINY, exit_code, train
+from run_kit import TINY, exit_code, leave_out_figures, train
 
 from app.common.errors import UserError
 from app.results.run.checkpoints import damage
@@ -23,13 +23,14 @@ COMMANDS = {
 def trained(tmp_path_factory):
     """A finished run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("callbacks.recorders.run_recorder.draw_accuracy", lambda *_: None)
+        leave_out_figures(patch)
         return train(tmp_path_factory.mktemp("runs"), "a", rounds=1)
 
 
 @pytest.fixture
 def run(trained, tmp_path, monkeypatch):
     """A copy of a finished run, and an image in the working folder."""
+    leave_out_figures(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Image.new("L", (8, 8)).save("x.png")
     shutil.copytree(trained, "run")

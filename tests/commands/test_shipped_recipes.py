@@ -6,6 +6,7 @@ import pytest
 import yaml
 from run_kit import parsed
 
+from app.common.trust import refuse_foreign
 from app.recipes import DEFAULTS, find_recipe, merge, shipped_recipes
 
 RECIPES = shipped_recipes()
@@ -13,8 +14,11 @@ RECIPES = shipped_recipes()
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_recipe_is_understood(recipe):
-    """The real parser takes every recipe, and what the recipe says is what the run gets."""
+    """The real parser takes every recipe, and what the recipe says is what the run gets.
+
+    The run needs no trust: complete configurations name defaults, too, such as objects of our modules."""
     config = parsed("--config", recipe.name)
+    refuse_foreign(config, "it")
     asked = yaml.safe_load(recipe.path.read_text())
     assert merge(config, with_defaults(asked, config)) == config
 

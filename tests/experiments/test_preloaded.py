@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from comparison_kit import alive, comes, fake_job
-from process_kit import ROOT
+from process_kit import ROOT, preloaded, python_path, started
 
 from app.experiments.preloaded import FIT, Preloaded
 from app.experiments.processes import MODULE, Job, Resources, start
@@ -55,13 +55,17 @@ PARENT = """
 import json, pathlib, sys
 from app.experiments.preloaded import Preloaded
 from app.experiments.processes import Job, Resources
-fields = json.loads(sys.argv[1])
-paths = {key: pathlib.Path(fields.pop(key)) for key in ("log", "lock", "summary", "home")}
-with Preloaded(()) as preloaded:
-    started = preloaded.start(Job(**fields, **paths), Resources(1))
-    print(preloaded._server.pid, flush=True)
-    started.wait()
+modules, jobs = json.loads(sys.argv[1])
+with Preloaded(modules) as preloaded:
+    started = []
+    for threads, fields in jobs:
+        paths = {key: pathlib.Path(fields.pop(key)) for key in ("log", "lock", "summary", "home")}
+        started.append(preloaded.start(Job(**fields, **paths), Resources(threads)))
+    print(getattr(preloaded._server, "pid", None), *(type(one).__name__ for one in started), flush=True)
+    assert [one.wait() for one in started] == [0] * len(started)
 """
+"""Takes the modules to be loaded, and jobs with their numbers of threads."""
+
 OWN = ("arguments", "random", "numpy")
 """What differs between two jobs."""
 
@@ -102,14 +106,23 @@ def test_a_forked_run_sees_what_a_spawned_one_sees(probe, folder, tmp_path, monk
     assert sorted(logs[0].splitlines()[1:]) == ["first", "second"]
 
 
+def asked(modules, *jobs: tuple[int, Job]) -> str:
+    """The argument of `PARENT`."""
+    return json.dumps([modules, [(threads, asdict(job)) for threads, job in jobs]], default=str)
+
+
 def test_libraries_are_loaded_and_nothing_is_begun(probe, folder, tmp_path):
-    """The preloaded process has one thread and no device; every run has its threads, and random numbers of its own."""
-    with Preloaded(FIT) as preloaded:
-        jobs = [preloaded.start(probe(name), Resources(1)) for name in ("one", "two")]
-        assert [job.wait() for job in jobs] == [0, 0]
-        different = preloaded.start(fake_job(folder, "three"), Resources(2))  # libraries were loaded for one thread
-        assert isinstance(different, subprocess.Popen)
-        different.wait()
+    """The preloaded process has one thread and no device; every run has its threads, and random numbers of its own.
+
+    Libraries are loaded by the process that programs of tests are forked from, which then must have one thread, too.
+    """
+    (tmp_path / "parent.py").write_text(PARENT)
+    jobs = (1, probe("one")), (1, probe("two")), (2, fake_job(folder, "three"))
+    log, path = tmp_path / "log", python_path(tmp_path)
+    program = started(tmp_path / "parent.py", asked(FIT, *jobs), out=log, PYTHONPATH=path)
+    assert program.wait() == 0, log.read_text()
+    assert log.read_text().split()[-1] == "Popen", "libraries were loaded for one thread"
+    assert len(list(Path(f"/proc/{preloaded().pid}/task").iterdir())) == 1
     one, two = (json.loads((tmp_path / name).read_text()) for name in ("one", "two"))
     assert one["tasks"] == 1
     assert one["cuda"] == [False, None, False]
@@ -120,12 +133,12 @@ def test_libraries_are_loaded_and_nothing_is_begun(probe, folder, tmp_path):
 
 def test_nothing_outlives_a_killed_parent(probe, tmp_path):
     """After kill -9: neither the run, nor a process that it started, nor its supervisor, nor the preloaded process."""
-    fields = json.dumps(asdict(probe("killed", "wait")), default=str)
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, fields], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", PARENT, asked((), (1, probe("killed", "wait")))]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert comes((tmp_path / "killed.pids").exists)
         assert comes(lambda: (tmp_path / "killed.pids").read_text().endswith("\n"))
-        pids = [int(parent.stdout.readline()), *map(int, (tmp_path / "killed.pids").read_text().split())]
+        pids = [int(parent.stdout.readline().split()[0]), *map(int, (tmp_path / "killed.pids").read_text().split())]
         assert all(map(alive, pids))
     finally:
         parent.kill()

@@ -64,6 +64,11 @@ class Preloaded:
             text=True,
         )
 
+    @property
+    def pid(self):
+        """Of the process itself."""
+        return self._server.pid
+
     def _ask(self, request):
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()

@@ -6,20 +6,24 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from app.cli import main
 from app.commands.fit import fit
 from app.configuration import complete_config, expand, run_parser
 from app.federation.channels.base import Message, PlainChannel, Update
 from app.federation.hooks import FederatedCallback
+from app.results.report.drawing import RenderedFigure
 from app.results.run.folder import NAME_VARIABLE
 
 TINY = (
     *("--tracking", "disabled", "--trainer.accelerator", "cpu", "--trainer.devices", "1"),
     *("--data.partition", "Iid", "--data.partition.clients", "4"),
-    *("--model.net", "MLP", "--model.net.hidden", "[8]", "--model.workers", "2"),
+    *("--model.net", "MLP", "--model.net.hidden", "[8]", "--model.workers", "2", "--model.executor", "sequence"),
 )
-"""Four clients with a net of 610 coordinates: a round takes a few hundredths of a second."""
+"""Four clients with a net of 610 coordinates: a round takes a few hundredths of a second.
+
+Clients are trained one after the other, since clients that are trained in one call take longer where nets are tiny."""
 
 UNEQUAL = (
     *("--config", "fedavgm", "--model.capacities", "[1.0, 0.5, 0.5, 0.5, 1.0, 0.5]"),
@@ -52,6 +56,9 @@ def leave_out_figures(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("callbacks.recorders.run_recorder.draw_budget", lambda *_: None)
     patch.setattr("app.results.run.fairness.FairnessResult.draw", lambda *_: ())
     patch.setattr("datamodules.base.FederatedDataModule.write_table", lambda *_: None)
+    for name in ("draw_roc", "draw_leakage", "draw_clients"):
+        patch.setattr(f"app.results.attacks.membership.{name}", lambda *_: Figure())
+    patch.setattr("app.results.report.report.render_figure", lambda figure: RenderedFigure(figure, "<svg/>", b""))
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ program, a process id by its exit code, or null as long as it runs. As `preloade
 as short as those of tests, in which figures are not drawn and steps not recorded (`tests/conftest.py`).
 """
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -16,6 +18,9 @@ from types import SimpleNamespace
 
 from app.common.leaving import leave  # isort: skip  before all libraries
 
+from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.utilities import rank_zero_only
+
 import app.auditing
 import app.commands.compare
 import app.commands.report  # noqa: F401  all are here to be loaded
@@ -24,6 +29,7 @@ from app.common import files
 from app.configuration import run_parser
 from app.experiments import preloaded
 from app.federation.execution import recorded_step
+from app.results.report import drawing, report
 
 THREADS = 1
 """That libraries of this process were loaded for; `OMP_NUM_THREADS` says so."""
@@ -40,7 +46,7 @@ def become(arguments, environment, home, out):
     os.dup2(1, 2)
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rw"[number > 0], 1, closefd=False) for number in range(3))  # noqa: SIM115
     sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
-    if run_of_a_comparison():
+    if run_of_a_comparison() or ("ddp" in arguments and second_process(home, out)):
         return
     if arguments[0] == "-m":
         sys.argv[:] = arguments[1:]
@@ -76,9 +82,51 @@ def run_of_a_comparison():
     return False
 
 
+class Forked:
+    """A forked process, as `subprocess.Popen` would show it."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+
+def second_process(home, out):
+    """Fork the process that becomes what Lightning starts beside the first, which would otherwise import all of this.
+
+    Returns whether this process is that one, which has ended then.
+    """
+    ours, theirs = Pipe()
+    if not (pid := os.fork()):
+        ours.close()
+        with contextlib.suppress(EOFError):
+            command, environment = theirs.recv()
+            rank_zero_only.rank = int(environment["LOCAL_RANK"])  # which Lightning reads when it is imported
+            become(command[1:], environment, home, out)
+        return True
+    theirs.close()
+
+    def start(command, env, cwd):
+        ours.send((command, env))
+        return Forked(pid)
+
+    subprocess_script.subprocess = SimpleNamespace(Popen=start)
+    return False
+
+
 def answer(request):
     """What a request is answered by, None in a forked process."""
     if isinstance(request, dict):
+        if "compare" in request["arguments"]:
+            for name in preloaded.FIT:  # which all processes of runs would import again
+                importlib.import_module(name)
         return os.fork() or None
     pid, status = os.waitpid(request, os.WNOHANG)
     return json.dumps(os.waitstatus_to_exitcode(status) if pid else None)
@@ -88,6 +136,7 @@ if __name__ == "__main__":
     run_parser(), run_parser("rampart fit", str(fit.__doc__))  # kept for all programs
     if sys.argv[1:] == ["short"]:
         files.png_bytes, recorded_step.WORTHWHILE = lambda figure: b"", 10**9
+        report.render_figure = lambda figure: drawing.RenderedFigure(figure, "<svg/>", b"")
     gc.freeze()  # collections of programs would write to memory that all of them share
     for line in sys.stdin:
         request = json.loads(line)
