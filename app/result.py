@@ -53,6 +53,7 @@ class Result(ABC):
         part: their part of `summary.json`.
         shows_data: whether its figures show training data, which are not uploaded unless that is asked for.
         compressed: whether its arrays are.
+        redrawn: whether the report draws figures of these results, so that the run need not.
     """
 
     kind: ClassVar[str]
@@ -60,6 +61,7 @@ class Result(ABC):
     part: ClassVar[str]
     shows_data: ClassVar[bool] = False
     compressed: ClassVar[bool] = False
+    redrawn: ClassVar[bool] = False
     failed: bool = False
 
     if TYPE_CHECKING:  # a field or a property
@@ -112,8 +114,13 @@ class Result(ABC):
         return {}
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
-        """Tables (CSV) and figures of all results together, by name of the file within the run's folder."""
+    def files(cls, results: Sequence[Self]) -> Iterator[tuple[str, str]]:
+        """Tables (CSV) of all results together, by name of the file within the run's folder."""
+        yield from ()
+
+    @classmethod
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, Figure]]:
+        """Figures of all results together, by name of the file within the run's folder."""
         yield from ()
 
     # ---- files -------------------------------------------------------------------------------------------------------

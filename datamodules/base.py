@@ -212,12 +212,13 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         classes = len(self.class_names)
         return np.stack([np.bincount(labels[own], minlength=classes) for own in self.membership.members])
 
-    def write_table(self, folder: Path) -> None:
-        """Save `partition.csv` and `partition.png` in `folder`, which is made if need be."""
+    def write_table(self, folder: Path, figure: bool = True) -> None:
+        """Save `partition.csv`, and its figure `partition.png`, in `folder`, which is made if need be."""
         folder.mkdir(parents=True, exist_ok=True)
         table = PartitionTable(self.client_class_table(), self.class_names, self.client_names, tuple(self.groups))
         table.write_csv(folder / "partition.csv")
-        write_figure(folder / "partition.png", table.draw())
+        if figure:
+            write_figure(folder / "partition.png", table.draw())
 
     def train_dataloader(self) -> Any:
         return self._federation.round_loader()

@@ -62,9 +62,10 @@ def _without_update(reasons: Sequence[str], rounds: int) -> int:
 
 
 CLOSING_FILES = {
-    "fairness.json": "fairness.png, fairness.json and everyone.csv show how much clients differ",
+    "accuracy.png": "accuracy.png and partition.png show the rounds and who owns what",
+    "fairness.json": "fairness.json and everyone.csv (drawn: fairness.png) show how much clients differ",
     "privacy.json": "privacy.json states the privacy budgets and what channels hide, with their assumptions",
-    "attacks/leakage.png": "attacks/ holds leakage.png, roc.png, clients.csv, vulnerable.csv and all scores",
+    "attacks/clients.csv": "attacks/ holds clients.csv, vulnerable.csv and all scores (drawn: leakage.png, roc.png)",
     "attacks/factors.png": "attacks/factors.png shows what uploads tell of factors, factors.json holds the numbers",
     "attacks/reconstruction": "attacks/reconstruction/ holds reconstructed images beside the originals, with scores",
 }
@@ -75,7 +76,7 @@ def _closing(run: Run, folder: Path) -> str:
     lines = [f"\nfinished after {counted(run.trainer.current_epoch, 'round')}: {folder}"]
     if rows := _closing_rows(run):
         lines.append(text_table((), rows, left=(0, 2), indent="  "))
-    lines.append("  metrics.jsonl, clients.csv, cost.json, accuracy.png and partition.png are in that folder")
+    lines.append("  metrics.jsonl, clients.csv, cost.json and partition.csv are in that folder")
     lines.extend(f"  {text}" for name, text in CLOSING_FILES.items() if (folder / name).exists())
     if run.tracker is not None and run.tracker.offline:
         lines.append(f"  to upload it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")

@@ -75,7 +75,9 @@ class ComparisonFolder:
         name, begun = planned.name, self.state(planned.name) is State.PARTLY
         bar = "--trainer.enable_progress_bar"
         quiet = () if bar in planned.arguments else (bar, "false")
-        place = ("--run.root", str(self.path), "--run.name", name, "--group", group)
+        tracked = parsed.config.get("tracking") != "disabled"
+        figures = () if tracked else ("--run.figures", "false")  # the report draws its own
+        place = ("--run.root", str(self.path), "--run.name", name, *figures, "--group", group)
         return Job(
             name=name,
             combination=planned.combination,

@@ -328,9 +328,11 @@ class FederatedModule(Described, LightningModule):
         """Add up the processes' scores, and log them so that early stopping can monitor `server/accuracy`."""
         score = self._server.finish()
         if score.total:
-            # rounds log them together with everything else
             scores = {"server/accuracy": score.accuracy, "server/loss": score.mean_loss}
-            self.log_dict(scores, logger=self.trainer.state.fn == "validate", batch_size=1)
+            if self.trainer.state.fn == "validate":
+                self.log_dict(scores, batch_size=1)
+            else:  # rounds log them together with everything else
+                self._offer(scores)
 
     def on_train_epoch_end(self) -> None:
         """Pass the metrics of the round to callbacks, which may monitor them, and to loggers what they may get."""
@@ -343,9 +345,11 @@ class FederatedModule(Described, LightningModule):
         logged = {name: value for name, value in metrics.items() if name not in self._withheld}
         for logger in self.trainer.loggers:
             logger.log_metrics(logged | {f"cost/{name}": cost for name, cost in costs.items()}, step=report.round)
-        # as `log_dict` would; with its bookkeeping, forty metrics take longer than a round of small clients
-        monitored = {name: float(value) for name, value in metrics.items() if not name.startswith("server/")}
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in monitored.items()})
+        self._offer({name: float(value) for name, value in metrics.items() if not name.startswith("server/")})
+
+    def _offer(self, metrics: Mapping[str, float]) -> None:
+        """Let callbacks monitor metrics, as `log_dict` would, whose bookkeeping takes longer than a small round."""
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
 
     def on_train_end(self) -> None:
         """Conclude the run while net and data are on the device: before `on_fit_end` the net is moved to the CPU."""

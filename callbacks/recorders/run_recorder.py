@@ -89,7 +89,7 @@ class RunRecorder(FederatedCallback):
                     one.unplanned(federation, round_, metric) for one in federation.hooks.callbacks
                 )
             )
-        federation.data.write_table(self._folder.path)
+        federation.data.write_table(self._folder.path, self._folder.figures)
         self._folder.write_json(
             "plan.json",
             {
@@ -183,8 +183,9 @@ class RunRecorder(FederatedCallback):
         if (members := federation.score_of_members()).total:
             final["server/train_accuracy"] = members.accuracy
         cost = _total_cost(costs) | self._cost_after_training(federation)
-        draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
-        draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
+        if self._folder.figures:
+            draw_accuracy(records, self._folder.path / "accuracy.png", self._folder.name)
+            draw_budget(records, self._folder.path / "privacy.png", self._folder.name)
         self._folder.write_json("cost.json", cost)
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         learning = federation.learning.warnings(federation)

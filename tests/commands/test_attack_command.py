@@ -103,7 +103,7 @@ def test_sealed_uploads(tmp_path, capsys):
     folder = train(tmp_path, "a", *MIA, "--attacks.mia.attacks", "[yeom]", "--defenses.seal", "run_kit.Seal")
     told = capsys.readouterr().out
     assert "the server sees ciphertext only" in told
-    assert "attacks/ holds leakage.png" in told
+    assert "attacks/ holds clients.csv" in told
     record = json.loads((folder / "attacks" / "yeom.uploads.json").read_text())
     assert "ciphertext" in json.dumps(record)
     assert not (folder / "attacks" / "yeom.uploads.npz").exists()

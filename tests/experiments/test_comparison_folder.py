@@ -133,5 +133,7 @@ def test_threads_of_a_run_stay_what_they_were(folder, spec):
     jobs = [folder.job(planned, parsed(runs)[planned.combination], "mine") for planned in runs]
     assert [(job.begun, job.workers) for job in jobs] == [(True, 3), (False, None)]
     assert jobs[1].command[-6:] == ("--run.root", str(folder.path), "--run.name", runs[1].name, "--group", "mine")
+    alone = folder.job(runs[1], ParsedRun({**begun, "tracking": "disabled"}), "mine")
+    assert alone.command[-4:] == ("--run.figures", "false", "--group", "mine"), "the report draws them"
     job = folder.job(runs[1], ParsedRun(begun), "mine")
     assert job.workers == 3

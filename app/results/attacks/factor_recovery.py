@@ -236,7 +236,7 @@ class FactorRecord(Result):
         return PlainTable(("number", "value", "low", "high", "reason", "meaning"), rows)
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+    def files(cls, results: Sequence[Self]) -> Iterator[tuple[str, str]]:
         for finding in (one.finding for one in results if one.finding is not None):
             rows = [list(finite(asdict(client)).values()) for client in finding.clients]
             yield TABLE, csv_text([[each.name for each in fields(ClientRecovery)], *rows])

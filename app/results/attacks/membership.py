@@ -35,6 +35,7 @@ class AttackRecord(Result):
     """Result of one membership attack on one kind of target."""
 
     kind = "membership inference"
+    redrawn = True
     folder = "attacks"
     part = "attacks"
 
@@ -128,11 +129,13 @@ class AttackRecord(Result):
         return lines
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
-        scores = scores_by_label(results)
+    def files(cls, results: Sequence[Self]) -> Iterator[tuple[str, str]]:
         yield "attacks/clients.csv", clients_csv(results)
-        yield "attacks/vulnerable.csv", samples_csv(scores)
-        if scores:
+        yield "attacks/vulnerable.csv", samples_csv(scores_by_label(results))
+
+    @classmethod
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, Figure]]:
+        if scores := scores_by_label(results):
             yield "attacks/roc.png", draw_roc(scores, title)
         yield "attacks/leakage.png", draw_leakage(results, title)
 

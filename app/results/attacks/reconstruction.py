@@ -44,6 +44,7 @@ class ReconstructionRecord(Result):
     folder = "attacks/reconstruction"
     part = "reconstruction"
     shows_data = True
+    redrawn = True
 
     conditions: ReconstructionConditions
     result: Reconstruction | NotAvailable  # the scores, or why there are none
@@ -89,7 +90,7 @@ class ReconstructionRecord(Result):
         return rows(results)
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, Figure]]:
         yield f"{cls.folder}.png", draw_summary(results, title)
 
 

@@ -267,6 +267,7 @@ class FairnessResult(_ClientsResult):
     """Every client of the federation with the model that it would use."""
 
     kind = "fairness"
+    redrawn = True
     part = "fairness"
     label = "fairness"
     words = WORDS
@@ -293,7 +294,7 @@ class FairnessResult(_ClientsResult):
             yield "fairness.png", draw_fairness(self.measured, self.history, title.removeprefix("fairness: "))
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+    def files(cls, results: Sequence[Self]) -> Iterator[tuple[str, str]]:
         yield from (("everyone.csv", _table(one.measured)) for one in results if one.measured is not None)
 
 
@@ -312,7 +313,7 @@ class NewcomersResult(_ClientsResult):
         return newcomer_rows(self.content)
 
     @classmethod
-    def overview(cls, results: Sequence[Self], title: str) -> Iterator[tuple[str, str | Figure]]:
+    def files(cls, results: Sequence[Self]) -> Iterator[tuple[str, str]]:
         for joined in (one.joined for one in results if one.joined is not None):
             rows = zip(joined.clients, joined.groups, *joined.accuracies.values(), strict=True)
             yield "newcomers.csv", csv_text([("client", "group", *joined.accuracies), *rows], line_end="\n")

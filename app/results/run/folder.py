@@ -55,11 +55,14 @@ class RunSettings:
         name: name of the run's folder, such as mine or exp/mine; an unfinished run of that name is resumed. Without a
             name, a new folder is made.
         overwrite: start afresh although a run of that name exists; the files it wrote are deleted, others are kept.
+        figures: draw figures as PNG files; without them, a report still draws its own, as it does of a comparison's
+            runs.
     """
 
     root: str = "runs"
     name: str | None = None
     overwrite: bool = False
+    figures: bool = True
 
 
 class RunFolder:
@@ -73,8 +76,8 @@ class RunFolder:
     (`.lock`).
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, figures: bool = True) -> None:
+        self.path, self.figures = path, figures
 
     @classmethod
     def choose(cls, settings: RunSettings, stem: str) -> RunFolder:
@@ -94,7 +97,7 @@ class RunFolder:
             )
         path = named_folder(settings.root, name)
         os.environ[NAME_VARIABLE] = name
-        return cls(path)
+        return cls(path, settings.figures)
 
     @property
     def checkpoints(self) -> Path:

@@ -45,8 +45,11 @@ def conclude(folder: RunFolder, new: Sequence[Result], when: str = "", tracker: 
     kind, in_memory = type(new[0]), {result.label: result for result in new}
     everything = [in_memory.get(result.label, result) for result in kind.load_all(folder.path)]
     try:
-        figures = _draw(folder, new, everything, f"{kind.kind}{', ' + when if when else ''}: {folder.name}")
+        about = f"{kind.kind}{', ' + when if when else ''}: {folder.name}"
+        figures = _draw(folder, new, everything, about) if folder.figures or not kind.redrawn else {}
         if everything:
+            for name, text in kind.files(everything):
+                write_text(folder.path / name, text)
             folder.update_summary(kind.part, kind.summary(everything))
     except OSError as error:
         raise UserError.of(
@@ -79,7 +82,7 @@ def replay(folder: RunFolder, tracker: RoundLogger, rounds: float = math.inf) ->
 
 
 def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result], title: str) -> dict[str, str]:
-    """Write tables and figures; returns the paths of the figures by name within the run's folder."""
+    """Write figures; returns their paths by name within the run's folder."""
     kind, figures = type(new[0]), {}
     for result in track(new, "drawing results", "results"):
         with plain_names():
@@ -90,11 +93,7 @@ def _draw(folder: RunFolder, new: Sequence[Result], everything: Sequence[Result]
             figures[path.relative_to(folder.path).as_posix()] = str(path)
     with plain_names():
         overview = list(kind.overview(everything, title)) if everything else []
-    for name, content in overview:
-        path = folder.path / name
-        if isinstance(content, str):
-            write_text(path, content)
-        else:
-            write_figure(path, content)
-            figures[name] = str(path)
+    for name, figure in overview:
+        write_figure(folder.path / name, figure)
+        figures[name] = str(folder.path / name)
     return figures

@@ -274,7 +274,7 @@ def test_run_leaves_files(tmp_path, capsys):
     output = capsys.readouterr().out
     assert f"local test accuracy {last['everyone/accuracy']:.2%}" in " ".join(output.split())
     assert found["swap"]["verdict"] in output
-    assert "fairness.png, fairness.json and everyone.csv" in output
+    assert "fairness.json and everyone.csv (drawn: fairness.png)" in output
 
 
 @quick
