@@ -2,7 +2,7 @@
 
 from datamodules.augmentation import CropFlip, Crops
 from datamodules.base import FederatedDataModule, RawData
-from datamodules.digits import Digits
+from datamodules.digits import Digits, MNIST5k
 from datamodules.femnist import FEMNIST
 from datamodules.folder import ImageFolder
 from datamodules.partitions import (
@@ -24,6 +24,7 @@ __all__ = [
     "FederatedDataModule",
     "RawData",
     "Digits",
+    "MNIST5k",
     "MNIST",
     "FashionMNIST",
     "CIFAR10",

