@@ -289,7 +289,7 @@ def restored(kind: Any, value: Any, mend: Callable[[Any], Any] = lambda value: v
         mend: applied to every dataclass that was restored, where JSON cannot hold all of its values.
     """
     if is_dataclass(kind):
-        hints = _field_types(kind)
+        hints = _field_types(kind)  # type: ignore[arg-type]
         names = [one.name for one in fields(kind) if one.name in value and "in_memory" not in one.metadata]
         return mend(kind(**{name: restored(hints[name], value[name], mend) for name in names}))  # type: ignore[operator]
     options = get_args(kind)

@@ -23,6 +23,11 @@ class WordTable:
     rows: tuple[tuple[str, ...], ...]
     reading: str  # how to read it
 
+    @property
+    def titles(self) -> list[str]:
+        """The heads with capital first letters."""
+        return [head[:1].upper() + head[1:] for head in self.heads]
+
 
 def word_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
     """What every defense does, and which row to choose; none where no defense was attacked beside the same method."""
