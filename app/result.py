@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints
@@ -288,7 +289,7 @@ def restored(kind: Any, value: Any, mend: Callable[[Any], Any] = lambda value: v
         mend: applied to every dataclass that was restored, where JSON cannot hold all of its values.
     """
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = _field_types(kind)  # type: ignore[arg-type]
         names = [one.name for one in fields(kind) if one.name in value and "in_memory" not in one.metadata]
         return mend(kind(**{name: restored(hints[name], value[name], mend) for name in names}))  # type: ignore[operator]
     options = get_args(kind)
@@ -303,6 +304,11 @@ def restored(kind: Any, value: Any, mend: Callable[[Any], Any] = lambda value: v
     if kind is float:
         return math.nan if value is None else float(value)
     return str(value) if kind is str else value
+
+
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _plain_fields(value: Any) -> Any:

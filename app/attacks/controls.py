@@ -99,7 +99,7 @@ def _toy_knowledge(seed: int, members: Ids) -> PublicKnowledge:
     images, labels = torch.cat([images, images[members]]), torch.cat([labels, wrong])
     store = ImageStore(images, labels, torch.zeros(1), torch.ones(1), CLASSES)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_key(seed, "toy-network"))
+        torch.default_generator.manual_seed(derive_key(seed, "toy-network"))
         net = MLP(store.shape, hidden=(64,))
     return PublicKnowledge(
         prototype=net,

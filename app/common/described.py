@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,7 +53,7 @@ def described(value: Any) -> Any:
 def arguments(value: Described) -> dict[str, Any]:
     """Arguments of an object's constructor by name, those included that were left to their defaults."""
     args, kwargs = value._given
-    bound = inspect.signature(type(value).__init__).bind(None, *args, **kwargs)
+    bound = _signature(type(value).__init__).bind(None, *args, **kwargs)
     bound.apply_defaults()
     named = dict(list(bound.arguments.items())[1:])
     for name, parameter in bound.signature.parameters.items():
@@ -62,6 +62,11 @@ def arguments(value: Described) -> dict[str, Any]:
         elif parameter.kind is parameter.VAR_POSITIONAL:  # of classes without a constructor of their own
             del named[name]
     return named
+
+
+@cache
+def _signature(constructor: Any) -> inspect.Signature:
+    return inspect.signature(constructor)
 
 
 def _path(value: Any) -> str:

@@ -153,6 +153,8 @@ def range_problems(value: Any, option: str = "") -> Iterator[Problem]:
         value: an object; those that it was made from are looked at, too.
         option: how the object is set on the command line, such as `model.local`; empty where it is made in Python only.
     """
+    if value is None or isinstance(value, (str, int, float)):  # made from nothing
+        return
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from range_problems(item, option)

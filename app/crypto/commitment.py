@@ -78,9 +78,8 @@ class BlockDigests:
     """
 
     def __init__(self, contributors: Contributors, index: np.ndarray, values: np.ndarray) -> None:
-        self._contributors, self._values = contributors, values
-        self._blocks = blocks = contributors.block_of[index]
-        self._digests = {} if contributors.blocks > MANY else block_digests(blocks, values)
+        self._contributors, self._index, self._values = contributors, index, values
+        self._digests = {} if contributors.blocks > MANY else block_digests(contributors.block_of[index], values)
         self._bindings: dict[tuple[int, int], bytes] = {}
 
     def binding(self, one: int, other: int) -> bytes:
@@ -90,7 +89,7 @@ class BlockDigests:
         if pair not in self._bindings:
             common = self._contributors.holds[pair[0]] & self._contributors.holds[pair[1]]
             if self._contributors.blocks > MANY:
-                text = self._values[common[self._blocks]].tobytes()
+                text = self._values[common[self._contributors.block_of[self._index]]].tobytes()
             else:
                 text = b"".join(self._digests[block] for block in np.flatnonzero(common).tolist())
             self._bindings[pair] = hashlib.sha256(text).digest()

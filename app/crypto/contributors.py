@@ -72,5 +72,7 @@ def _blocks(coordinates: int, submodels: Sequence[np.ndarray]) -> np.ndarray:
         for bit, index in enumerate(submodels[start : start + _WORD]):
             word[index] |= 1 << bit
         _, part = np.unique(word, return_inverse=True)
-        _, block_of = np.unique(block_of * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
+        if start:
+            _, part = np.unique(block_of * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
+        block_of = part
     return block_of

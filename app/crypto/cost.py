@@ -60,25 +60,27 @@ class MaskingCost:
 
     pair: float  # seconds per ordered pair of clients, for keys, shares and their recovery
     word: float  # seconds to make one word of a mask and add it
-    pair_bytes: float  # bytes per ordered pair of clients, beside the masked updates
-    client_bytes: float  # bytes per client beside that: keys, list of survivors, header and signature of its update
+    pair_bytes: float  # bytes of shares per ordered pair of clients, encrypted and revealed
+    # bytes per client beside that and the masked update: keys, list of survivors, its own share, headers and signatures
+    client_bytes: float
 
 
 def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:
     """Run the protocol once with one value per client (3 or more clients), and make one long mask of such words."""
     started = time.process_time()
-    fixed, others = _small_round(word, clients)
+    messages = _small_round(word, clients)
     seconds = time.process_time() - started
     words = np.zeros(_WORDS, dtype=word)
     add_stream(words, bytes(32))  # the first one warms up
     per_word = _seconds(lambda: add_stream(words, bytes(32)), time.process_time) / _WORDS
-    pairs = clients * (clients - 1)
-    size = sum(message.size for message in fixed) / clients + HEADER_BYTES + 64
-    return MaskingCost(seconds / pairs, per_word, sum(message.size for message in others) / pairs, size)
+    _, shares, _, reveal = messages
+    shared = len(shares.body) / (clients - 1) + len(reveal.body) / clients
+    size = sum(message.size for message in messages) + HEADER_BYTES + 64
+    return MaskingCost(seconds / (clients * (clients - 1)), per_word, shared, size - (clients - 1) * shared)
 
 
-def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], list[SignedMessage]]:
-    """All steps with every client present; returns messages of fixed size (keys, survivors), and those with shares."""
+def _small_round(word: np.dtype, clients: int) -> tuple[SignedMessage, ...]:
+    """All steps with every client present; returns the messages of one of them, but for its masked vector."""
     session, positions = new_session(), dict.fromkeys(range(clients), np.zeros(1, dtype=np.int64))
     layout = VectorLayout(1, word, positions, -(-2 * clients // 3))
     identities = [SigningKey(client) for client in range(clients)]
@@ -88,7 +90,7 @@ def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], lis
     everybody = [AggregationClient(one.client, one, session, 1, layout, rules) for one in identities]
     server = AggregationServer(session, 1, layout, rules.registry)
     keys = server.collect_keys(one.advertise_keys() for one in everybody)
-    shares = [share for one in everybody for share in one.share_secrets(keys)]
+    shares = [one.share_secrets(keys) for one in everybody]
     relayed = server.relay_shares(shares)
     for client, one in enumerate(everybody):
         one.receive_shares(relayed[client])
@@ -98,4 +100,4 @@ def _small_round(word: np.dtype, clients: int) -> tuple[list[SignedMessage], lis
     reveals = [one.reveal_shares(survivors) for one in everybody]
     if server.unmask(reveals, None).tolist() != [clients]:
         raise AssertionError("masks did not cancel")
-    return [*keys, *survivors], [*shares, *reveals]
+    return keys[0], shares[0], survivors[0], reveals[0]

@@ -56,12 +56,15 @@ class FixedPoint:
         Raises:
             OutsideRangeError: where values lie outside the range and are not to be clipped, or are not finite.
         """
-        scaled = (np.trunc if inward else np.rint)(values.astype(np.float64) / self.step)
-        wrong = ~(np.abs(scaled) <= self.largest) if outside == "refuse" else ~np.isfinite(scaled)
-        if wrong.any():
-            positions = np.flatnonzero(wrong)
-            raise OutsideRangeError(positions, float(np.abs(values[positions]).max()))
-        return np.clip(scaled, -self.largest, self.largest).astype(np.int64)
+        scaled = np.divide(values, self.step, dtype=np.float64)
+        (np.trunc if inward else np.rint)(scaled, out=scaled)
+        if not (-self.largest <= scaled.min(initial=0) and scaled.max(initial=0) <= self.largest):  # or not a number
+            wrong = ~(np.abs(scaled) <= self.largest) if outside == "refuse" else ~np.isfinite(scaled)
+            if wrong.any():
+                positions = np.flatnonzero(wrong)
+                raise OutsideRangeError(positions, float(np.abs(values[positions]).max()))
+            np.clip(scaled, -self.largest, self.largest, out=scaled)
+        return scaled.astype(np.int64)
 
     def restore(self, integers: np.ndarray) -> np.ndarray:
         """Integers, or sums of them, as real numbers (float64)."""

@@ -13,8 +13,9 @@ from app.common.errors import Problem, UserError
 from app.common.ranges import Seed, fits
 from app.common.wording import near
 from app.experiments.spec import AxisEntry, Options
+from app.experiments.sweeps import swept
 from app.recipes import find_recipe, shipped_recipes
-from app.results.run.labels import NO_DEFENSE
+from app.results.run.labels import NO_DEFENSE, TRAIN_LESS
 
 RESERVED = ("config", "run", "group", "seed_everything")
 """Options that the comparison itself sets for every run."""
@@ -84,7 +85,22 @@ class FieldReader:
             if repeated := _repeated(names):
                 self.add_problem(f"{axis} names {', '.join(repeated)} more than once", "name each once")
             value = dict.fromkeys(names)
-        return tuple(self.entry(name, content, axis) for name, content in self.mapping(value, axis).items())
+        return tuple(
+            each for name, content in self.mapping(value, axis).items() for each in self.strengths(name, content, axis)
+        )
+
+    def strengths(self, name: str, content: Any, axis: str) -> tuple[AxisEntry, ...]:
+        """One entry, or one for every strength of a defense that its `sweep` names."""
+        entry = self.entry(name, content, axis)
+        sweep = content.get("sweep") if isinstance(content, Mapping) else None
+        if sweep is None:
+            return (entry,)
+        try:
+            return swept(entry, sweep)
+        except UserError as error:
+            for problem in error.problems:
+                self.add_problem(f"{axis}.{name}: {problem.cause}", problem.remedy)
+            return (entry,)
 
     def entry(self, name: str, content: Any, axis: str, listed: bool = True) -> AxisEntry:
         """One entry: null for the recipe of that name, recipes, or `{configs: ..., set: ...}`."""
@@ -95,15 +111,16 @@ class FieldReader:
                 self.add_problem(f"{where} stands for {content!r}", remedy)
             return AxisEntry(name, listed=listed)
         is_mapping = isinstance(content, Mapping)
-        parts = self.mapping(content, where, ("configs", "set")) if is_mapping else {"configs": content}
-        configs = parts.get("configs")
+        known = ("configs", "set", "sweep") if axis == "defenses" else ("configs", "set")
+        parts = self.mapping(content, where, known) if is_mapping else {"configs": content}
+        configs = [] if name == TRAIN_LESS and axis == "defenses" else parts.get("configs")
         if configs is None and (kind := self._other_kind(name, axis)):
             remedy = f"name it below {kind}s, or write `{name}: [...]` with the recipes that it stands for"
             self.add_problem(f"{where} is the recipe of {'an' if kind == 'attack' else 'a'} {kind}", remedy)
         elif configs is None and (axis != "datasets" or self._is_nearly_recipe(name)):
             configs = name  # a dataset may also be described by `base`
         options = self.options(parts.get("set"), f"{where}.set")
-        return AxisEntry(name, self.recipes(configs, where), options, listed)
+        return AxisEntry(name, self.recipes(configs, where), options, listed=listed)
 
     def _other_kind(self, name: str, axis: str) -> str | None:
         """The kind of a shipped recipe that belongs to another axis: `attack`, `defense` or `method`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from app.experiments.spec import AXES, ComparisonSpec, Pattern
+from app.recipes import layered
 from app.results.run.labels import NO_DEFENSE, RunLabels
 
 Combination = tuple[str, str, str]
@@ -89,11 +90,19 @@ def _arguments(spec: ComparisonSpec, labels: RunLabels) -> tuple[str, ...]:
     entries = [entry for label in AXES for entry in spec.axis(label) if entry.name == getattr(labels, label)]
     recipes = [*spec.base, *(name for entry in entries for name in entry.configs), *spec.attacks]
     options = [*(pair for entry in entries for pair in entry.options), *spec.options]
+    options += [_fewer_rounds(entry.rounds, recipes, options) for entry in entries if entry.rounds is not None]
     return (
         *(part for name in recipes for part in ("--config", name)),
         *(part for option, value in options for part in (f"--{option}", value)),
         *("--seed_everything", str(labels.seed)),
     )
+
+
+def _fewer_rounds(share: float, recipes: Sequence[str], options: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """The option that trains for a share of the rounds that recipes and options ask for, and for one at least."""
+    option = "trainer.max_epochs"
+    rounds = dict(options).get(option) or layered(recipes)["trainer"][option.rpartition(".")[2]]
+    return option, str(max(1, round(share * int(rounds))))
 
 
 def _names(spec: ComparisonSpec, pattern: Pattern, label: str) -> list[str]:

@@ -11,6 +11,7 @@ from app.common.wording import near
 from app.experiments.checks import problems_of
 from app.experiments.fields import FieldReader
 from app.experiments.spec import AXES, AxisEntry, ComparisonSpec, Pattern, Scale
+from app.experiments.sweeps import with_less_training
 from app.recipes import Recipe, find_comparison, read_layer, shipped_recipes
 from app.results.run.labels import NO_DEFENSE
 
@@ -76,6 +77,8 @@ class _SpecReader(FieldReader):
         self.axes = {key: self.entries(content.get(key), key) for key in AXES.values()}
         if "defenses" not in content:
             self.axes["defenses"] = (AxisEntry(NO_DEFENSE),)
+        if any(isinstance(entry, Mapping) and entry.get("sweep") for entry in _contents(content.get("defenses"))):
+            self.axes["defenses"] = with_less_training(self.axes["defenses"])
         for key, entries in self.axes.items():
             if not entries and not content.get(key):  # otherwise the reason is noted already
                 self.add_problem(f"{key} is empty", f"name at least one below {key}", "there would be no run")
@@ -158,3 +161,8 @@ class _SpecReader(FieldReader):
             self.add_problem("published is no list of figures", "write published as a list of mappings")
             return ()
         return tuple(dict(figures) for figures in value)
+
+
+def _contents(axis: Any) -> list[Any]:
+    """What the entries of an axis stand for."""
+    return list(axis.values()) if isinstance(axis, Mapping) else []

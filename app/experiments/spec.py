@@ -24,6 +24,7 @@ class AxisEntry:
     name: str  # as shown in tables and in names of runs
     configs: tuple[str, ...] = ()  # recipes or files that it stands for, first to last
     options: Options = ()  # options on top of them
+    rounds: float | None = None  # share of the rounds that its runs train for, in (0, 1); None for all
     listed: bool = True  # whether it is part of the axis; otherwise it only occurs in runs that `include` adds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
@@ -24,6 +24,13 @@ from app.result import Result
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
     from app.federation.module import FederatedModule
+
+
+class Knob(NamedTuple):
+    """How strong a defense is: one of its options, and values of it from weak to strong that are worth comparing."""
+
+    option: str
+    values: tuple[float, ...]
 
 
 KINDS = ("defense", "attack", "recorder")
@@ -52,6 +59,9 @@ class FederatedCallback(Described, Callback):
 
     given_name: str = "NAME"
     """What the user calls it under `--defenses` or `--attacks`, for messages that name an option."""
+
+    knob: ClassVar[Knob | None] = None
+    """What makes a defense stronger, for `sweep: default` of a comparison; None where nothing does."""
 
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""

@@ -177,7 +177,8 @@ class FederatedModule(Described, LightningModule):
         """Build the server's network, with its initial values or those that were loaded."""
         with torch.random.fork_rng(devices=[]):
             refuse_too_large(lambda: self.make_net(shape))
-            torch.manual_seed(derive_key(self.seed, "initialisation"))
+            # torch.manual_seed would also reseed the GPUs
+            torch.default_generator.manual_seed(derive_key(self.seed, "initialisation"))
             net = self.make_net(shape)
         # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
         if self._trainer is not None:

@@ -228,22 +228,20 @@ def _axis_widths(blocks: tuple[Block, ...]) -> dict[str, int]:
 
 
 def _block_index(block: Block, choices: tuple[ChannelChoice, ChannelChoice]) -> Tensor:
-    index = torch.zeros((1,) * len(block.shape), dtype=torch.long)
-    stride = block.size
-    for position, length in enumerate(block.shape):
-        stride //= length
-        kept = _kept(block, position, length, choices[min(position, 1)])
-        view = [1] * len(block.shape)
-        view[position] = -1
-        index = index + (kept * stride).view(view)
-    return block.start + index.reshape(-1)
+    """Coordinates of the chosen rows, of the chosen columns in them, and of all that belongs to each."""
+    stride = math.prod(block.shape[2:])
+    index = torch.arange(block.start, block.start + stride)
+    for position in reversed(range(min(len(block.shape), 2))):
+        index = ((_kept(block, position, choices[position]) * stride)[:, None] + index).reshape(-1)
+        stride *= block.shape[position]
+    return index
 
 
-def _kept(block: Block, position: int, length: int, choice: ChannelChoice) -> Tensor:
+def _kept(block: Block, position: int, choice: ChannelChoice) -> Tensor:
     axis = block.axes[position] if position < len(block.axes) else None
     channels = choice.get(axis) if axis is not None else None
     if channels is None:
-        return torch.arange(length)
+        return torch.arange(block.shape[position])
     if position == 1 and block.spread > 1:
         return (channels[:, None] * block.spread + torch.arange(block.spread)).reshape(-1)
     return channels

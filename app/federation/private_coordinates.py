@@ -176,7 +176,7 @@ def uploaded_indices(federation: FederatedModule, plan: Plan) -> dict[int, np.nd
     for client, key in uploaded_keys(federation, plan).items():
         if key not in arrays:
             index = uploaded.index(client)
-            arrays[key] = index[federation.personal.shared(index)].cpu().numpy()
+            arrays[key] = (index[federation.personal.shared(index)] if federation.personal else index).cpu().numpy()
         indices[client] = arrays[key]
     return indices
 

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from app.common.seeding import numpy_generator
-from app.metrics.bootstrap import BOOTSTRAP, Bootstrap, Replicates
+from app.metrics.bootstrap import BLOCK, BOOTSTRAP, Bootstrap, Replicates
 from app.metrics.intervals import Estimate, Interval, bounded_interval
 from app.metrics.membership import Array, NotAvailable
 
@@ -170,8 +170,14 @@ def _estimate(
         return Estimate(value, NotAvailable("an interval needs at least 2 clients in every group"))
     drawn = []
     for number, (weight, part) in enumerate(parts):
-        generator, size = numpy_generator(bootstrap.seed, "fairness", number), part.size
-        means = [part[generator.integers(0, size, size)].mean() for _ in range(bootstrap.resamples)]
-        drawn.append(weight * np.array(means))
+        generator = numpy_generator(bootstrap.seed, "fairness", number)
+        drawn.append(weight * _resampled_means(part, bootstrap.resamples, generator))
     replicates = Replicates(np.sum(drawn, axis=0) / total, units)
     return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, lowest, 1.0))
+
+
+def _resampled_means(values: Array, resamples: int, generator: np.random.Generator) -> Array:
+    """Means of resamples as large as the values, as many drawn at a time as memory allows."""
+    size, several = values.size, max(1, BLOCK // values.size)
+    counts = [min(several, resamples - before) for before in range(0, resamples, several)]
+    return np.concatenate([values[generator.integers(0, size, (count, size))].mean(axis=1) for count in counts])

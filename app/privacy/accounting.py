@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import opacus
-from opacus.accountants import PRVAccountant
+from opacus.accountants import PRVAccountant, RDPAccountant
+from opacus.accountants.analysis.prv import Domain
 from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -31,7 +32,10 @@ ORDERS: tuple[float, ...] = (
 )
 """Rényi orders that are tried: Opacus's own, and wider on both sides for very large and very small budgets."""
 
-_STRIDE = 8
+_STRIDES = (32, 8, 2, 1)
+"""Between the orders that are looked at, one look after the other."""
+
+_GRID_ORDERS = tuple(map(float, RDPAccountant.DEFAULT_ALPHAS))
 
 _MOST_NOISE = 2.0**20
 
@@ -200,11 +204,18 @@ def _epsilon(history: History, delta: float, accountant: AccountantName) -> floa
 
 
 def _rdp_epsilon(history: History, delta: float) -> float:
-    """The least bound over the orders: it falls and then rises, so every eighth order shows where to look closely."""
-    _, order = _best_order(history, delta, (*ORDERS[::_STRIDE], ORDERS[-1]))
-    place = ORDERS.index(order)
-    best, _ = _best_order(history, delta, ORDERS[max(0, place - _STRIDE) : place + _STRIDE + 1])
-    return max(0.0, best)
+    return max(0.0, _least(history, delta, ORDERS))
+
+
+def _least(history: History, delta: float, orders: Sequence[float]) -> float:
+    """The least bound over the orders: it falls and then rises, so ever closer looks at ever fewer of them find it."""
+    first, last = 0, len(orders) - 1
+    for stride in _STRIDES:
+        places = [*range(first, last, stride), last]
+        best, order = _best_order(history, delta, [orders[place] for place in places])
+        place = orders.index(order)
+        first, last = max(0, place - stride), min(len(orders) - 1, place + stride)
+    return best
 
 
 def _best_order(history: History, delta: float, orders: Sequence[float]) -> tuple[float, float]:
@@ -223,8 +234,22 @@ def _rdp(noise: float, rate: float, order: float) -> float:
         return math.inf
 
 
+class _PRVAccountant(PRVAccountant):
+    """Opacus's, but the budgets that say how wide its grid must be are looked for at a few of its Rényi orders only."""
+
+    def _get_domain(
+        self, prvs: Any, num_self_compositions: Sequence[int], eps_error: float, delta_error: float
+    ) -> Domain:
+        """As Opacus's `compute_safe_domain_size` has it: for all steps, and for every kind of step alone."""
+        count = sum(num_self_compositions)
+        widths = [_least(tuple(self.history), delta_error / 4, _GRID_ORDERS)]
+        widths += [_least(((*kind, 1),), delta_error / (8 * count), _GRID_ORDERS) for *kind, _ in self.history]
+        width, mesh = max(*widths, eps_error) + 3, eps_error / np.sqrt(count * np.log(12 / delta_error) / 2)
+        return Domain.create_aligned(-width, width, mesh)
+
+
 def _prv_epsilon(history: History, delta: float) -> float:
-    accountant = PRVAccountant()
+    accountant = _PRVAccountant()
     accountant.history = list(history)
     try:
         with np.errstate(all="ignore"), _no_advice():  # there, orders only choose the width of the grid

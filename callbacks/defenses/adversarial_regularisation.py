@@ -18,7 +18,7 @@ from app.common.seeding import torch_generator
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
 
@@ -49,6 +49,8 @@ class AdversarialRegularisation(FederatedCallback):
             most what the client has; without a number, the size of the local batch.
         width: factor of the attack network's hidden widths, above 0; 1 has the widths of the published code.
     """
+
+    knob = Knob("weight", (1.0, 3.0, 10.0))
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
+from app.federation.hooks import Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
@@ -60,6 +61,7 @@ class DPSGD(AccountedDefense):
         secret_noise: key noise and sampling by the operating system; such a run cannot be repeated.
     """
 
+    knob = Knob("target_epsilon", (64, 16, 4, 1))
     may_stop = True
 
     def __init__(

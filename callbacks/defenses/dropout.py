@@ -13,7 +13,7 @@ from app.common.errors import Problem
 from app.common.ranges import Decay
 from app.common.seeding import torch_generator
 from app.federation.client import ClientModule
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.models.layers import SeededDropout
 from app.privacy.traits import Trait
@@ -35,6 +35,8 @@ class Dropout(FederatedCallback):
         rate: fraction of the activations that are dropped, in [0, 1), the others being divided by 1 - rate; 0 is no
             defense. MemDefense compares itself with 0.5.
     """
+
+    knob = Knob("rate", (0.2, 0.5, 0.8))
 
     def __init__(self, rate: Decay = 0.5) -> None:
         self.rate = rate

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from app.common.errors import Problem
 from app.common.ranges import NonNegative
 from app.federation.client import ClientModule
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.privacy.settings import setting_problem
 from app.privacy.traits import Trait
@@ -36,6 +36,8 @@ class L2(FederatedCallback):
         weight: factor of the penalty, at least 0 (no defense). MemDefense compares itself with 0.001.
         mode: `loss` adds the penalty to the loss; `decoupled` shrinks the parameters separately from the gradient step.
     """
+
+    knob = Knob("weight", (1e-4, 1e-3, 1e-2))
 
     def __init__(self, weight: NonNegative = 1e-3, mode: Literal["loss", "decoupled"] = "loss") -> None:
         self.weight, self.mode = weight, mode

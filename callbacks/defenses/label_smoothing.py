@@ -6,7 +6,7 @@ from torch import Tensor
 
 from app.common.ranges import Fraction
 from app.federation.client import Batch, ClientModule
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
 
@@ -27,6 +27,7 @@ class LabelSmoothing(FederatedCallback):
             not matter any more.
     """
 
+    knob = Knob("smoothing", (0.1, 0.3, 0.6))
     vectorisable = True
 
     def __init__(self, smoothing: Fraction = 0.1) -> None:

@@ -14,7 +14,7 @@ from app.common.errors import Problem
 from app.common.ranges import Count, NonNegative
 from app.federation.evaluation import Score, evaluates_by_batch, score
 from app.federation.execution.distributed import autocast_of, gather
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
 
@@ -38,6 +38,7 @@ class LocalEarlyStopping(FederatedCallback):
         min_gain: a round gains if its loss lies more than this below the lowest so far, at least 0.
     """
 
+    knob = Knob("patience", (5, 3, 1))
     may_stop = True
     unnoised: ClassVar = {"defense/reference_loss": "loss of the server's model on the clients' reference sets"}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from app.common.errors import Problem
 from app.common.ranges import Fraction
 from app.federation.channels.base import Aggregate, Update
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.settings import raised_problems
@@ -54,6 +54,7 @@ class MemDefense(FederatedCallback):
         spare: shell-style patterns of parameters that are never given up, such as `*bias`.
     """
 
+    knob = Knob("gamma", (0.5, 0.7, 0.9))
     unnoised: ClassVar = {
         f"memdefense/{name}": f"{name.replace('_', ' ')} of what MemDefense keeps"
         for name in ("zeros", "agreement", "silent_units", "norm_ratio")

@@ -14,7 +14,7 @@ from app.common.errors import UserError
 from app.common.ranges import NonNegative
 from app.common.seeding import numpy_generator
 from app.federation.client import Batch, ClientModule
-from app.federation.hooks import FederatedCallback
+from app.federation.hooks import FederatedCallback, Knob
 from app.federation.module import FederatedModule
 from app.privacy.traits import Trait
 
@@ -51,6 +51,8 @@ class Mixup(FederatedCallback):
         alpha: both parameters of the Beta distribution, at least 0: 0 is no defense, 1 draws s uniformly, and the
             larger alpha, the nearer s is to one half.
     """
+
+    knob = Knob("alpha", (0.1, 0.4, 1.0))
 
     def __init__(self, alpha: NonNegative = 1.0) -> None:
         self.alpha = alpha

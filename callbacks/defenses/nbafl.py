@@ -17,6 +17,7 @@ from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
+from app.federation.hooks import Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import Steps, beyond_budget, composed_epsilon, composed_noise_for
@@ -58,6 +59,8 @@ class NbAFL(AccountedDefense):
             any training and makes epsilon a proof.
         secret_noise: key the noise by the operating system; such a run cannot be repeated.
     """
+
+    knob = Knob("epsilon", (200, 50, 10))
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from device_kit import CNN, EXECUTOR_CHOICE, MLP, assert_as_on_cpu, protocol, recipes
+from device_kit import CNN, DRAWING, EXECUTOR_CHOICE, MLP, assert_as_on_cpu, protocol, recipes
 
 from app.attacks.membership.catalogue import ATTACKS
 from app.attacks.reconstruction.inversion.evaluator import train_evaluator
@@ -13,7 +13,11 @@ SGD = {"model.local.optimizer": {"class_path": "torch.optim.SGD", "init_args": {
 INVERSION = "app.attacks.reconstruction.inversion"
 UNWATCHED = {"model.evaluation.clients": False}
 """Clients are evaluated on the device in the tests of methods."""
-FEW = {"attacks.membership.controls": "skip", "attacks.membership.shadows.count": 2}
+FEW = {
+    **{"attacks.membership.controls": "skip", "attacks.membership.shadows.count": 2},
+    **{"data.partition.clients": 2, "model.capacities.large": 1},
+}
+"""One client of each width."""
 QUICK = {
     "shokri": {"shadows_used": 2},
     "trajectory-distilled": {"attack_epochs": 2, "epochs": 2},
@@ -103,10 +107,11 @@ def all_membership_attacks(device, tmp_path_factory):
         {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": QUICK.get(name, {})}
         for name, kind in ATTACKS.items()
     ]
-    few = {"attacks.membership.shadows.count": 4, "data.partition.clients": 3}
-    options = {**UNWATCHED, **MLP, **FEW, **few, "attacks.membership.attacks": named}
+    few = {**FEW, "attacks.membership.shadows.count": 4}
+    options = {**UNWATCHED, **MLP, **few, "attacks.membership.attacks": named}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EXECUTOR_CHOICE, lambda context: True)
+        patch.setattr(DRAWING, lambda *_: {})
         return assert_as_on_cpu(device, tmp_path_factory.mktemp("membership"), "heterofl", "membership", **options)
 
 

@@ -1,7 +1,7 @@
 """Every method, server optimiser, executor and precision on a device: it ends where the same run on the CPU does."""
 
 import pytest
-from device_kit import CNN, MLP, assert_as_on_cpu, recipes
+from device_kit import CNN, DRAWING, MLP, assert_as_on_cpu, recipes
 
 NETS = {
     "waffle": {"model.net.net.hidden": [8], "model.net.factors": {"*hidden1": 6}},
@@ -49,11 +49,12 @@ def test_option(device, tmp_path, options):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "64-true"])
-def test_precision(device, tmp_path, precision):
+def test_precision(device, tmp_path, precision, monkeypatch):
     """Parameters or products in another precision than single, with an attack on the released model and uploads.
 
     Autocast chooses the operations by device, so numbers of mixed precision are near those of the CPU, not the same.
     """
+    monkeypatch.setattr(DRAWING, lambda *_: {})
     there = assert_as_on_cpu(
         device,
         tmp_path,
@@ -63,6 +64,8 @@ def test_precision(device, tmp_path, precision):
         **MLP,
         **{
             "trainer.precision": precision,
+            "data.partition.clients": 2,
+            "model.capacities.large": 1,
             "attacks.membership.attacks": ["yeom", "lira-offline"],
             "attacks.membership.shadows.count": 2,
             "attacks.membership.controls": "skip",

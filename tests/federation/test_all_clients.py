@@ -220,9 +220,7 @@ def test_newcomers_take_part_in_no_round(sampling):
 
 def test_newcomers_fit_only_what_is_theirs():
     """Fitting lowers the loss on their own data and leaves the federation as it is."""
-    federation, (before, mean, fitted, tuned) = joined(
-        rounds=6, visits=10, data=Blobs((60, 50, 60, 40, 50), nonmembers=0.4)
-    )
+    federation, (before, mean, fitted, tuned) = joined(rounds=3, data=Blobs((30, 25, 30, 20, 25), nonmembers=0.4))
     assert {local.client for local in before} == federation.client_pool.absent
     for scores in (mean, fitted, tuned):
         assert [local.client for local in scores] == [local.client for local in before]

@@ -204,7 +204,7 @@ def accuracies(factors, dictionary):
     last = AfterRound(7)
     newcomers = Newcomers(2, round=4, group="minority", dictionary=dictionary)
     local = LocalTraining(batch_size=20, epochs=10, optimizer=sgd(0.5))
-    federation = federation_of(newcomers, net, local=local)
+    federation = federation_of(newcomers, net, local=local, executor="vectorised")
     run(federation, TwoTasks(), 8, [last])
     assert federation.client_pool.absent == {4, 5}
     scores = [local.score.accuracy for local in last.scores]

@@ -27,9 +27,9 @@ def waffle(net=WAFFLE, **settings):
 
 
 def trained(**settings):
-    """Final vector, private values and reports of three rounds."""
+    """Final vector, private values and reports of two rounds."""
     federation, reports = waffle(evaluation=Evaluation(), workers=2, **settings), Reports()
-    end = run(federation, Blobs(SIZES, nonmembers=0.3), 3, [reports])
+    end = run(federation, Blobs(SIZES, nonmembers=0.3), 2, [reports])
     return end, federation.personal.state_dict(), reports.rounds
 
 

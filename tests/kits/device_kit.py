@@ -21,9 +21,9 @@ SMALL: dict[str, Any] = {
     "tracking": "disabled",
     "data": "device_kit.FewDigits",
     "data.partition": "Iid",
-    "data.partition.clients": 4,
+    "data.partition.clients": 3,
     "model.local.epochs": 1,
-    "model.local.batch_size": 32,
+    "model.local.batch_size": 48,
     "model.workers": 1,
     "model.evaluation.every": 2,
     "trainer.max_epochs": 2,
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "trainer.enable_progress_bar": False,
     "trainer.enable_checkpointing": False,
 }
-"""Four clients with about thirty digits each, two rounds of one step, evaluated after the second."""
+"""Three clients with about forty digits each, two rounds of one step, evaluated after the second."""
 
 MLP = {"model.net": "MLP", "model.net.hidden": [8]}
 CNN = {"model.net": "CNN", "model.net.u": 2}
@@ -40,6 +40,10 @@ CNN = {"model.net": "CNN", "model.net.u": 2}
 
 EXECUTOR_CHOICE = "app.federation.execution.executors._prefers_vectorised"
 """Whether clients are trained in one vectorised call where that is possible, as on a GPU."""
+
+
+DRAWING = "app.results.run.results._draw"
+"""Figures of results."""
 
 
 class FewDigits(Digits):
@@ -87,7 +91,7 @@ def outcomes(places: Sequence[str], folder: Path, *layers: Any, **options: Any) 
         config.trainer.accelerator = config.run.name = place
         with pytest.MonkeyPatch.context() as patch:
             if place == "cpu":  # whose numbers are compared, not its figures
-                patch.setattr("app.results.run.results._draw", lambda *_: {})
+                patch.setattr(DRAWING, lambda *_: {})
             run = run_of(parser, config.clone()).fit()
         yield _outcome(run, folder / place)
 

@@ -41,9 +41,9 @@ class RandomLabels(FederatedDataModule):
         return RawData.divided(images, labels, test, class_names=names, mean=(0.0,), std=(1.0,))
 
 
-def trained(folder, rounds=2, lr=0.3, epochs=25, callbacks=(), data=None, keep=None, **settings):
+def trained(folder, rounds=2, lr=0.5, epochs=15, callbacks=(), data=None, keep=None, **settings):
     """A federation whose clients fit their samples, and its transcript."""
-    settings.setdefault("local", LocalTraining(batch_size=10, epochs=epochs, optimizer=sgd(lr)))
+    settings.setdefault("local", LocalTraining(batch_size=20, epochs=epochs, optimizer=sgd(lr)))
     settings.setdefault("net", partial(MLP, hidden=(32,)))
     federation = FederatedModule(executor="sequence", **settings)
     recorder = TranscriptRecorder(folder, TranscriptSettings(*(keep or (2, []))), announce=False)

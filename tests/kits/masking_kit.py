@@ -76,11 +76,10 @@ class Round:
     def shares(self):
         """Everybody shares secrets and settles on who goes on."""
         senders = self.alive("shares", self.server.roster)
-        mail = self.server.relay_shares(
-            self.send(message for client in senders for message in self.clients[client].share_secrets(self.advertised))
-        )
-        for client in senders:
-            self.server.exclude(error.client for error in self.clients[client].receive_shares(mail[client]))
+        shared = self.send(self.clients[client].share_secrets(self.advertised) for client in senders)
+        mail = self.server.relay_shares(shared)
+        self.rejected = [error for client in senders for error in self.clients[client].receive_shares(mail[client])]
+        self.server.exclude(error.client for error in self.rejected)
         for client in set(self.server.masking_clients) & set(senders):
             self.clients[client].set_peers(self.server.masking_clients)
 

@@ -21,7 +21,7 @@ def trained(*defenses, net=TINY_MLP, rounds=2, data=None, local=LOCAL, precision
     return run(federation, data, rounds, defenses, precision=precision)
 
 
-def with_reference(sizes=(16, 20, 24), fraction=0.25, **settings):
+def with_reference(sizes=(8, 12, 16), fraction=0.25, **settings):
     """Data whose clients keep a part of their share as a reference set."""
     data = Blobs(sizes, **settings)
     data.holdout = Holdout(data.holdout.clients, 0.0, 0.0, fraction)

@@ -5,11 +5,14 @@ import math
 import warnings
 
 import pytest
+from opacus.accountants import PRVAccountant
+from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV
 from scipy.stats import norm
 
 from app.common.errors import UserError
 from app.privacy.accounting import (
     Steps,
+    _PRVAccountant,
     analytic_epsilon,
     composed_epsilon,
     composed_noise_for,
@@ -69,6 +72,17 @@ def test_prv_never_exceeds_rdp_and_both_exceed_the_truth(noise, rate):
         assert 0 < prv <= rdp <= epsilon([Steps(noise, 1.0, count)], DELTA) + 1e-9
         if rate == 1:
             assert analytic_epsilon(noise, DELTA, count) <= prv
+
+
+@pytest.mark.parametrize("history", [[(1.0, 0.01, 1000)], [(0.3, 1.0, 1), (2.0, 0.003, 7)], [(40.0, 0.02, 3)]])
+def test_the_grid_of_prv_is_as_wide_as_opacus_makes_it(history):
+    """To the last bit, although fewer orders are looked at."""
+    own, theirs = _PRVAccountant(), PRVAccountant()
+    own.history = theirs.history = history
+    prvs = [PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in history]
+    settings = {"prvs": prvs, "num_self_compositions": [count for *_, count in history]}
+    precision = {"eps_error": 0.01, "delta_error": DELTA / 1000}
+    assert own._get_domain(**settings, **precision) == theirs._get_domain(**settings, **precision)
 
 
 def test_more_steps_more_data_and_less_noise_cost_more():

@@ -85,7 +85,7 @@ def _train_block(
 def initial_vector(knowledge: PublicKnowledge, rate: float, key: int) -> Tensor:
     """Flat vector of a freshly initialised network of one width."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key)
+        torch.default_generator.manual_seed(key)  # torch.manual_seed would also reseed the GPUs
         net = knowledge.prototype.scaled(rate)
     return ParameterSpace(net).read(net).to(knowledge.device, knowledge.dtype)
 

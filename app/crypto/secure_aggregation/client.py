@@ -71,9 +71,10 @@ class AggregationClient(SecretHolder):
     def advertise_keys(self) -> SignedMessage:
         return self._signed("keys", SERVER, self._keys.to_bytes())
 
-    def share_secrets(self, advertised: Iterable[SignedMessage]) -> list[SignedMessage]:
-        """Shares of both secrets, one encrypted message for every other client that advertised keys.
+    def share_secrets(self, advertised: Iterable[SignedMessage]) -> SignedMessage:
+        """Shares of both secrets, encrypted for each other client that advertised keys, in the order of their numbers.
 
+        The server takes the message apart; what it passes on authenticates itself: encryption keys were signed.
         `advertised` holds the `keys` messages of all clients, this one's included, as their senders signed them.
 
         Raises:
@@ -95,21 +96,19 @@ class AggregationClient(SecretHolder):
             mine = (SecretKind.MASKING_KEY, keys[points[other] - 1]), (SecretKind.SELF_MASK, seeds[points[other] - 1])
             bodies[other] = [HeldShare(self.client, secret, share) for secret, share in mine]
         self._held[self.client] = bodies.pop(self.client)
-        return [self._sealed(other, pack(shares)) for other, shares in bodies.items()]
+        return self._signed("shares", SERVER, b"".join(self._sealed(other, pack(bodies[other])) for other in bodies))
 
-    def receive_shares(self, messages: Iterable[SignedMessage]) -> list[RejectedMessageError]:
-        """Verify and decrypt the shares that others sent to this client, and keep them.
+    def receive_shares(self, sealed: Mapping[int, bytes]) -> list[RejectedMessageError]:
+        """Decrypt the shares for this client, by sender as the server says, and keep them.
 
         Returns:
-            Errors of those that are not signed by their sender, do not decrypt or are not this client's shares; each
-            names the sender, who must then be left out of the round by all clients.
+            Errors of those that the sender did not encrypt for this client in this round, or that are not this client's
+            shares; each names the sender, who must then be left out of the round by all clients.
         """
         rejected = []
-        for message in messages:
-            if message.recipient != self.client or message.step != "shares":
-                continue
+        for sender, text in sealed.items():
             try:
-                self._held[message.sender] = self._opened(message)
+                self._held[sender] = self._opened(sender, text)
             except RejectedMessageError as error:
                 rejected.append(error)
         return rejected
@@ -228,17 +227,15 @@ class AggregationClient(SecretHolder):
         except ValueError:
             raise RejectedMessageError(other, "keys", "its encryption key is not a usable public key") from None
 
-    def _sealed(self, recipient: int, body: bytes) -> SignedMessage:
+    def _sealed(self, recipient: int, body: bytes) -> bytes:
         key, about = self._channel(recipient, self.client, recipient)
-        return self._signed("shares", recipient, aead_encrypt(key, body, about))
+        return aead_encrypt(key, body, about)
 
-    def _opened(self, message: SignedMessage) -> list[HeldShare]:
-        sender = message.sender
-        self._rules.registry.check(message, self.session, self.round, "shares")
+    def _opened(self, sender: int, sealed: bytes) -> list[HeldShare]:
         if sender not in self._roster or sender in self._held:
             raise RejectedMessageError(sender, "shares", "it is not in the roster, or its shares came before")
         key, about = self._channel(sender, sender, self.client)
-        body = aead_decrypt(key, message.body, about)
+        body = aead_decrypt(key, sealed, about)
         if body is None:
             raise RejectedMessageError(
                 sender, "shares", f"it does not open with the key that client {self.client} expects"

@@ -50,8 +50,10 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
         where = layout.overlap(client, group[0])
         # Peers with the same submodel are added up first: scattering costs more than making a stream.
         part = total[where] if isinstance(where, slice) else np.zeros(where.size, dtype=layout.word)
-        for peer in group if part.size else ():
-            add_stream(part, keys.key(peer), negative=peer < client)
+        # All keys before the long streams, which push the code that makes keys out of the processor's cache.
+        streams = [(keys.key(peer), peer < client) for peer in group] if part.size else []
+        for key, negative in streams:
+            add_stream(part, key, negative)
         if not isinstance(where, slice):
             total[where] += part
     return total

@@ -42,9 +42,8 @@ class AggregationServer:
         self.roster: dict[int, PublicKeys] = {}
         self.sum = np.zeros(layout.length, dtype=layout.word)
         self.arrived: list[int] = []
-        self._shared: dict[int, set[int]] = {}
+        self._shared: set[int] = set()
         self._excluded: set[int] = set()
-        self._masking_clients: list[int] | None = None
 
     def collect_keys(self, messages: Iterable[SignedMessage]) -> list[SignedMessage]:
         """The signed messages that make the roster, by client in ascending order, to be passed on to all clients.
@@ -58,41 +57,41 @@ class AggregationServer:
             self._expect(message, "keys")
             keys[message.sender] = _usable(message)
         self.roster = keys
-        self._masking_clients = None
         return advertised
 
-    def relay_shares(self, messages: Iterable[SignedMessage]) -> dict[int, list[SignedMessage]]:
-        """Sort encrypted shares by recipient; may be called several times.
+    def relay_shares(self, messages: Iterable[SignedMessage]) -> dict[int, dict[int, bytes]]:
+        """Encrypted shares by recipient and sender; may be called several times.
+
+        A message of a wrong length comes apart into what no recipient can decrypt.
 
         Raises:
-            RejectedMessageError: where a message is not one of this step, or from or to a client outside the roster.
+            RejectedMessageError: where a message is not one of this step, or from a client outside the roster.
         """
-        mail: dict[int, list[SignedMessage]] = {client: [] for client in self.roster}
-        self._masking_clients = None
+        mail: dict[int, dict[int, bytes]] = {client: {} for client in self.roster}
         for message in messages:
             self._expect(message, "shares")
-            if message.sender not in self.roster or message.recipient not in self.roster:
-                raise RejectedMessageError(message.sender, "shares", "sender or recipient is not in the roster")
-            self._shared.setdefault(message.sender, set()).add(message.recipient)
-            mail[message.recipient].append(message)
+            sender, body = message.sender, message.body
+            if sender not in self.roster:
+                raise RejectedMessageError(sender, "shares", "it is not in the roster")
+            others = [client for client in self.roster if client != sender]
+            size = len(body) // max(1, len(others))
+            for place, recipient in enumerate(others):
+                mail[recipient][sender] = body[place * size : (place + 1) * size]
+            self._shared.add(sender)
         return mail
 
     def exclude(self, clients: Iterable[int]) -> None:
         """Leave out clients whose shares did not decrypt at a recipient."""
         self._excluded.update(clients)
-        self._masking_clients = None
 
     @property
     def masking_clients(self) -> list[int]:
-        """Clients that go on to mask, ascending: their shares reached the whole roster, and no recipient rejected them.
+        """Clients that go on to mask, ascending: their shares arrived, and no recipient rejected them.
 
         Empty where they are fewer than the threshold.
         """
-        if self._masking_clients is None:  # asked for with every message, and takes the square of the number of clients
-            others = {client: self.roster.keys() - {client} for client in self.roster if client not in self._excluded}
-            complete = [client for client, needed in others.items() if needed <= self._shared.get(client, set())]
-            self._masking_clients = complete if len(complete) >= self.layout.threshold else []
-        return self._masking_clients
+        complete = [client for client in self.roster if client in self._shared and client not in self._excluded]
+        return complete if len(complete) >= self.layout.threshold else []
 
     @property
     def dropped(self) -> list[int]:
@@ -212,7 +211,7 @@ class AggregationServer:
     def _expect(self, message: SignedMessage, step: Step) -> None:
         client = message.sender
         self._registry.check(message, self.session, self.round, step)
-        if (message.recipient == SERVER) != (step != "shares"):
+        if message.recipient != SERVER:
             raise RejectedMessageError(client, step, "it is meant for another recipient")
         if client not in self.layout.positions:
             raise RejectedMessageError(client, step, f"client {client} is not in this round")

@@ -1,7 +1,6 @@
 """What a round costs on its way to the server, before anything is trained: bytes from the plan, seconds from samples.
 
-Bytes are those of the run for the plain and the encrypted channel; secure aggregation's keys and shares are counted per
-pair of clients of a small round.
+Bytes are those of the run; of secure aggregation, those of a round in which nobody drops out and nothing is sent twice.
 """
 
 from __future__ import annotations

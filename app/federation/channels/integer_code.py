@@ -20,7 +20,7 @@ from app.crypto.messages import DeliveryFailure
 from app.federation.channels.base import Aggregate, UncoveredCells, Update
 from app.federation.checks.federation import stack_traits, weighs_by_loss
 from app.federation.execution.distributed import precise
-from app.federation.parameters import ParameterSpace
+from app.federation.parameters import ParameterSpace, plain_array
 
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
@@ -104,17 +104,19 @@ class IntegerCode:
         index = self.contributors.index(update.client)
         if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
             raise ValueError(f"client {update.client} sends other weights than planned")
-        change = (update.vector.cpu().double() - update.received.cpu().double()).numpy()
+        change = np.subtract(plain_array(update.vector), plain_array(update.received), dtype=np.float64)
         weight = self.weight(update)
         values = self._point.quantise(change, self._outside, self._weights.inward)
         self.coded += len(values)
-        largest = (self._point.largest + (1 if self._weights.inward else 0.5)) * self._point.step
-        self.clipped += int((np.abs(change) >= largest).sum())
+        if self._outside == "clip":
+            largest = (self._point.largest + (1 if self._weights.inward else 0.5)) * self._point.step
+            self.clipped += int(np.count_nonzero(np.abs(change) >= largest))
+        values *= weight
         if not self._weights.secret:
-            return values * weight
+            return values
         curvature = self._curvature(update)
         blocks = len(self.contributors.blocks_of(update.client))
-        return np.concatenate([values * weight, np.full(blocks, weight), np.full(blocks, curvature)])
+        return np.concatenate([values, np.full(blocks, weight), np.full(blocks, curvature)])
 
     def restored(self, update: Update, values: np.ndarray) -> Tensor:
         """A client's vector from its integers, as a reader of its upload alone can compute it."""

@@ -39,6 +39,7 @@ from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
 from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
+from app.federation.channels.received import Received, ReceivedModels
 from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.execution.distributed import from_first, gather
 from app.federation.parameters import plain_array
@@ -107,6 +108,7 @@ class MaskedChannel(Channel):
         self._contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
         self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
+        self._received = ReceivedModels(self._contributors, self._federation.space)
         self._theta, self._round = theta, plan.round + 1
         self._guard.open(plan)
         self._arrived: dict[int, int] = {}
@@ -166,13 +168,13 @@ class MaskedChannel(Channel):
         for one in self._clients.values():
             one.set_peers(peers)
 
-    def _answers(self, ask: Callable[[AggregationClient], list[SignedMessage]]) -> list[SignedMessage]:
+    def _answers(self, ask: Callable[[AggregationClient], SignedMessage]) -> list[SignedMessage]:
         """What this process's clients answer; the refusal of any client aborts the round on all processes."""
         answers: list[SignedMessage] = []
         refusals: list[str] = []
         for one in self._clients.values():
             try:
-                answers += ask(one)
+                answers.append(ask(one))
             except (AbortedRoundError, RejectedMessageError) as error:
                 refusals.append(str(error))
         for refusal in (text for part in gather(refusals) for text in part):
@@ -196,9 +198,10 @@ class MaskedChannel(Channel):
         if client is None or self._failure:
             return None
         values = encoded(self._code, update, self._federation.space, self._settings.name)
-        if self._guard.refuses(update, values, self._federation.space, self._server.masking_clients):
+        received = self._received.of(update)
+        if self._guard.refuses(update.client, received, values, self._server.masking_clients):
             return None
-        sealed = client.mask(values, self._binding(update))
+        sealed = client.mask(values, self._binding(update.client, received))
         arrived = self._delivery.deliver(sealed, self._session, self._round)
         warn_of_failures(self._delivery.take_failures())
         if arrived is None:
@@ -207,13 +210,9 @@ class MaskedChannel(Channel):
         self._arrived[update.client] = self._code.weight(update)
         return Message(update.client, update.round, update.index, None, self.form, arrived.size)
 
-    def _binding(self, update: Update) -> Callable[[int], bytes] | None:
+    def _binding(self, client: int, received: Received) -> Callable[[int], bytes] | None:
         """The hash that binds a client's masks to the values it received."""
-        if not self._settings.model_bound:
-            return None
-        index = self._contributors.index(update.client)
-        digests = BlockDigests(self._contributors, index, plain_array(update.received))
-        return lambda other: digests.binding(update.client, other)
+        return (lambda other: received.blocks.binding(client, other)) if self._settings.model_bound else None
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         counted = gather((self._code.clipped, self._code.coded))
@@ -243,9 +242,9 @@ class MaskedChannel(Channel):
         self._require(survivors, "sent masked updates")
         self._clients = {client: one for client, one in self._clients.items() if client in survivors}
         self._guard.check(survivors)
-        signed = self._exchange(self._answers(lambda one: [one.sign_survivors(survivors)]))
+        signed = self._exchange(self._answers(lambda one: one.sign_survivors(survivors)))
         self._guard.remember(survivors, released=False)
-        reveals = self._exchange(self._answers(lambda one: [one.reveal_shares(signed)]))
+        reveals = self._exchange(self._answers(lambda one: one.reveal_shares(signed)))
         sums = self._server.unmask(reveals, self._known_bindings() if gone else None)
         if impossible := self._code.impossible(sums, self._arrived):
             raise AbortedRoundError(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import torch
 
 from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError
-from app.crypto.trained_models import TrainedModels, model_digests
-from app.federation.channels.base import Update
+from app.crypto.trained_models import TrainedModels
+from app.federation.channels.received import Received
 from app.federation.execution.distributed import gather
-from app.federation.parameters import ParameterSpace, plain_array
 from app.federation.plan import Plan
 from app.federation.plan_audit.release_ledger import ReleaseLedger
 from app.federation.reports import listed
@@ -45,22 +44,19 @@ class ReleaseGuard:
         self._moved: dict[int, list[bytes]] = {}  # those of them that its update would change
         self._refusing: list[int] = []
 
-    def refuses(self, update: Update, values: np.ndarray, space: ParameterSpace, peers: Collection[int]) -> bool:
+    def refuses(self, client: int, received: Received, values: np.ndarray, peers: Collection[int]) -> bool:
         """Whether a client keeps its update to itself, because it has trained on this model or a tensor of it before.
 
         `values` are the integers it would send: what it does not change reveals nothing, and may honestly stay.
         """
         if not self.refuse_repeated:
             return False
-        tensors = list(_tensors(update, space))
-        received = plain_array(update.received)
-        digests = model_digests([(name, received[place]) for name, place in tensors])
-        if self._models.refuses(update.client, digests.values(), peers):
-            self._refusing.append(update.client)
+        digests, places = received.tensors, received.places
+        if self._models.refuses(client, digests.values(), peers):
+            self._refusing.append(client)
             return True
-        places = {"": slice(0, update.trainable), **dict(tensors)}
-        self._received[update.client] = list(digests.values())
-        self._moved[update.client] = [digest for name, digest in digests.items() if values[places[name]].any()]
+        self._received[client] = list(digests.values())
+        self._moved[client] = [digest for name, digest in digests.items() if values[places[name]].any()]
         return False
 
     def gather(self) -> None:
@@ -107,13 +103,3 @@ class ReleaseGuard:
         self._models.load_state_dict({client: rows.numpy() for client, rows in state["models"].items()})
         if self.ledger is not None:
             self.ledger.load_state_dict(state["releases"])
-
-
-def _tensors(update: Update, space: ParameterSpace) -> Iterator[tuple[str, slice]]:
-    """Names of the parameters that a client uploads, and their places in its vectors."""
-    blocks = [block for block in space.blocks if block.start < space.trainable]
-    ends = torch.tensor([*(block.start for block in blocks), space.trainable], device=update.index.device)
-    places = torch.searchsorted(update.index, ends).tolist()
-    for block, start, end in zip(blocks, places, places[1:], strict=False):
-        if end > start:
-            yield block.name, slice(start, end)

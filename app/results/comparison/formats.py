@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.results.comparison.display import LEGEND, Footnotes, TableBlock, TableCell, row_notes, table_blocks
 from app.results.comparison.table import ComparisonTable
-from app.results.text_table import GAP, text_table
+from app.results.comparison.verdict_tables import REASON, WordTable, word_tables
+from app.results.text_table import GAP, table_lines, text_table
 
 SIGNS = {"best": "*", "indistinguishable": "~"}
 NARROWEST, USUAL = 40, 120
@@ -53,6 +54,7 @@ def as_text(table: ComparisonTable, width: int | None = None, every: bool = Fals
     footnotes = Footnotes()
     parts = [part for block in table_blocks(table, every) for part in _text_parts(block, room, footnotes)]
     parts.append(_filled(LEGEND.format(best=SIGNS["best"], level=SIGNS["indistinguishable"]), room, ""))
+    parts += [_text_of_words(each, room) for each in word_tables(table)]
     lists = {
         "N/A:": [f"({number}) {text}" for number, text in footnotes.numbered()],
         "rows:": row_notes(table),
@@ -79,6 +81,20 @@ def _text_parts(block: TableBlock, room: int, footnotes: Footnotes) -> Iterator[
             part = [*fixed]
         part.append(column)
     yield _text_of_columns(part)
+
+
+def _text_of_words(words: WordTable, room: int) -> str:
+    """A table of words; reasons, which are long, stand below their row. Where it is too wide, rows are list items."""
+    width = len(words.heads) - (words.heads[-1] == REASON)
+    lines = table_lines(words.heads[:width], [row[:width] for row in words.rows], left=range(width))
+    if max(map(len, lines)) > room:
+        pairs = [zip(words.heads[1:], row[1:], strict=True) for row in words.rows]
+        texts = [", ".join(f"{head} {cell}" for head, cell in pair if cell) for pair in pairs]
+        lines = [_filled(f"{row[0]}: {text}", room) for row, text in zip(words.rows, texts, strict=True)]
+    elif width < len(words.heads):
+        reasons = [_filled(row[-1], room, "    ") for row in words.rows]
+        lines = [*lines[:2], *(part for pair in zip(lines[2:], reasons, strict=True) for part in pair)]
+    return "\n".join([words.title, *lines, _filled(words.reading, room, "")])
 
 
 def _text_of_columns(columns: Sequence[Sequence[str]]) -> str:

@@ -19,6 +19,7 @@ from app.common.files import list_made, replace_all
 from app.common.reading import refuse_links
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable
+from app.results.comparison.verdict_tables import word_tables
 from app.results.published.formats import HEADS, as_cells
 from app.results.published.side_by_side import PublishedComparison
 from app.results.report.conclusions import Conclusion, conclusions
@@ -118,6 +119,7 @@ def page(content: PageContent, folder: str, made: datetime) -> str:
         made=made,
         facts=_facts(store, table),
         conclusions=_by_dataset(conclusions(table)),
+        word_tables=word_tables(table),
         table=page_table(table, store.baseline),
         figures=content.figures,
         published=content.published,

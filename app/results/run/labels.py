@@ -12,6 +12,9 @@ from app.federation.submodels.integration import NAMES, PRESETS
 NO_DEFENSE = "none"
 """Name of the cell without any defense."""
 
+TRAIN_LESS = "train-less"
+"""Name of rows that only train for fewer rounds, with which every defense has to be compared."""
+
 PLAIN = "fedavg"
 """Name of a federation in which nothing is special."""
 

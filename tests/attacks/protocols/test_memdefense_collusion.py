@@ -17,7 +17,7 @@ from app.results.attacks.membership import AttackRecord
 from callbacks import Paillier, SecureAggregation
 
 SIZES, TESTS = (90, 90, 60), 200
-SMALL = NasrSettings(kernels=8, label_branch=False, epochs=30, most=10**9)
+SMALL = NasrSettings(kernels=8, label_branch=False, epochs=15, most=10**9)
 BRIEF = NasrSettings(kernels=2, epochs=1)
 
 
@@ -96,7 +96,7 @@ def test_masks_leave_the_sum_of_the_others(tmp_path, colluders, reason):
 def test_a_colluder_opens_ciphertexts(tmp_path):
     """All participants hold the private key: with the option uploads are attacked, without it the reason names it."""
     for colluding in (False, True):
-        defense = Paillier(simulate=True, colluding=colluding)
+        defense = Paillier(key_length=1024, simulate=True, colluding=colluding)
         audit = make_audit(tmp_path / str(colluding), SIZES, TESTS, epochs=1, lr=0.05, defenses=[defense])
         leakage = found(MemDefenseCollusion([0], settings=BRIEF), audit)["nasr", "uploads"].leakage
         assert isinstance(leakage, NotAvailable) != colluding

@@ -18,7 +18,7 @@ from app.metrics.thresholds import decide
 from callbacks.attacks.membership_inference import MembershipInference
 
 SIZES, TESTS = (120, 91, 60), 200
-SMALL = NasrSettings(kernels=8, label_branch=False, epochs=30, most=10**9)
+SMALL = NasrSettings(kernels=8, label_branch=False, epochs=15, most=10**9)
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def gradient(net, images, labels):
 
 def run(net, seen, count=1, known=None, seed=0, shape=SHAPE, **settings):
     """The attack with few steps."""
-    attack = GradientMatching(**{"steps": 300, **settings})
+    attack = GradientMatching(**{"steps": 150, **settings})
     bounds = tuple(bound.repeat(shape.channels) for bound in (LOW, HIGH))
     return attack.images(net, seen, known, shape, count, None, bounds, torch.Generator().manual_seed(seed))
 
@@ -81,11 +81,13 @@ def likeness(truth, found):
     return pearson_matrix(truth, found).max(dim=1).values
 
 
-@pytest.mark.parametrize(("activation", "dtype"), [(nn.ReLU, torch.float32), (nn.Softplus, torch.float64)])
-def test_one_image_comes_back(activation, dtype):
+@pytest.mark.parametrize(
+    ("activation", "dtype", "steps"), [(nn.ReLU, torch.float32, 150), (nn.Softplus, torch.float64, 250)]
+)
+def test_one_image_comes_back(activation, dtype, steps):
     """From the gradient of a convolutional network, whose size does not matter."""
     net, image = conv_net(activation=activation).to(dtype), picture().to(dtype)
-    found = run(net, 7 * gradient(net, image, torch.tensor([2])))
+    found = run(net, 7 * gradient(net, image, torch.tensor([2])), steps=steps)
     assert found.images.dtype == dtype
     assert found.labels.tolist() == [2]
     assert likeness(image, found.images) >= 0.95
@@ -105,13 +107,13 @@ def test_a_batch_of_a_dense_network_comes_back():
     assert likeness(images, found.images).min() >= 0.95
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("LeNet5", 2), ("CNN", 1)])
-def test_an_image_comes_back_through_pools(kind, seed):
+@pytest.mark.parametrize(("kind", "seed", "steps"), [("LeNet5", 2, 150), ("CNN", 1, 200)])
+def test_an_image_comes_back_through_pools(kind, seed, steps):
     """In real size, through max-pools and a norm; without coarse moves and blurred kinks it stays much less alike."""
     net, image = pooled_net(kind), landscape(seed)
     seen = gradient(net, image, torch.tensor([2]))
     found, plain = (
-        run(net, seen, shape=DataShape(1, 28, 28, 4), steps=200, tv=0.05, **settings)
+        run(net, seen, shape=DataShape(1, 28, 28, 4), steps=steps, tv=0.05, **settings)
         for settings in ({}, {"scales": 0, "blur": 0.0})
     )
     assert likeness(image, found.images) >= 0.9

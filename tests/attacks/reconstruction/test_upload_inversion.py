@@ -46,7 +46,7 @@ class OwnClasses(Blobs):
         )
 
 
-def audit_with(folder, lr=0.1, net=NET, epochs=10, **settings):
+def audit_with(folder, lr=0.2, net=NET, epochs=10, **settings):
     """A federation of those two clients under attack."""
     return audit_of(*trained(folder, 1, lr=lr, epochs=epochs, data=OwnClasses(), net=net, keep=(1, []), **settings))
 

@@ -87,11 +87,13 @@ def test_ordinary_masks_hand_the_sum_over():
 
 
 @pytest.mark.usefixtures("reads_on")
-def test_one_client_apart_is_one_client_lost():
-    """The least that a server could try: a model of its own for a single client."""
-    garbled, coordinates = sums(TwoModels([0]), MASKED())
+@pytest.mark.parametrize("apart", [0, 6])
+def test_one_client_apart_is_one_client_lost(apart):
+    """The least that a server could try: a model of its own for the first or the last client with a submodel."""
+    garbled, coordinates = sums(TwoModels([apart]), MASKED())
     honest, _ = sums(MASKED())
-    shared = torch.tensor(sorted(coordinates[0] & set().union(*(own for client, own in coordinates.items() if client))))
+    others = set().union(*(own for client, own in coordinates.items() if client != apart))
+    shared = torch.tensor(sorted(coordinates[apart] & others))
     assert ((garbled - honest)[shared].abs() > 0.01).float().mean() > 0.9
 
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from federation_kit import TINY_MLP, Recorder, make_trainer, run, small_federation, whole_batch
-from regulariser_kit import HALVES, LOCAL, ROOMY, Losses, trained, with_reference
+from federation_kit import PICTURES, TINY_MLP, Recorder, make_trainer, run, small_federation, whole_batch
+from regulariser_kit import HALVES, LOCAL, Losses, trained, with_reference
 from torch.nn.functional import softmax
 
 from app.common.errors import UserError
@@ -90,7 +90,7 @@ def test_every_width_is_regularised_whoever_trains_it(net, settings):
     recorders = [Recorder() for _ in range(3)]
     stacks = ([], [SMALL(warmup=0)], [SMALL(warmup=0)])
     for recorder, stack, executor in zip(recorders, stacks, ("sequence", "sequence", "threads"), strict=True):
-        data = with_reference(shape=ROOMY)
+        data = with_reference(shape=PICTURES)
         defended(*stack, recorder, data=data, net=net, executor=executor, workers=3, rounds=1, **settings)
     for plain, one, other in zip(*(recorder.updates for recorder in recorders), strict=True):
         assert not torch.allclose(plain[1], one[1], rtol=0, atol=1e-7)
@@ -154,7 +154,7 @@ def test_batches_without_an_effect_on_the_model_itself():
             return loss
 
     before, after = Modes(), Modes()
-    net, data = partial(CNN, u=4, statistics="running"), with_reference(shape=ROOMY)
+    net, data = partial(CNN, u=4, statistics="running"), with_reference(shape=PICTURES)
     defended(before, SMALL(attacker_steps=2, warmup=0), after, data=data, net=net, rounds=1)
     assert len(before.seen) > 10
     for (first, statistics), (second, same) in zip(before.seen, after.seen, strict=True):

@@ -117,6 +117,21 @@ def test_a_server_cannot_put_itself_in_a_clients_place(monkeypatch):
     assert torch.equal(hidden, start())
 
 
+def test_shares_that_the_server_exchanges_leave_their_senders_out(monkeypatch):
+    """Client 0 gets what client 1 encrypted for client 2: named, and the sum is exactly that of the others."""
+    genuine = AggregationServer.relay_shares
+
+    def misdirected(self, messages):
+        """Opened by nobody but client 2."""
+        mail = genuine(self, messages)
+        return mail | {0: mail[0] | {1: mail[2][1]}}
+
+    monkeypatch.setattr(AggregationServer, "relay_shares", misdirected)
+    with pytest.warns(UserWarning, match="shares message of client 1 is rejected: it does not open with the key that"):
+        hidden = trained(MASKED())
+    assert (hidden - without(1)).abs().max() <= ROUNDING
+
+
 def test_sums_that_cannot_be_are_given_up(monkeypatch):
     """Client 2 masks values a thousand times as large as the range allows: the model is not spoiled."""
     genuine = IntegerCode.encode

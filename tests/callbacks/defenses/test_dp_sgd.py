@@ -38,10 +38,11 @@ def plain_end(net, local, *defenses, picture=FOUR_PIXELS, halves=False):
     return run(federation, Blobs(shape=picture), 2, [defense() for defense in defenses])
 
 
-@pytest.mark.parametrize("executor", ["sequence", "threads", "auto"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "executor"), [*((method, "threads") for method in METHODS), ("ghost", "sequence"), ("hooks", "auto")]
+)
 def test_without_noise_and_clipping_it_is_plain_training(method, executor):
-    """Same batches, same steps, several widths, several parts per batch."""
+    """Same batches, same steps, several widths, several parts per batch; every way of clipping on threads."""
     federation = small_federation(GROUPS, local=LOCAL, **HALVES, executor=executor, workers=2)
     found = run(federation, Blobs(shape=PICTURES), 2, [harmless(clipping=method, physical_batch=3)])
     plain = plain_end(GROUPS, LOCAL, picture=PICTURES, halves=True)

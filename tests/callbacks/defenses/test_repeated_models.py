@@ -102,7 +102,7 @@ class Permuted(Frozen):
 @pytest.mark.parametrize("server", [Frozen(), Frozen(models=2), Layer(), Permuted()], ids=lambda s: type(s).__name__)
 def test_every_exact_repetition_is_refused(server):
     """The same model, two models in turn, one layer, and channels in another order: nobody is heard twice."""
-    attacked(server, SecureAggregation(), rounds=6, participation=1.0)
+    attacked(server, SecureAggregation(), rounds=4, participation=1.0)
     assert len(server.sets) == server.models
 
 
@@ -134,8 +134,8 @@ def test_refusals_are_named():
 
 
 HONEST = {
-    **{name: {"method": METHODS[name], "capacities": MIXED} for name in ("Prefix", "FedRolex", "UFR", "GSR")},
-    "momentum": {"server": FedAvgM, "capacities": MIXED},
+    **{name: {"method": METHODS[name], "capacities": MIXED[:6]} for name in ("Prefix", "FedRolex", "UFR", "GSR")},
+    "momentum": {"server": FedAvgM, "capacities": MIXED[:6]},
     "some": {"participation": 0.5},
     "labels": {"local": LocalTraining(batch_size=4, optimizer=sgd(0.2), mask_labels=True)},
     "head": {"personal": ["*classifier*"]},
@@ -150,11 +150,11 @@ def test_honest_rounds_are_not_refused(name):
     def end(**settings):
         defense, recorder = SecureAggregation(allow_singletons=True, range=64.0, bits=32, **settings), Recorder()
         model = small_federation(**{"net": NET, "local": LOCAL, **HONEST[name]})
-        return run(model, Blobs(SIZES), 3, [defense, recorder]), defense, recorder
+        return run(model, Blobs(SIZES[:6]), 3, [defense, recorder]), defense, recorder
 
     vector, defense, recorder = end()
     assert defense.measurements()["secagg/refused"] == 0
-    assert len(recorder.messages) == 3 * (4 if name == "some" else len(SIZES))
+    assert len(recorder.messages) == 3 * (3 if name == "some" else 6)
     assert torch.equal(vector, end(refuse_repeated=False)[0])
 
 
@@ -179,7 +179,7 @@ class Deaf(FederatedCallback):
 def test_a_layer_that_no_update_moves_is_no_repetition():
     """The server has nothing to learn from it: a layer of zero updates may stay as it is."""
     defense = SecureAggregation()
-    run(federation(participation=1.0), Blobs(SIZES), 3, [Deaf(), defense])
+    run(federation(participation=1.0), Blobs(SIZES[:4]), 3, [Deaf(), defense])
     assert defense.measurements()["secagg/refused"] == 0
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from channel_kit import MASKED, METHODS, SIZES
+from channel_kit import MASKED, METHODS, MIXED, SIZES
 from federation_kit import PICTURES, Blobs, run, sgd, small_federation
 from process_kit import SCRIPTS, on_two_processes
 from run_kit import records, train
@@ -25,7 +25,8 @@ from callbacks.defenses.nbafl import NbAFL
 from callbacks.defenses.tripwire import Tripwire
 from datamodules import CropFlip, Holdout
 
-LOCAL = LocalTraining(batch_size=4, optimizer=sgd(0.2))
+LOCAL = LocalTraining(batch_size=8, optimizer=sgd(0.2))
+FEW, WIDTHS = SIZES[:6], MIXED[:6]
 FEDERATIONS = {
     **{name: {"method": method} for name, method in METHODS.items()},
     "fjord": {"method": FjORD([0.25, 0.5])},
@@ -46,9 +47,9 @@ FEDERATIONS = {
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_no_alarm_and_no_trace(name):
     """Every method, width, server and sampling, round after round: bit for bit the run without a tripwire."""
-    settings = {"local": LocalTraining(batch_size=8, optimizer=sgd(0.2)), **FEDERATIONS[name]}
-    with_it = Outcome(rounds=3, **settings)
-    plain = run(federation_of(**settings), Blobs(SIZES), 3)
+    settings = {"local": LOCAL, "capacities": WIDTHS, **FEDERATIONS[name]}
+    with_it = Outcome(rounds=3, data=Blobs(FEW), **settings)
+    plain = run(federation_of(**settings), Blobs(FEW), 3)
     assert [set(measurements.values()) for measurements in with_it.measurements] == [{0}] * 3
     assert set(with_it.measurements[0]) == {"alarms", *CHECKS}
     assert torch.equal(with_it.end, plain)

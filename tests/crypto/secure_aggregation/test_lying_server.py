@@ -1,5 +1,7 @@
 """A server that does not follow the protocol of secure aggregation, and clients that hand out wrong shares."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from masking_kit import NARROW, Federation, plain_sum, whole
@@ -69,20 +71,85 @@ def test_a_second_identity_key_of_a_client_is_refused():
 
 
 def test_shares_without_signature_are_refused():
-    """Encrypted with the right key, as the owner of that key could; the signature is what the sender must add."""
+    """By the server, on whose way to the clients they would be taken for those of client 1."""
+    round_ = PEOPLE.round(1, LAYOUT, VALUES)
+    message = round_.clients[1].share_secrets(round_.keys())
+    unsigned = replace(message, signature=b"no signature at all")
+    with pytest.raises(RejectedMessageError, match=r"shares message of client 1 .* signature is not that of client 1"):
+        round_.server.relay_shares([unsigned])
+    elsewhere = PEOPLE.identities[1].sign(round_.session, 1, "shares", 0, message.body)
+    with pytest.raises(RejectedMessageError, match=r"shares message of client 1 .* meant for another recipient"):
+        round_.server.relay_shares([elsewhere])
+
+
+THREE = whole(CLIENTS, 20, 3)
+
+
+def fabricated(round_, mail):
+    """Shares of the server's own making, encrypted with the victim's public key and a key of its own."""
+    about = domain_label("shares", round_.session, round_.number, 1, 0)
+    key = KeyPair(1).agree(round_.server.roster[0].encryption, about)
+    shares = [HeldShare(1, secret, split(bytes(32), 5, 3)[THREE.points[0] - 1]) for secret in SecretKind]
+    mail[0][1] = aead_encrypt(key, pack(shares), about)
+
+
+def misdirected(_round, mail):
+    """What client 1 encrypted for client 2."""
+    mail[0][1] = mail[2][1]
+
+
+def exchanged(_round, mail):
+    """What client 2 encrypted for the victim as if it came from client 1, and the other way round."""
+    mail[0][1], mail[0][2] = mail[0][2], mail[0][1]
+
+
+def reflected(_round, mail):
+    """What the victim itself encrypted for client 1."""
+    mail[0][1] = mail[1][0]
+
+
+def replayed(round_, mail):
+    """What client 1 encrypted for the victim in a round before, with another session and the same number."""
+    earlier = PEOPLE.round(round_.number, THREE, VALUES)
+    advertised = earlier.keys()
+    mail[0][1] = earlier.server.relay_shares([earlier.clients[1].share_secrets(advertised)])[0][1]
+
+
+def emptied(_round, mail):
+    """Nothing under the name of client 1."""
+    mail[0][1] = b""
+
+
+@pytest.mark.parametrize("lie", [fabricated, misdirected, exchanged, reflected, replayed, emptied])
+def test_shares_that_the_server_changes_are_refused(lie):
+    """The victim, client 0, names whose they should have been; the sum is exactly that of the others."""
+    round_ = PEOPLE.round(1, THREE, VALUES)
+    genuine = round_.server.relay_shares
+
+    def lying(messages):
+        """What client 0 gets is not what its peers sent."""
+        lie(round_, mail := genuine(messages))
+        return mail
+
+    round_.server.relay_shares = lying
+    total = round_.run()
+    named = [1, 2] if lie is exchanged else [1]
+    reason = "it does not open with the key that client 0 expects"
+    assert sorted((error.client, error.step, error.reason) for error in round_.rejected) == [
+        (client, "shares", reason) for client in named
+    ]
+    assert total.tolist() == plain_sum(THREE, VALUES, [one for one in CLIENTS if one not in named]).tolist()
+
+
+def test_shares_that_the_server_keeps_are_missed():
+    """The victim does not mask with clients of which it holds no shares."""
     round_ = PEOPLE.round(1, LAYOUT, VALUES)
     advertised = round_.keys()
-    victim, sender = round_.clients[0], round_.clients[1]
-    victim.share_secrets(advertised)
-    about = domain_label("shares", round_.session, 1, 1, 0)
-    key = sender._encryption.agree(round_.server.roster[0].encryption, about)
-    share = split(bytes(32), 5, 4)[LAYOUT.points[0] - 1]
-    body = aead_encrypt(key, pack([HeldShare(1, secret, share) for secret in SecretKind]), about)
-    unsigned = SignedMessage(round_.session, 1, "shares", 1, 0, body, b"no signature at all")
-    (error,) = victim.receive_shares([unsigned])
-    assert (error.client, error.reason) == (1, "the signature is not that of client 1")
-    with pytest.raises(AbortedRoundError, match="client 0 holds no shares of clients 1, 2, 3, 4"):
-        victim.set_peers(CLIENTS)
+    mail = round_.server.relay_shares([one.share_secrets(advertised) for one in round_.clients.values()])
+    del mail[0][1]
+    assert round_.clients[0].receive_shares(mail[0]) == []
+    with pytest.raises(AbortedRoundError, match="client 0 holds no shares of clients 1"):
+        round_.clients[0].set_peers(CLIENTS)
 
 
 @pytest.mark.parametrize("size", [95, 96])

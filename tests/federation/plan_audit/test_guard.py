@@ -30,9 +30,10 @@ def prepared(rounds=3, **settings):
     return federation
 
 
-def clients_of(plan: Plan, coordinate):
-    """Who trains a coordinate."""
-    return {client for client in plan.participants if coordinate in plan.index(client).tolist()}
+def clients_of(plan: Plan, size):
+    """Who trains each coordinate."""
+    held = {client: set(plan.index(client).tolist()) for client in plan.participants}
+    return [{client for client, own in held.items() if coordinate in own} for coordinate in range(size)]
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -41,10 +42,7 @@ def test_findings_are_the_small_sets(method, k):
     """Against the sets of clients, written out for every coordinate and round."""
     chosen = FedRolex() if method == "FedRolex" else ChannelSubset.preset(method)
     federation = prepared(method=chosen)
-    sets = [
-        [clients_of(federation.plan_of(round_), coordinate) for coordinate in range(federation.space.size)]
-        for round_ in range(3)
-    ]
+    sets = [clients_of(federation.plan_of(round_), federation.space.size) for round_ in range(3)]
     few = [clients for row in sets for clients in row if 0 < len(clients) < k]
     changes = [one ^ other for before, after in pairwise(sets) for one, other in zip(before, after, strict=True)]
     small = [clients for clients in changes if 0 < len(clients) < k]

@@ -232,17 +232,29 @@ def test_tables_of_runs_hold_no_formulas(tmp_path):
         assert not [cell for cell in first if cell.startswith(("=", "+", "@"))]
 
 
-@pytest.mark.parametrize("name", [r"a$\frac$b", "$x$", "cost in $ and $", r"\$"])
-def test_dollars_do_not_break_pictures(name, tmp_path):
-    """Names of runs, classes and labels are drawn as they are, not as formulas."""
-    folder = compared(tmp_path, labels(name, name, name), name, attacks=(attack("yeom", "global"),))
-    run = load_run(folder / name)
+DOLLARS = [r"a$\frac$b", "$x$", "cost in $ and $", r"\$"]
+
+
+@pytest.mark.parametrize("name", DOLLARS)
+def test_dollars_do_not_break_pictures_of_runs(name, tmp_path):
+    """Names of runs and classes are drawn as they are, not as formulas."""
+    run = load_run(make_run(tmp_path / name))
     draw_accuracy([{"round": 1, "server/accuracy": 0.5}], run.folder.path / "accuracy.png", name)
     conclude(run.folder, [ReconstructionRecord.of(rebuilt())])
     drawn = PartitionTable(np.ones((2, 2), dtype=int), (name, "b"), (name, "1"), ("x", name)).draw()
     png_bytes(drawn)
-    figures = report(folder).path.with_suffix("").glob("*.svg")
-    assert any(name in figure.read_text() for figure in figures)
+
+
+def test_dollars_do_not_break_reports(tmp_path):
+    """Labels of datasets, methods and defenses are drawn as they are, not as formulas."""
+    places = {name: labels("digits", name, DOLLARS[number - 1]) for number, name in enumerate(DOLLARS)}
+    for name, place in places.items():
+        make_run(tmp_path / name, place, attacks=(attack("yeom", "global"),))
+    cells = [{"run": name, **asdict(place)} for name, place in places.items()]
+    (tmp_path / COMPARISON).write_text(json.dumps({"name": DOLLARS[0], "cells": cells}))
+    figures = [figure.read_text() for figure in report(tmp_path).path.with_suffix("").glob("*.svg")]
+    for name in DOLLARS:
+        assert any(name in figure for figure in figures)
 
 
 def test_formulas_of_the_users_own_figures_stay(tmp_path):

@@ -5,7 +5,6 @@ import wandb
 import yaml
 from run_kit import records
 from tracking_kit import no_wandb_settings, offline_run  # noqa: F401
-from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from app.commands.fit import fit
@@ -29,6 +28,8 @@ def fresh_process(no_wandb_settings):  # noqa: F811
 
 def agent_command(sweep, choice):
     """The command line of `wandb agent`: macros of the command are replaced, parameters are `--name=value`."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args  # which takes seconds
+
     variables = create_sweep_command_args({"args": choice}) | {"program": [sweep["program"]]}
     parts = []
     for part in create_sweep_command(list(sweep["command"])):

@@ -1,0 +1,87 @@
+"""Verdicts and choices in words: one line per defense, and the answer to every question about a choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from app.metrics.moderated import Effect
+from app.results.comparison.choices import Choice, choices, dominated
+from app.results.comparison.effects import RELEASED, UPLOADS, DefenseEffect, defense_effects
+from app.results.comparison.table import ComparisonTable, Row
+
+HIDDEN, REASON = "hidden", "because"
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """A table whose cells are text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    reading: str  # how to read it
+
+    @property
+    def titles(self) -> list[str]:
+        """The heads with capital first letters."""
+        return [head[:1].upper() + head[1:] for head in self.heads]
+
+
+def word_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
+    """What every defense does, and which row to choose; none where no defense was attacked beside the same method."""
+    several = len(table.datasets) > 1
+    effects, beaten = defense_effects(table), dominated(table)
+    if not any(each.leakage or each.hidden for each in effects):
+        return ()
+    return (
+        WordTable(
+            "What each defense does",
+            (*(("dataset",) * several), "row", "accuracy", "AUC, released", "AUC, uploads", "verdict", REASON),
+            tuple((*((each.row.dataset,) * several), *_cells(each, beaten)) for each in effects),
+            "Differences from the same method, seeds and data without a defense: accuracy in points, AUC of the "
+            "strongest attack; [low, high] is the 95 % interval over seeds, whose variance is moderated by those of "
+            "all rows. A verdict speaks of differences of at least a point or .01 that are significant at 2 %; "
+            "strengths that another row beats in both are named.",
+        ),
+        WordTable(
+            "Which row to choose",
+            (*(("dataset",) * several), "asked for", "row", "accuracy", "loss", "AUC"),
+            tuple((*((each.dataset,) * several), *_answer(each)) for each in choices(table)),
+            "By means over seeds; the loss is against the most accurate row without a defense, the AUC that of the "
+            "strongest attack on what is visible of the row. Rows without a defense compete as well.",
+        ),
+    )
+
+
+def _cells(each: DefenseEffect, beaten: Mapping[str, Row]) -> Iterator[str]:
+    yield each.row.name
+    yield _difference(each.accuracy, 100, 1)
+    yield _difference(each.leakage.get(RELEASED), 1, 3)
+    yield HIDDEN if each.hidden else _difference(each.leakage.get(UPLOADS), 1, 3)
+    yield each.verdict
+    better = beaten.get(f"{each.row.dataset}: {each.row.name}")
+    yield each.reason if better is None else f"{each.reason}; {better.name} is better in both"
+
+
+def _difference(effect: Effect | None, scale: float, digits: int) -> str:
+    """A difference with its sign and interval, such as `-12.3 [-15.0, -9.6]`."""
+    if effect is None:
+        return "N/A"
+    ends = effect.interval.low, effect.interval.high
+    shown = f"{scale * effect.mean:+.{digits}f}"
+    if not all(map(math.isfinite, ends)) or math.isnan(effect.p_value):
+        return shown
+    return f"{shown} [{', '.join(f'{scale * end:+.{digits}f}' for end in ends)}]"
+
+
+def _answer(each: Choice) -> Iterator[str]:
+    yield each.question
+    if each.row is None:
+        yield from ("none of these rows", "", "", "")
+        return
+    yield each.row.name
+    yield f"{100 * each.accuracy:.1f} %"
+    yield f"{100 * each.loss:+.1f}"
+    yield f"{each.leakage:.3f}"
