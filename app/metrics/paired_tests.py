@@ -123,7 +123,8 @@ def block_design_p_values(rows: Mapping[str, Mapping[int, float]]) -> dict[tuple
     for at, (row, seed, _) in enumerate(results):
         design[at, [row, len(names) + seed]] = 1
     values = np.array([value for *_, value in results])
-    inverse = np.linalg.pinv(design.T @ design)
+    gram = design.T @ design
+    inverse = np.linalg.pinv(gram)
     effects = inverse @ design.T @ values
     freedom = len(results) - int(np.linalg.matrix_rank(design))
     residuals = values - design @ effects
@@ -131,14 +132,15 @@ def block_design_p_values(rows: Mapping[str, Mapping[int, float]]) -> dict[tuple
     if freedom < 1 or np.abs(residuals).max() <= 1e-12 * np.abs(values).max():
         return {}
     variance = float(residuals @ residuals) / freedom
-    p_values = {}
+    sizes = {}
     for pair in combinations(names, 2):
         contrast = np.zeros(design.shape[1])
         contrast[names.index(pair[0])], contrast[names.index(pair[1])] = 1, -1
-        if np.allclose(contrast @ inverse @ (design.T @ design), contrast):  # estimable
+        if np.allclose(contrast @ inverse @ gram, contrast):  # estimable
             error = math.sqrt(variance * float(contrast @ inverse @ contrast))
-            p_values[pair] = float(2 * stats.t.sf(abs(float(contrast @ effects)) / error, freedom))
-    return p_values
+            sizes[pair] = abs(float(contrast @ effects)) / error
+    p_values = 2 * stats.t.sf(list(sizes.values()), freedom)
+    return dict(zip(sizes, p_values.tolist(), strict=True))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

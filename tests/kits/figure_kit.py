@@ -61,7 +61,7 @@ def texts(figure):
     plot = figure.plot
     canvas = FigureCanvasAgg(plot)
     with report_style():
-        canvas.draw()
+        plot.draw_without_rendering()
     renderer = canvas.get_renderer()
     drawn = [*plot.texts]
     for axes in (axes for axes in plot.axes if axes.get_visible()):

@@ -6,11 +6,16 @@ import struct
 import time
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from wandb.proto.wandb_internal_pb2 import Record
+
+LISTED = wandb.util.working_set
+"""The function of W&B that finds installed packages."""
 
 BLOCK, HEAD = 32768, 7
 """Bytes of a block of the log, and of the head of the file and of every piece of a record."""
@@ -40,11 +45,22 @@ class Experiment:
         self.ended = exit_code
 
 
+@cache
+def installed_packages():
+    """What W&B lists in every run."""
+    return tuple(LISTED())
+
+
 @pytest.fixture
 def no_wandb_settings(monkeypatch):
-    """No variable of W&B is set, and what a test sets is taken back."""
+    """No variable of W&B is set, and what a test sets is taken back.
+
+    Runs begin sooner: packages are listed once, and what would start jobs on clusters is not loaded.
+    """
     for variable in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(variable)
+    monkeypatch.setattr(wandb.util, "working_set", installed_packages)
+    monkeypatch.setattr(wandb.sdk.wandb_run.Run, "_detect_and_apply_job_inputs", lambda run: None)
 
 
 @dataclass(frozen=True)

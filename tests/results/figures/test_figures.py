@@ -33,9 +33,15 @@ def _on_the_way(run):
 
 
 @pytest.fixture(scope="module")
-def drawn(attacked):
+def table(attacked):
+    """Its table."""
+    return tabulate(attacked)
+
+
+@pytest.fixture(scope="module")
+def drawn(attacked, table):
     """Its figures by key."""
-    return {figure.key: figure for figure in figures_of(attacked, tabulate(attacked))}
+    return {figure.key: figure for figure in figures_of(attacked, table)}
 
 
 def test_names_and_words(drawn):
@@ -62,9 +68,9 @@ def test_twenty_rows_fit():
         assert sum(" / " in text for text, _ in texts(figure)[0]) >= 20
 
 
-def test_svg_holds_the_labels_as_text(drawn, attacked):
+def test_svg_holds_the_labels_as_text(drawn, table):
     """Names of rows can be searched for, the ink can be replaced, and files stay small."""
-    names = {style.label for style in row_styles(tabulate(attacked)).values()}
+    names = {style.label for style in row_styles(table).values()}
     for key, figure in drawn.items():
         markup = svg(figure)
         shown = {name for name in names if f">{name}<" in markup}
@@ -75,9 +81,9 @@ def test_svg_holds_the_labels_as_text(drawn, attacked):
         assert len(markup) < 300_000
 
 
-def test_rows_look_the_same_everywhere(attacked, drawn):
+def test_rows_look_the_same_everywhere(table, drawn):
     """Colour and marker of a row in the Pareto figure are those of its curves and of its clients."""
-    styles = row_styles(tabulate(attacked))
+    styles = row_styles(table)
     expected = {(style.colour, style.marker) for style in styles.values()}
     for key in ("pareto", "rounds"):
         shown = {mark[2:] for axes in panels(drawn[key]) for mark in marks(axes)}
