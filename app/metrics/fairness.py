@@ -162,6 +162,10 @@ def _compared(means: Sequence[GroupMean]) -> tuple[GroupMean, GroupMean] | None:
     return ranked[-1], ranked[0]
 
 
+_AT_A_TIME = 2**15
+"""Clients that are drawn at a time."""
+
+
 def _estimate(
     value: float, parts: list[tuple[int, Array]], units: int, bootstrap: Bootstrap, total: int = 1, lowest: float = -1.0
 ) -> Estimate:
@@ -171,7 +175,9 @@ def _estimate(
     drawn = []
     for number, (weight, part) in enumerate(parts):
         generator, size = numpy_generator(bootstrap.seed, "fairness", number), part.size
-        means = [part[generator.integers(0, size, size)].mean() for _ in range(bootstrap.resamples)]
-        drawn.append(weight * np.array(means))
+        step = 1 + _AT_A_TIME // size  # draws and means of many resamples are those of one after the other
+        counts = [min(step, bootstrap.resamples - done) for done in range(0, bootstrap.resamples, step)]
+        means = [part[generator.integers(0, size, (count, size))].mean(axis=1) for count in counts]
+        drawn.append(weight * np.concatenate(means))
     replicates = Replicates(np.sum(drawn, axis=0) / total, units)
     return Estimate(value, bounded_interval(value, replicates, bootstrap.confidence, lowest, 1.0))
