@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 ROWS = Bootstrap(unit="row")
 CLIENTS = 2
 SHADOWS = 8
-LOCAL = LocalTraining(epochs=20, batch_size=64, optimizer=partial(Adam, lr=3e-3))
+LOCAL = LocalTraining(epochs=10, batch_size=64, optimizer=partial(Adam, lr=6e-3))
 
 
 def overfitted(folder, seed, rate=1.0):

@@ -30,8 +30,11 @@ class Bounds:
 
 
 BOUNDS = {name: Bounds() for name in ATTACKS} | {
-    "trajectory-uploads": Bounds(0.98, quick={"attack_epochs": 3}, small=True),
-    "trajectory-distilled": Bounds(0.98, quick={"attack_epochs": 3, "epochs": 2}, small=True),
+    "shokri": Bounds(options={"shadows_used": 8}, quick={"shadows_used": 2}),
+    "trajectory-uploads": Bounds(0.98, {"attack_epochs": 20}, {"attack_epochs": 3}, small=True),
+    "trajectory-distilled": Bounds(
+        0.98, {"attack_epochs": 20, "epochs": 10}, {"attack_epochs": 3, "epochs": 2}, small=True
+    ),
     "nasr": Bounds(0.95, {"kernels": 4}, {"epochs": 2}, small=True),
 }
 every_attack = pytest.mark.parametrize("name", ATTACKS)

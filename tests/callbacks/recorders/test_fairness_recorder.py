@@ -230,6 +230,7 @@ def test_lightning_keeps_the_state(tmp_path):
 # ---- through the command line ----------------------------------------------------------------------------------------
 
 MEASURED = ("--model.evaluation.everyone", "2", "--model.evaluation.fine_tune", "true", "--config", "local-head")
+MEASURED += ("--model.executor", "sequence")
 FILES = ("metrics.jsonl", "everyone.csv", "fairness.json")
 quick = pytest.mark.usefixtures("no_figures")
 
