@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from app.results.comparison.rows import RowRuns
 from app.results.comparison.table import ComparisonTable, Row, Value
 from app.results.figures.style import COLOURS, MARKERS, ReportFigure
-from app.results.run.labels import NO_DEFENSE
+from app.results.run.labels import NO_DEFENSE, without_strength
 from app.results.run.store import RunRecord, Store
 
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))
@@ -31,8 +31,15 @@ class RowStyle:
     line: Line
 
 
+def family_of(row: Row) -> tuple[str, str]:
+    """Method and defense of a row, without the strength of the defense."""
+    return row.method, without_strength(row.defense)
+
+
 def row_styles(table: ComparisonTable) -> Mapping[str, RowStyle]:
     """Styles by `Row.name`; the same method and defense have the same style on every dataset.
+
+    Strengths of one defense share a colour and a line, and differ in their markers.
 
     Args:
         table: all rows; parts that all names share are left out of the labels.
@@ -40,9 +47,13 @@ def row_styles(table: ComparisonTable) -> Mapping[str, RowStyle]:
     rows = {row.name: row for row in table.rows}
     methods, defenses = ({getattr(row, part) for row in rows.values()} for part in ("method", "defense"))
     styles = {}
-    for number, (name, row) in enumerate(rows.items()):
-        turn, place = divmod(number, len(COLOURS))
-        marker = MARKERS[(place + 3 * turn) % len(MARKERS)]
+    families: dict[tuple[str, str], list[str]] = {}
+    for row in rows.values():
+        families.setdefault(family_of(row), []).append(row.name)
+    for name, row in rows.items():
+        family = family_of(row)
+        turn, place = divmod(list(families).index(family), len(COLOURS))
+        marker = MARKERS[(place + 3 * turn + families[family].index(name)) % len(MARKERS)]
         label = _label(row, len(methods) > 1, len(defenses) > 1)
         styles[name] = RowStyle(label, COLOURS[place], marker, LINES[turn % len(LINES)])
     return styles

@@ -15,7 +15,7 @@ from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
-from app.results.figures.data import FigureData, RowStyle
+from app.results.figures.data import FigureData, RowStyle, family_of
 from app.results.figures.leakage import TARGETS
 from app.results.figures.style import FAINT, INK, ReportFigure, report_style
 
@@ -38,6 +38,9 @@ MARGIN = 0.16
 
 CHANCE = 0.5
 
+DIMMED = 0.45
+"""Opacity of rows that another row beats in both, against that of the others."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -47,11 +50,13 @@ class Point:
         look: how it looks.
         utility: accuracy, 0 to 1.
         leakage: AUC; None where it is hidden.
+        family: method and defense, without the strength of the defense.
     """
 
     style: RowStyle
     utility: Value
     leakage: Value | None
+    family: tuple[str, str] = ("", "")
 
 
 def pareto(data: FigureData, dataset: str) -> ReportFigure | None:
@@ -69,7 +74,8 @@ def pareto(data: FigureData, dataset: str) -> ReportFigure | None:
         dataset,
         _plot(UTILITY[utility], panels),
         "Every mark is a row of the table: its accuracy against the AUC of the strongest attack, on uploads and on "
-        "the released model. The line is the Pareto front: rows that no other row beats in both.",
+        "the released model. The dark line is the Pareto front: rows that no other row beats in both, the others are "
+        "dimmed. Strengths of one defense are joined by a line of its colour.",
         "Up and to the left is good. An AUC of 0.5 (dashed) is chance. Crosses are 95 % intervals, which may reach "
         f"beyond the panel. Rows in the strip '{HIDDEN}' upload only masked or encrypted updates: they have no AUC, "
         "which is not the same as 0.5.",
@@ -94,7 +100,7 @@ def _points(data: FigureData, dataset: str, utility: str, leakage: str) -> list[
     for row in data.table.of(dataset):
         accuracy, auc = row.values.get(utility), row.values.get(leakage)
         if isinstance(accuracy, Value) and (isinstance(auc, Value) or _is_hidden(data, row, auc)):
-            points.append(Point(data.style(row), accuracy, auc if isinstance(auc, Value) else None))
+            points.append(Point(data.style(row), accuracy, auc if isinstance(auc, Value) else None, family_of(row)))
     return points
 
 
@@ -123,9 +129,10 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in measured]
     best = [places[number] for number in front(places)]
     axes.plot(*zip(*best, strict=True), color=INK, linewidth=1.2, alpha=0.5, zorder=2, gid="front")
+    _curves(axes, measured)
     low = _limits(axes, [leakage for _, leakage in measured], points, bool(hidden_points))
-    for point, leakage in measured:
-        _cross(axes, point.style, leakage, point.utility, low)
+    for at, (point, leakage) in zip(places, measured, strict=True):
+        _cross(axes, point, leakage, low, 1.0 if at in best else DIMMED)
     for point in hidden_points:
         place = ([0.62 * MARGIN], [100 * point.utility.mean], point.style.marker)
         axes.plot(*place, color=point.style.colour, markersize=6.5, transform=axes.get_yaxis_transform(), gid="hidden")
@@ -136,14 +143,34 @@ def _draw(axes: Axes, points: list[Point]) -> None:
     axes.set_axisbelow(True)
 
 
-def _cross(axes: Axes, style: RowStyle, across: Value, up: Value, left: float) -> None:
+def _curves(axes: Axes, measured: Sequence[tuple[Point, Value]]) -> None:
+    """A line through the strengths of every defense that has several, in the order of the table."""
+    families: dict[tuple[str, str], list[tuple[Point, Value]]] = {}
+    for point, leakage in measured:
+        families.setdefault(point.family, []).append((point, leakage))
+    for curve in families.values():
+        if len(curve) > 1:
+            places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in curve]
+            look: dict[str, Any] = {
+                "color": curve[0][0].style.colour,
+                "linewidth": 1.6,
+                "alpha": 0.6,
+                "zorder": 2,
+                "gid": "curve",
+            }
+            axes.plot(*zip(*places, strict=True), **look)
+
+
+def _cross(axes: Axes, point: Point, across: Value, left: float, strength: float) -> None:
     """A mark with its two intervals, where there are any; nothing is drawn left of `left`."""
-    lines: dict[str, Any] = {"color": style.colour, "linewidth": 1.3, "alpha": 0.55, "zorder": 3}
+    style, up = point.style, point.utility
+    lines: dict[str, Any] = {"color": style.colour, "linewidth": 1.3, "alpha": 0.55 * strength, "zorder": 3}
     if math.isfinite(across.low):
         axes.plot([max(across.low, left), across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):
         axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
-    axes.plot([across.mean], [100 * up.mean], style.marker, color=style.colour, markersize=6.5, alpha=0.85, zorder=4)
+    look: dict[str, Any] = {"color": style.colour, "markersize": 6.5, "alpha": 0.85 * strength, "zorder": 4}
+    axes.plot([across.mean], [100 * up.mean], style.marker, **look)
 
 
 def _limits(axes: Axes, aucs: list[Value], points: list[Point], strip: bool) -> float:

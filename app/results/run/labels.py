@@ -25,6 +25,11 @@ LITERAL = {"speed": 1, "kl_weight": 1}
 """Settings of the factorised networks that follow the paper literally."""
 
 
+def without_strength(defense: str) -> str:
+    """The name of a defense without its strength: `memdefense` of `memdefense gamma=0.9`."""
+    return re.sub(r" [\w.]+=\S+$", "", defense)
+
+
 @dataclass(frozen=True, order=True)
 class RunLabels:
     """A run's place in the matrix of a comparison."""

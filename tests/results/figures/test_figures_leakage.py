@@ -69,6 +69,26 @@ def test_pareto_shows_the_table(known):
     assert [[0.55, 65.0], [0.55, 75.0]] in drawn
 
 
+def test_strengths_of_a_defense_are_a_curve():
+    """One colour and one line through all of them, in the order of the table; a row that another beats is dimmed."""
+    strengths = {"none": (0.9, 0.8), "l2": (0.8, 0.85), "mem gamma=0.5": (0.85, 0.7), "mem gamma=0.9": (0.6, 0.55)}
+    rows = [
+        ("fedavg", defense, {"clients_accuracy": value(accuracy), "uploads_auc": value(auc)})
+        for defense, (accuracy, auc) in strengths.items()
+    ]
+    data = FigureData(store_of(*(make_record(labels(defense=row[1])) for row in rows)), table_of(*rows))
+    [figure] = figures(pareto, data)
+    [axes] = panels(figure)
+    [curve] = [line for line in axes.get_lines() if line.get_gid() == "curve"]
+    assert curve.get_xydata().tolist() == [[0.7, 85.0], [0.55, 60.0]]
+    styles = {defense: row_styles(data.table)[f"fedavg / {defense}"] for defense in strengths}
+    assert curve.get_color() == styles["mem gamma=0.5"].colour == styles["mem gamma=0.9"].colour
+    assert styles["mem gamma=0.5"].marker != styles["mem gamma=0.9"].marker
+    assert len({style.colour for style in styles.values()}) == 3
+    opacity = {tuple(line.get_xydata()[0]): line.get_alpha() for line in axes.get_lines() if len(line.get_xdata()) == 1}
+    assert opacity[(0.85, 80.0)] < opacity[(0.8, 90.0)]
+
+
 def test_hidden_rows_lie_at_the_margin(known):
     """In the strip on the left, at their accuracy, not at 0.5; rows whose attack failed are not in it."""
     [figure] = figures(pareto, known)
