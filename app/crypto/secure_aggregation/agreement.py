@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -19,6 +20,9 @@ PUBLIC_BYTES = 32
 """Length of a public key, and of a digest."""
 
 _NONCE = 12
+
+_public_key = lru_cache(maxsize=1 << 12)(X25519PublicKey.from_public_bytes)
+"""The key of 32 bytes; clients of a simulation meet the same ones."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class KeyPair(SecretHolder):
             ValueError: where the public key is invalid (a wrong length, or a point of low order).
         """
         if public not in self._agreed:
-            self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            self._agreed[public] = self._key.exchange(_public_key(public))
         return HKDF(SHA256(), 32, None, purpose).derive(self._agreed[public])
 
 

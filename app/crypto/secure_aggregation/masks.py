@@ -10,7 +10,7 @@ import numpy as np
 from app.crypto.messages import RejectedMessageError
 from app.crypto.secure_aggregation.agreement import KeyPair, domain_label
 from app.crypto.secure_aggregation.layout import VectorLayout
-from app.crypto.secure_aggregation.streams import add_stream
+from app.crypto.secure_aggregation.streams import add_streams
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
         where = layout.overlap(client, group[0])
         # Peers with the same submodel are added up first: scattering costs more than making a stream.
         part = total[where] if isinstance(where, slice) else np.zeros(where.size, dtype=layout.word)
-        # All keys before the long streams, which push the code that makes keys out of the processor's cache.
-        streams = [(keys.key(peer), peer < client) for peer in group] if part.size else []
-        for key, negative in streams:
-            add_stream(part, key, negative)
+        if part.size:
+            add_streams(part, [(keys.key(peer), peer < client) for peer in group])
         if not isinstance(where, slice):
             total[where] += part
     return total
@@ -61,11 +59,10 @@ def pairwise_mask(layout: VectorLayout, keys: PairwiseKeys, peers: Iterable[int]
 
 def remove_self_masks(total: np.ndarray, layout: VectorLayout, seeds: Iterable[tuple[int, bytes]]) -> None:
     """Subtract clients' self masks, given their seeds, from a sum (length) of words, in place."""
-    parts: dict[int, tuple[int, np.ndarray]] = {}
+    groups: dict[int, tuple[int, list[bytes]]] = {}
     for client, seed in seeds:
-        identity = id(layout.positions[client])
-        if identity not in parts:
-            parts[identity] = client, np.zeros(layout.size(client), dtype=layout.word)
-        add_stream(parts[identity][1], seed)
-    for client, part in parts.values():
+        groups.setdefault(id(layout.positions[client]), (client, []))[1].append(seed)
+    for client, group in groups.values():
+        part = np.zeros(layout.size(client), dtype=layout.word)
+        add_streams(part, [(seed, False) for seed in group])
         total[layout.place(client)] -= part

@@ -52,10 +52,11 @@ class AggregationServer:
             RejectedMessageError: where a message is not one of this step, or its keys cannot be used.
         """
         keys: dict[int, PublicKeys] = {}
+        trial = KeyPair(SERVER)
         advertised = sorted(messages, key=lambda message: message.sender)
         for message in advertised:
             self._expect(message, "keys")
-            keys[message.sender] = _usable(message)
+            keys[message.sender] = _usable(message, trial)
         self.roster = keys
         return advertised
 
@@ -217,11 +218,10 @@ class AggregationServer:
             raise RejectedMessageError(client, step, f"client {client} is not in this round")
 
 
-def _usable(message: SignedMessage) -> PublicKeys:
+def _usable(message: SignedMessage, trial: KeyPair) -> PublicKeys:
     """The keys in a message, after a trial agreement: a key of low order gives everybody the same secret."""
     try:
         keys = PublicKeys.from_bytes(message.body)
-        trial = KeyPair(SERVER)
         trial.agree(keys.encryption, b"")
         trial.agree(keys.masking, b"")
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
@@ -45,13 +47,19 @@ def add_stream(total: np.ndarray, key: bytes, negative: bool = False) -> None:
 
     The stream is the same for the same key of 32 secret bytes. A key is for one stream only.
     """
-    encryptor = key_stream(key)
-    change, step = np.subtract if negative else np.add, _CHUNK // total.itemsize
-    buffer = bytearray(min(total.nbytes, _CHUNK) + _BLOCK)
+    add_streams(total, [(key, negative)])
+
+
+def add_streams(total: np.ndarray, streams: Iterable[tuple[bytes, bool]]) -> None:
+    """`add_stream` for several keys, each with whether to subtract; chunk by chunk, so that words are still cached."""
+    changes = [(key_stream(key), np.subtract if negative else np.add) for key, negative in streams]
+    step, buffer = _CHUNK // total.itemsize, bytearray(min(total.nbytes, _CHUNK) + _BLOCK)
     for start in range(0, total.size, step):
         target = total[start : start + step]
-        encryptor.update_into(_ZEROS[: target.nbytes], buffer)
-        change(target, np.frombuffer(buffer, total.dtype.newbyteorder("<"), target.size), out=target)
+        zeros, words = _ZEROS[: target.nbytes], np.frombuffer(buffer, total.dtype.newbyteorder("<"), target.size)
+        for encryptor, change in changes:
+            encryptor.update_into(zeros, buffer)
+            change(target, words, out=target)
 
 
 def to_words(values: np.ndarray, word: np.dtype) -> np.ndarray:

@@ -111,7 +111,8 @@ class IntegerCode:
         if self._outside == "clip":
             largest = (self._point.largest + (1 if self._weights.inward else 0.5)) * self._point.step
             self.clipped += int(np.count_nonzero(np.abs(change) >= largest))
-        values *= weight
+        if weight != 1:
+            values *= weight
         if not self._weights.secret:
             return values
         curvature = self._curvature(update)

@@ -56,7 +56,8 @@ class ReleaseGuard:
             self._refusing.append(client)
             return True
         self._received[client] = list(digests.values())
-        self._moved[client] = [digest for name, digest in digests.items() if values[places[name]].any()]
+        moved = values != 0
+        self._moved[client] = [digest for name, digest in digests.items() if moved[places[name]].any()]
         return False
 
     def gather(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from masking_kit import NARROW, WIDE
 
 from app.common.errors import UserError
-from app.crypto.secure_aggregation.streams import add_stream, from_words, to_words, word_for
+from app.crypto.secure_aggregation.streams import add_stream, add_streams, from_words, to_words, word_for
 
 KEY = bytes(range(32))
 
@@ -49,6 +49,18 @@ def test_adding_and_subtracting_cancel(word):
     assert (total == before + stream(KEY, 20_000, word)).all()
     add_stream(total, KEY, negative=True)
     assert (total == before).all()
+
+
+@pytest.mark.parametrize("word", [NARROW, WIDE])
+@pytest.mark.parametrize("length", [0, 5, 16384, 50_001])
+def test_several_streams_at_once_are_those_one_by_one(length, word):
+    """Wherever pieces end, whichever are subtracted."""
+    keys = [(bytes([number]) * 32, number % 3 == 0) for number in range(5)]
+    total, expected = np.full(length, 7, dtype=word), np.full(length, 7, dtype=word)
+    add_streams(total, keys)
+    for key, negative in keys:
+        expected += -stream(key, length, word) if negative else stream(key, length, word)
+    assert (total == expected).all()
 
 
 @pytest.mark.parametrize(
