@@ -34,7 +34,7 @@ CHANNELS = {"paillier": ENCRYPTED, "simulated": SIMULATED, "masked": MASKED}
 
 def trained(*callbacks: Any, rounds: int = 1, sizes: Collection[int] = SIZES, **settings: Any) -> Tensor:
     """The server's vector after some rounds."""
-    local = LocalTraining(batch_size=4, optimizer=sgd(0.2))
+    local = LocalTraining(batch_size=8, optimizer=sgd(0.2))
     federation = small_federation(**{"net": NET, "local": local, "capacities": MIXED, **settings})
     return run(federation, Blobs(tuple(sizes)), rounds=rounds, callbacks=callbacks)
 

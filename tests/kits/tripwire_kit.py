@@ -164,5 +164,5 @@ class Outcome:
 
 def federation_of(**settings):
     """Eight clients of three widths."""
-    local = LocalTraining(batch_size=4, optimizer=sgd(0.2))
+    local = LocalTraining(batch_size=8, optimizer=sgd(0.2))
     return small_federation(**{"net": NET, "local": local, "capacities": MIXED, **settings})

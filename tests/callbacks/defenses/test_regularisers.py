@@ -71,8 +71,8 @@ def test_usual_strength_changes_training_at_every_width(name):
 
 def accuracy(*defenses):
     """Of the server after enough rounds to learn the patterns."""
-    federation = small_federation(TINY_MLP, local=whole_batch(0.2, epochs=50), capacities=[1.0, 0.5])
-    run(federation, Blobs((30, 30), tests=60), 4, defenses)
+    federation = small_federation(TINY_MLP, local=whole_batch(0.3, epochs=60), capacities=[1.0, 0.5])
+    run(federation, Blobs((30, 30), tests=60), 2, defenses)
     return federation.report.server.accuracy
 
 
