@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 from app.metrics.bootstrap import Bootstrap
-from app.metrics.fairness import Fairness, GroupMean, Spread, gap_estimate, mean_estimate, swap_estimate
+from app.metrics.fairness import (
+    Fairness,
+    GroupMean,
+    Spread,
+    _resampled_means,
+    gap_estimate,
+    mean_estimate,
+    swap_estimate,
+)
 from app.metrics.intervals import Interval, unseen_share
 from app.metrics.membership import NotAvailable
 
@@ -85,6 +93,14 @@ def test_interval_of_the_gap_adds_both_groups_errors():
     error = math.hypot(many.std(ddof=1) / math.sqrt(60), few.std(ddof=1) / math.sqrt(20))
     assert estimate.value == pytest.approx(many.mean() - few.mean())
     assert estimate.interval.half_width == pytest.approx(stats.t.ppf(0.975, 19) * error, rel=0.06)
+
+
+@pytest.mark.parametrize("clients", [3, 8, 1500])
+def test_resamples_are_those_drawn_one_by_one(clients):
+    """To the last bit, also where memory holds only some of them at a time."""
+    values, draw = np.random.default_rng(0).random(clients), np.random.default_rng(1)
+    expected = [values[draw.integers(0, clients, clients)].mean() for _ in range(300)]
+    assert _resampled_means(values, 300, np.random.default_rng(1)).tolist() == expected
 
 
 def test_gaps_without_an_interval():
