@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from app.common.progress import in_words
+from app.experiments.engines.processes import Job, last_lines
+from app.experiments.engines.supervisor import BUSY
 from app.experiments.folder import ComparisonFolder
 from app.experiments.matrix import Combination
-from app.experiments.processes import Job, last_lines
-from app.experiments.supervisor import BUSY
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from app.common.ranges import Count, Positive, range_problems
 from app.common.wording import counted
 from app.experiments.board import Board
 from app.experiments.checks import name_problems
+from app.experiments.engines.gpus import check_per_run, gpus
+from app.experiments.engines.local_engine import LocalEngine, local_shares, workers_for
+from app.experiments.engines.processes import Job, StopRequest, cores
 from app.experiments.folder import ComparisonFolder, State
-from app.experiments.gpus import check_per_run, gpus
-from app.experiments.local_engine import LocalEngine, local_shares, workers_for
 from app.experiments.locks import at_work, others_at_work, turn
 from app.experiments.matrix import Combination, leaders_first, planned_runs
 from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
-from app.experiments.processes import Job, StopRequest, cores
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
@@ -221,7 +221,7 @@ def _lowered(engines: Engines, jobs: int, workers: int) -> str:
 def _engine(engines: Engines, jobs: int) -> tuple[Engine, int]:
     """The engine and how many runs it makes at a time."""
     if engines.engine == "ray":
-        from app.experiments.ray_engine import RayEngine
+        from app.experiments.engines.ray_engine import RayEngine
 
         cluster = RayEngine(engines.address, engines.jobs, engines.gpus_per_run)
         return cluster, cluster.workers

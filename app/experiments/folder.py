@@ -16,9 +16,9 @@ from app.common.files import cannot_write, finite, write_text
 from app.common.progress import PROGRESS_LOG, TIME_WIDTH
 from app.common.reading import read_json, read_yaml, refuse_links
 from app.common.renamed import current
+from app.experiments.engines.processes import MODULE, Job, last_lines
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
-from app.experiments.processes import MODULE, Job, last_lines
 from app.experiments.spec import ComparisonSpec
 from app.results.run.store import COMPARISON
 

@@ -12,8 +12,8 @@ import yaml
 
 from app.common.errors import UserError
 from app.experiments.board import Board
+from app.experiments.engines.processes import Job
 from app.experiments.folder import ComparisonFolder
-from app.experiments.processes import Job
 from app.experiments.reading import read_spec
 
 SMALL = {"base": ["demo"], "datasets": {"digits": None}, "methods": ["fedavg", "heterofl"]}

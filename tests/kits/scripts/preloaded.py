@@ -28,7 +28,7 @@ import app.commands.report  # noqa: F401  all are here to be loaded
 from app.commands import fit
 from app.common import files
 from app.configuration import run_parser
-from app.experiments import preloaded
+from app.experiments.engines import preloaded
 from app.federation.execution import recorded_step
 from app.results.report import drawing, report
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.experiments.board import Board
-from app.experiments.gpus import dealt_gpus, runs_at_a_time, trained_on
-from app.experiments.preloaded import FIT, Preloaded
-from app.experiments.processes import Job, Process, Resources, StopRequest, cores
+from app.experiments.engines.gpus import dealt_gpus, runs_at_a_time, trained_on
+from app.experiments.engines.preloaded import FIT, Preloaded
+from app.experiments.engines.processes import Job, Process, Resources, StopRequest, cores
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""

@@ -7,8 +7,8 @@ import pytest
 from comparison_kit import board_of, fake_job
 
 from app.common.errors import UserError
-from app.experiments.processes import StopRequest
-from app.experiments.ray_engine import ATTEMPTS, RETRIES, RayEngine
+from app.experiments.engines.processes import StopRequest
+from app.experiments.engines.ray_engine import ATTEMPTS, RETRIES, RayEngine
 
 
 class FakeRay:

@@ -12,8 +12,8 @@ from typing import Any
 
 from app.common.errors import UserError
 from app.experiments.board import Board
-from app.experiments.gpus import runs_at_a_time, trained_on
-from app.experiments.processes import PAUSE, Job, Resources, StopRequest, cores, work
+from app.experiments.engines.gpus import runs_at_a_time, trained_on
+from app.experiments.engines.processes import PAUSE, Job, Resources, StopRequest, cores, work
 
 RETRIES = 3
 """Repetitions of a run whose worker dies."""

@@ -13,20 +13,20 @@ from comparison_kit import alive, board_of, comes, fake_job
 
 from app.common.errors import UserError
 from app.common.signals import hangup_terminates
-from app.experiments.local_engine import LocalEngine, local_shares, workers_for
-from app.experiments.processes import Resources, StopRequest, environment, last_lines, start
-from app.experiments.supervisor import BUSY
+from app.experiments.engines.local_engine import LocalEngine, local_shares, workers_for
+from app.experiments.engines.processes import Resources, StopRequest, environment, last_lines, start
+from app.experiments.engines.supervisor import BUSY
 
 PARENT = """
 import json, pathlib, sys
-from app.experiments.processes import Job, Resources, start
+from app.experiments.engines.processes import Job, Resources, start
 fields = json.loads(sys.argv[1])
 paths = {key: pathlib.Path(fields.pop(key)) for key in ("log", "lock", "summary", "home")}
 start(Job(**fields, **paths), Resources(1)).wait()
 """
 ADJUSTED = """
 import sys
-from app.experiments import supervisor
+from app.experiments.engines import supervisor
 supervisor.{} = 0.5
 sys.exit(supervisor.main(sys.argv[1:]))
 """

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from app.common.leaving import leave  # isort: skip  before all libraries
-from app.experiments.processes import MODULE, Job, Process, Resources, environment, logged_command, spawned
-from app.experiments.supervisor import supervise
+from app.experiments.engines.processes import MODULE, Job, Process, Resources, environment, logged_command, spawned
+from app.experiments.engines.supervisor import supervise
 
 FIT = ("app.commands.fit", "app.federation.execution.vectorised", "wandb")
 """Modules that a run imports. A function `preload` of a module does what else all runs would do, such as parsers."""
@@ -98,7 +98,7 @@ class Preloaded:
         ours, theirs = Pipe()
         with theirs:
             self._server = subprocess.Popen(  # noqa: S603  our own command
-                [*MODULE, "app.experiments.preloaded", str(theirs.fileno()), *self._modules],
+                [*MODULE, "app.experiments.engines.preloaded", str(theirs.fileno()), *self._modules],
                 cwd=job.home,
                 env=environment(job, share),
                 stdin=subprocess.DEVNULL,

@@ -130,7 +130,7 @@ def logged_command(job: Job, share: Resources) -> tuple[str, ...]:
 def spawned(job: Job, share: Resources, command: Sequence[str]) -> subprocess.Popen[bytes]:
     """A process for a job that runs a command, which stands in its log already."""
     cores = ",".join(map(str, share.cores))
-    supervisor = (*MODULE, "app.experiments.supervisor", str(os.getpid()), str(job.lock), cores)
+    supervisor = (*MODULE, "app.experiments.engines.supervisor", str(os.getpid()), str(job.lock), cores)
     with job.log.open("ab") as log:
         return subprocess.Popen(  # noqa: S603  our own command
             [*supervisor, "--", *command],

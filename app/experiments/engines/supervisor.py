@@ -1,7 +1,7 @@
 """Watches over a run: it ends with its parent process, however that ends, and keeps a file locked until then.
 
-`python -m app.experiments.supervisor PARENT LOCK CORES -- COMMAND ...`: an interrupt is passed on to the command and
-all its processes, SIGHUP too, as an interrupt; a request to terminate, and the end of the parent, kill them.
+`python -m app.experiments.engines.supervisor PARENT LOCK CORES -- COMMAND ...`: an interrupt is passed on to the
+command and all its processes, SIGHUP too, as an interrupt; a request to terminate and the end of the parent kill them.
 """
 
 from __future__ import annotations

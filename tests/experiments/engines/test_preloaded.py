@@ -12,8 +12,8 @@ import pytest
 from comparison_kit import alive, comes, fake_job
 from process_kit import ROOT, preloaded, python_path, started
 
-from app.experiments.preloaded import FIT, Preloaded
-from app.experiments.processes import MODULE, Job, Resources, start
+from app.experiments.engines.preloaded import FIT, Preloaded
+from app.experiments.engines.processes import MODULE, Job, Resources, start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked elsewhere")
 
@@ -53,8 +53,8 @@ raise SystemExit(int(sys.argv[2]))
 """
 PARENT = """
 import json, pathlib, sys
-from app.experiments.preloaded import Preloaded
-from app.experiments.processes import Job, Resources
+from app.experiments.engines.preloaded import Preloaded
+from app.experiments.engines.processes import Job, Resources
 modules, jobs = json.loads(sys.argv[1])
 with Preloaded(modules) as preloaded:
     started = []
