@@ -11,7 +11,9 @@ shipped recipe of that name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +53,13 @@ class Recipe:
         return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
-def shipped_recipes() -> list[Recipe]:
+@functools.cache
+def shipped_recipes() -> tuple[Recipe, ...]:
     """All recipes, by kind and name; comparisons and sweeps are made of recipes, and are none themselves."""
     others = (COMPARISONS, SWEEPS)
     none = (DEFAULTS, COVERAGE)
     paths = sorted(path for path in FOLDER.rglob("*.yaml") if path not in none and path.parent not in others)
-    return [Recipe(path.stem, _kind(path), path) for path in paths]
+    return tuple(Recipe(path.stem, _kind(path), path) for path in paths)
 
 
 def shipped_comparisons() -> list[Recipe]:
@@ -145,7 +148,7 @@ def read_layer(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
     remedy = "correct the file; `rampart fit --print_config` shows the form"
     try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
+        content = deepcopy(_content(path.read_text(encoding="utf-8")))
     except UnicodeDecodeError as error:
         cause = f"cannot read {path}: byte {error.start + 1} is no UTF-8 text"
         raise UserError.of(cause, "no run starts", "save the file as UTF-8") from error
@@ -154,6 +157,12 @@ def read_layer(path: Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise UserError.of(f"{path} holds no settings", "no run starts", remedy)
     return current(dict(content))
+
+
+@functools.lru_cache
+def _content(text: str) -> Any:
+    """What the text of a layer says; those of a comparison's runs lie on the same layers."""
+    return load_yaml(text)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A request `{"arguments": [...], "environment": {...}, "home": "...", "out": "..."}` is answered by the process id of a
 program, a process id by its exit code, or null as long as it runs. As `preloaded.py short`, for programs whose runs are
 as short as those of tests, in which figures are not drawn, steps not recorded and disks not waited for
-(`tests/conftest.py`).
+(`tests/kits/short_runs.py`).
 """
 
 import contextlib
