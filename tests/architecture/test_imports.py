@@ -57,13 +57,12 @@ HEAVY = {
 
 
 def modules():
-    """Every module of ours by dotted name, with its syntax tree."""
+    """The file of every module of ours by dotted name."""
     found = {}
     for package in OURS:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found[name] = ast.parse(path.read_text(), filename=str(path))
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
@@ -71,10 +70,16 @@ MODULES = modules()
 
 
 @cache
+def tree(name):
+    """The syntax tree of a module."""
+    return ast.parse(MODULES[name].read_text(), filename=str(MODULES[name]))
+
+
+@cache
 def imports(name):
     """Dotted names that a module imports, wherever in the module."""
     found = []
-    for node in ast.walk(MODULES[name]):
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -125,7 +130,7 @@ def test_callbacks_make_runs_late():
     """Only shadow federations are runs; a run imports callbacks, so the import is within a function."""
     users = {name for name in MODULES for target in imports(name) if inside(target, ["app.run"])}
     assert {name for name in users if inside(name, ["callbacks"])} == {"callbacks.attacks.shadow_federations"}
-    top = [node for node in MODULES["callbacks.attacks.shadow_federations"].body if isinstance(node, ast.ImportFrom)]
+    top = [node for node in tree("callbacks.attacks.shadow_federations").body if isinstance(node, ast.ImportFrom)]
     assert "app.run" not in {node.module for node in top}
 
 
@@ -152,7 +157,7 @@ def test_heavy_library_has_one_door(library):
 
 def test_starting_the_program_is_cheap():
     """Until a command is chosen, nothing is loaded but the standard library, the errors, and the parser above it."""
-    top = [node for node in MODULES["app.cli"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    top = [node for node in tree("app.cli").body if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top}
     ours = {name for name in names if name.split(".")[0] not in sys.stdlib_module_names}
     assert ours == {"app.common.errors", "app.commands.parser", "app.common.leaving", "app.common.signals"}
