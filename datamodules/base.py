@@ -41,6 +41,13 @@ class RawData:
     std: tuple[float, ...]  # per channel, on the 0..1 scale
     owners: Tensor | None = None  # (n,) int64 number of each sample's owner (writer, site), None where unknown
     owner_names: tuple[str, ...] = ()  # name of each owner, empty where they have none
+    right_labels: Tensor | None = None  # (n,) int64, where some of `labels` were made wrong
+
+    def mislabelled(self, share: float, seed: int) -> RawData:
+        """The same samples, a share in [0, 1) of the pool with wrong labels."""
+        return replace(
+            self, labels=wrong_labels(self.labels, share, len(self.class_names), seed), right_labels=self.labels
+        )
 
     @classmethod
     def divided(
@@ -60,7 +67,9 @@ class RawData:
         """Pool and test set in one store, in that order."""
         images = torch.cat([self.images, self.test_images])
         labels = torch.cat([self.labels, self.test_labels])
-        return ImageStore(images, labels, torch.tensor(self.mean), torch.tensor(self.std), len(self.class_names))
+        right = None if self.right_labels is None else torch.cat([self.right_labels, self.test_labels])
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return ImageStore(images, labels, mean, std, len(self.class_names), right)
 
     def problems(self) -> Iterator[Problem]:
         """Labels without a class name, and sets that are empty."""
@@ -86,7 +95,8 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         augment: random crops and flips of training images; None for none.
         seed: seed of the partition and of membership, at least 0.
         label_noise: share of the pool, in [0, 1), whose labels are replaced by random wrong ones. They can only be
-            memorised, which makes differences between attacks larger; the common test set keeps its labels.
+            memorised, which makes differences between attacks larger. Accuracy is measured by the right ones, and
+            the common test set has no others.
     """
 
     own_statistics: ClassVar[bool] = False
@@ -128,7 +138,7 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         raw = self.load()
         raise_all(raw.problems())
         if self.label_noise:
-            raw = replace(raw, labels=wrong_labels(raw.labels, self.label_noise, len(raw.class_names), self.seed))
+            raw = raw.mislabelled(self.label_noise, self.seed)
         owners = None if raw.owners is None else raw.owners.numpy()
         tests = len(raw.test_labels)
         membership = split_pool(raw.labels.numpy(), owners, tests, self.partition, self.holdout, self.seed)

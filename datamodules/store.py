@@ -25,6 +25,7 @@ class ImageStore:
     mean: Tensor  # (channels,) float32, subtracted from pixels on the 0..1 scale
     std: Tensor  # (channels,) float32, what they are divided by afterwards
     classes: int  # number of classes
+    right_labels: Tensor | None = None  # (samples,) int64, where some of `labels` were made wrong
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -59,8 +60,15 @@ class ImageStore:
         """The same store on another device (itself where it is there already)."""
         if self.device == torch.device(device):
             return self
-        names = ("images", "labels", "mean", "std")
+        names = ("images", "labels", "mean", "std", *(("right_labels",) if self.right_labels is not None else ()))
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    @cached_property
+    def rightly_labelled(self) -> ImageStore:
+        """The same images with their right labels, by which utility is measured; itself where none was made wrong."""
+        if self.right_labels is None:
+            return self
+        return replace(self, labels=self.right_labels, right_labels=None)
 
     def batch(self, indices: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Normalised images and labels of the samples `indices`.

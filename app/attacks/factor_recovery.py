@@ -141,7 +141,7 @@ class RecoveryScoring:
         net, test = self._audit.query.network(model.snapshot), torch.from_numpy(truth.nonmembers[client])
         train = torch.from_numpy(truth.members[client])
         with knowledge.precision(), statistics_context(net, knowledge.store, train, knowledge.batch_size):
-            return score(net, knowledge.store, test, knowledge.batch_size).accuracy
+            return score(net, knowledge.store.rightly_labelled, test, knowledge.batch_size).accuracy
 
 
 def _mean(values: Sequence[float]) -> Estimate | NotAvailable:

@@ -37,7 +37,8 @@ def validate(arguments: Sequence[str]) -> int:
     rows, equal = [], True
     for name, samples, recorded in _test_sets(run, options.client):
         with autocast_of(federation.trainer)():
-            measured = score(model.net, federation.data.store, samples, federation.evaluation.batch_size)
+            store, size = federation.data.store.rightly_labelled, federation.evaluation.batch_size
+            measured = score(model.net, store, samples, size)
         numbers = _texts({"accuracy": measured.accuracy, "loss": measured.mean_loss})
         same = numbers | recorded == numbers
         told = ", ".join(recorded.values()) + (": equal" if same else ": different") if recorded else "nothing"

@@ -170,7 +170,7 @@ class AllClients:
         noise = torch_generator(federation.seed, "everyone", self._plan.round, first)
         for name, value in net.sample_noise(noise).items():
             net.get_buffer(name).copy_(value)
-        store, size = federation.data.store, federation.evaluation.batch_size
+        store, size = federation.data.store.rightly_labelled, federation.evaluation.batch_size
         tests = [federation.data.test_indices(client) for client in clients]
         with (
             federation.local_context.precision(),

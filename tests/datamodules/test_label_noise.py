@@ -37,6 +37,15 @@ def test_all_sets_alike_but_the_test_set():
     assert changed[: -len(sets.test)].mean() == pytest.approx(0.3, abs=0.001)
 
 
+def test_right_labels_are_kept():
+    """Of every sample, under the same images; nothing is kept where no label is wrong."""
+    clean, noisy = digits(0.0), digits(0.3)
+    assert torch.equal(noisy.store.rightly_labelled.labels, clean.store.labels)
+    assert noisy.store.rightly_labelled.images is noisy.store.images
+    assert clean.store.rightly_labelled is clean.store
+    assert noisy.store.to("meta").right_labels.device.type == "meta"
+
+
 def test_seeded():
     """The same seed, the same labels; another seed, others."""
     assert torch.equal(digits(0.3).store.labels, digits(0.3).store.labels)

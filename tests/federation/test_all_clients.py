@@ -50,6 +50,18 @@ def by_hand(federation, client, values=None):
     return score(net, federation.data.store, federation.data.test_indices(client), 128)
 
 
+def test_right_labels_count():
+    """Where those that clients train on were made wrong."""
+    data = Blobs(SIZES, nonmembers=0.4)
+    data.label_noise = 0.5
+    federation, scores = seen(lambda f: AllClients(f, f.plan.round).scores(), net=TINY_MLP, data=data)
+    right = data.store.rightly_labelled
+    for local in scores:
+        assert local.score.correct == score(federation.net, right, data.test_indices(local.client), 128).correct
+    wrong = [by_hand(federation, local.client).correct for local in scores]
+    assert wrong != [local.score.correct for local in scores]
+
+
 @pytest.mark.parametrize("executor", ["sequence", "threads", "vectorised"])
 def test_every_client_is_scored_with_its_own_private_part(executor):
     """Counts and losses are those of the server's model with the client's values put in by hand."""

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,6 +113,25 @@ def test_client_scores_equal_direct_evaluation(net, executor):
         space.write(alone, trained[report.client])
         assert report.trained_common == direct(alone, data, data.common_test)[0]
         assert report.trained_own == direct(alone, data, own)[0]
+
+
+@pytest.mark.parametrize("executor", ["sequence", "vectorised"])
+def test_utility_is_measured_by_right_labels(executor):
+    """Clients train on wrong labels and are evaluated by the right ones."""
+    data, reports, sent = Blobs((20, 30), PICTURES, tests=16, nonmembers=0.5), Reports(), Sent()
+    data.label_noise = 0.5
+    federation = small_federation(TINY_MLP, evaluation=Evaluation(), executor=executor)
+    run(federation, data, 1, [reports, sent])
+    right, local = SimpleNamespace(store=data.store.rightly_labelled), federation.net.scaled(1.0).double()
+    space, changed = ParameterSpace(local), []
+    for client, vector, _ in sent.updates:
+        own, report = data.test_indices(client), reports.rounds[-1].clients[client]
+        for values, reported in ((sent.theta, report.received_own), (vector, report.trained_own)):
+            space.write(local, values)
+            assert reported == direct(local, right, own)[0]
+            changed.append(reported != direct(local, data, own)[0])
+    assert len(changed) == 4
+    assert any(changed)
 
 
 def test_training_helps():

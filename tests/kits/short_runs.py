@@ -1,4 +1,4 @@
-"""A plugin of pytest for processes that run tests: what runs of seconds can do without, and the simulated accelerator."""
+"""A plugin of pytest for processes that run tests: what runs of seconds do without, and the simulated device."""
 
 import base64
 import functools

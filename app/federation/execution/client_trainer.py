@@ -272,7 +272,8 @@ class ClientTrainer:
 
     def _score(self, client: ClientModule, indices: Tensor) -> Counts:
         client.redraw(torch_generator(self.context.seed, "evaluation", client.round, client.client))
-        return evaluate(client.net, self.context.store, indices, self.context.evaluation.batch_size)
+        store = self.context.store.rightly_labelled
+        return evaluate(client.net, store, indices, self.context.evaluation.batch_size)
 
     def _scores(self, task: ClientTask, client: ClientModule) -> tuple[Counts, Counts]:
         with statistics_context(client.net, self.context.store, task.train, self.context.evaluation.batch_size):

@@ -10,6 +10,7 @@ from app.metrics.membership import NotAvailable
 from app.results.attacks.headline import headline_rank, target_kind
 from app.results.comparison.rows import RowRuns
 from app.results.comparison.table import Row, Value
+from app.results.run.labels import settings_of
 
 SWAPPED = "lies below chance beyond its interval in every run: its score or the labels are probably swapped"
 
@@ -55,7 +56,13 @@ def notes_of_row(row_runs: RowRuns, expected: Sequence[int], attacked: frozenset
     """
     return tuple(
         dict.fromkeys(
-            [*row_runs.notes, *_seeds(row_runs, expected), *_of_runs(row_runs), *_attacks(row_runs, attacked)]
+            [
+                *row_runs.notes,
+                *_seeds(row_runs, expected),
+                *_wrong_labels(row_runs),
+                *_of_runs(row_runs),
+                *_attacks(row_runs, attacked),
+            ]
         )
     )
 
@@ -125,6 +132,13 @@ def _few(rows: Sequence[Row]) -> bool:
 def _seeds(row_runs: RowRuns, expected: Sequence[int]) -> Iterator[str]:
     if missing := [str(seed) for seed in expected if seed not in row_runs.seeds]:
         yield f"has no run of {'seed' if len(missing) == 1 else 'seeds'} {', '.join(missing)}, which other rows have"
+
+
+def _wrong_labels(row_runs: RowRuns) -> Iterator[str]:
+    for run in row_runs.runs:
+        share = settings_of(run.config.get("data")).get("label_noise")
+        if isinstance(share, float) and share > 0:
+            yield f"{share:.0%} of the training labels were made wrong; accuracies are measured by the right ones"
 
 
 def _of_runs(row_runs: RowRuns) -> Iterator[str]:

@@ -47,7 +47,7 @@ class RunLabels:
 def labels_of(config: Mapping[str, Any]) -> RunLabels:
     """Labels of a run that belongs to no comparison, from its configuration: names of recipes where there are any."""
     data, model = config["data"], config["model"]
-    partition = _class_name(_settings(data).get("partition"))
+    partition = _class_name(settings_of(data).get("partition"))
     central = partition == "Centralised"
     return RunLabels(
         dataset="-".join(part for part in (_class_name(data).lower(), "" if central else _kebab(partition)) if part),
@@ -60,7 +60,7 @@ def labels_of(config: Mapping[str, Any]) -> RunLabels:
 def _parts(model: Mapping[str, Any]) -> Iterator[str]:
     """What is special about a federation: its network, submodels, private weights, local objective, and server."""
     if _class_name(model.get("net")) == "Factorised":
-        settings = _settings(model["net"])
+        settings = settings_of(model["net"])
         yield "waffle-literal" if all(settings.get(key) == value for key, value in LITERAL.items()) else "waffle"
     if submodels := _submodels(model):
         yield submodels
@@ -78,7 +78,7 @@ def _submodels(model: Mapping[str, Any]) -> str:
     name = _class_name(method)
     if name in ("", "Prefix"):
         return "heterofl" if _unequal(model.get("capacities")) else ""
-    settings = _settings(method)
+    settings = settings_of(method)
     if name == "ChannelSubset":
         return _integration(settings)
     distilled = name == "FjORD" and float(settings.get("distillation") or 0) > 0
@@ -100,7 +100,8 @@ def _integration(settings: Mapping[str, Any]) -> str:
     return f"{name}-independent" if settings.get("coupling") == "independent" else name
 
 
-def _settings(part: Any) -> Mapping[str, Any]:
+def settings_of(part: Any) -> Mapping[str, Any]:
+    """Settings of an object of a configuration (`class_path` with `init_args`); none where it is something else."""
     settings = part.get("init_args") if isinstance(part, Mapping) else None
     return settings if isinstance(settings, Mapping) else {}
 

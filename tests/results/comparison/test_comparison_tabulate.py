@@ -114,6 +114,14 @@ def test_two_seeds_have_a_huge_interval_and_the_notes_say_so():
     assert (wide.low, wide.high) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(("data", "told"), [({"init_args": {"label_noise": 0.3}}, True), ({}, False), ([1], False)])
+def test_wrong_labels_are_mentioned(data, told):
+    """Since accuracies are not measured by them."""
+    [row] = tabulate(store(run(config={"data": data}))).rows
+    said = "30% of the training labels were made wrong; accuracies are measured by the right ones"
+    assert (said in row.notes) == told
+
+
 def test_shadow_models_that_runs_share_are_counted():
     """Over all runs of the comparison; without any, there is no note."""
     first, second = (
