@@ -47,7 +47,7 @@ def marks(axes, *kinds):
     """Points that are drawn with a marker: (x, y, colour, marker); by default those of rows and curves."""
     found = []
     for line in axes.get_lines():
-        if line.get_marker() not in ("None", "", None) and kind_of(line) in (kinds or ("mark", "curve")):
+        if line.get_marker() not in ("None", "", None) and kind_of(line) in (kinds or ("point", "curve")):
             style = (to_hex(line.get_color()), line.get_marker())
             found += [(float(x), float(y), *style) for x, y in line.get_xydata()]
     return found

@@ -41,7 +41,7 @@ def marks_of(plot: Figure) -> dict[str, Mark]:
     return plot.marks if isinstance(plot, MarkedPlot) else {}
 
 
-def mark(artist: Artist, *rows: str, kind: str = "mark", says: str = "", each: Sequence[str] = ()) -> None:
+def mark(artist: Artist, *rows: str, kind: str = "point", says: str = "", each: Sequence[str] = ()) -> None:
     """Name a part of a drawing.
 
     Args:

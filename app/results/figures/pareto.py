@@ -164,7 +164,7 @@ def _curves(axes: Axes, measured: Sequence[tuple[Point, Value]]) -> None:
         mark(area, *names, kind="band")
         places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in curve]
         [line] = axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.6, alpha=0.6, zorder=2)
-        mark(line, *names, kind="curve")
+        mark(line, *names, kind="family")
 
 
 def _seeds(value: Value, scale: float = 1.0) -> tuple[float, float]:
