@@ -48,7 +48,7 @@ class RenderedFigure:
         for name in ("width", "height", "version"):
             root.attrib.pop(name, None)
         # points of 1/72 inch as pixels of 1/96 inch: the size in which it was drawn
-        root.set("style", f"max-width: {float(width) * 4 / 3:.0f}px")
+        root.set("style", f"--drawn: {float(width) * 4 / 3:.0f}px")
         root.set("role", "img")
         root.set("aria-labelledby", self.title_id)
         return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704, texts of the drawing are escaped
