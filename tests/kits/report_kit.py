@@ -80,7 +80,9 @@ def figure(key="pareto", title="Accuracy and leakage", label="fedavg"):
         axes.set_xlabel("accuracy")
         axes.legend()
         plt.close(plot)
-    return ReportFigure(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", plot, {label: 0})
+    return ReportFigure(
+        key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", plot, {label: 0}
+    )
 
 
 def content_of(table_=None, store_=None, figures=None, files=None, published=None):
