@@ -135,10 +135,17 @@ function startArrows(table) {
 
 // One tip for whatever is pointed at or focused; it follows when the page scrolls, and Escape takes it away.
 function startTips() {
-  const tip = document.getElementById("tip");
+  const [tip, ring] = ["tip", "ring"].map((name) => document.getElementById(name));
   let about = null, pointer = null;
+  // marks of figures have their ring here
+  const surround = (box) => {
+    for (const side of ["left", "top"]) ring.style[side] = `${box[side] - 5}px`;
+    for (const size of ["width", "height"]) ring.style[size] = `${box[size] + 10}px`;
+  };
   const place = () => {
     tip.hidden = !about;
+    ring.hidden = !document.activeElement.matches(".drawing [data-tip]:focus-visible");
+    if (!ring.hidden) surround(document.activeElement.getBoundingClientRect());
     if (!about) return;
     tip.textContent = about.dataset.tip;
     const at = pointer ?? about.getBoundingClientRect();

@@ -58,35 +58,28 @@ function startChoice(table) {
     }
     note.hidden = chosen === null;
     const line = [...table.tBodies[0].rows].find((one) => one.dataset.rows === chosen);
-    note.firstChild.textContent = line ? `Shown: ${line.cells[0].dataset.value}` : "";
+    note.firstChild.textContent = line ? `Shown: ${line.cells[0].dataset.value} on ${line.dataset.dataset}` : "";
   };
   const rowOf = (element) => {
     const row = element?.closest("tr[data-rows], .drawn")?.dataset.rows;
     return row && !row.includes(" ") ? row : null;
   };
-  for (const name of table.querySelectorAll("tbody .name")) name.replaceWith(nameButton(name.textContent));
+  for (const name of table.querySelectorAll("tbody .name")) {
+    for (const [key, value] of [["role", "button"], ["tabindex", 0], ["aria-pressed", "false"]]) name.setAttribute(key, value);
+  }
   document.addEventListener("click", (event) => {
-    if (event.target.closest("a, summary, button:not(.name)") || String(getSelection())) return;
+    if (event.target.closest("a, summary, button") || String(getSelection())) return;
     const near = event.target.closest(".drawing") && event.detail ? markAt(event.clientX, event.clientY) : null;
     const row = rowOf(event.target) ?? rowOf(near);
     if (row) choose(row);
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && chosen !== null) choose(chosen);
-    if (!["Enter", " "].includes(event.key) || !event.target.matches("td, th, .drawing [data-tip]")) return;
+    if (!["Enter", " "].includes(event.key) || !event.target.matches("td, th, .name, .drawing [data-tip]")) return;
     const row = rowOf(event.target);
     if (!row) return;
     event.preventDefault();
     choose(row);
   });
   note.querySelector("button").addEventListener("click", () => { if (chosen !== null) choose(chosen); });
-}
-
-function nameButton(name) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "name";
-  button.textContent = name;
-  button.setAttribute("aria-pressed", "false");
-  return button;
 }

@@ -20,6 +20,16 @@ FIGURES = ("pareto", "roc", "rounds", "clients", "cost")
 ROW, HIDDEN = "fedavg / dp-sgd", "fedavg / secure-aggregation"
 TIP = "document.getElementById('tip').hidden ? null : document.getElementById('tip').textContent"
 DIMMED = "document.querySelectorAll('.dimmed').length"
+RINGED = """
+(() => {
+    const both = [document.getElementById('ring'), document.activeElement];
+    const [ring, mark] = both.map((one) => one.getBoundingClientRect());
+    return ring.width > mark.width && ring.left < mark.left && ring.right > mark.right
+        && ring.top < mark.top && ring.bottom > mark.bottom && ring.width < mark.width + 20;
+})()
+"""
+"""Whether a ring surrounds what has the focus."""
+
 CHOSEN = "[...document.querySelectorAll('#rows tbody tr.chosen')].map((one) => one.cells[0].dataset.value)"
 PAINTED = """
 ((figure) => [...document.querySelectorAll(`#figure-${figure} :is(path, use, text)`)].map((one) => {
@@ -156,11 +166,11 @@ def test_a_row_of_the_table_is_shown_in_every_figure(opened, table, colours):
     """A click chooses it, a click on another row that one, the same click again all rows."""
     click(opened, place_of(opened, "#rows .name", ROW))
     assert_only(opened, table, colours, ROW)
-    click(opened, place_of(opened, "#rows td", "no defense"))
+    click(opened, place_of(opened, "#rows .none", "no defense"))
     assert_only(opened, table, colours, "fedavg / none")
     pressed = "[...document.querySelectorAll('#rows .name')].map((one) => one.getAttribute('aria-pressed'))"
     assert opened.run(pressed) == ["true", "false", "false", "false"]
-    assert opened.run("document.querySelector('#chosen output').textContent") == "Shown: fedavg / none"
+    assert opened.run("document.querySelector('#chosen output').textContent") == "Shown: fedavg / none on digits"
     click(opened, place_of(opened, "#rows .name", "fedavg / none"))
     assert opened.run(DIMMED) == 0
     assert opened.run("document.getElementById('chosen').hidden")
@@ -221,7 +231,7 @@ def test_by_keyboard(opened, table, colours):
     seen = []
     opened.press("Tab", 9)
     for _ in range(8):
-        assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        assert opened.run(RINGED)
         assert opened.run(TIP) == opened.run(told_now)
         seen.append(opened.run(told_now))
         opened.press("ArrowRight", 39)
@@ -235,6 +245,7 @@ def test_by_keyboard(opened, table, colours):
     assert opened.run("document.activeElement.getAttribute('aria-pressed')") == "true"
     opened.press("Escape", 27)
     assert opened.run(TIP) is None
+    assert opened.run(RINGED), "the mark keeps the focus"
     assert opened.run(DIMMED) == 0
     opened.press("Tab", 9)
     assert opened.run("document.activeElement.closest('.drawing svg')") is None, "one stop for each figure"
@@ -249,7 +260,7 @@ def test_paper_and_readers_without_scripts(opened, table, colours):
     opened.call("Emulation.setEmulatedMedia", media="print")
     dimmed = "[...document.querySelectorAll('.drawn, #rows td')].some((one) => getComputedStyle(one).opacity < 1)"
     shown = (
-        "[...document.querySelectorAll('#chosen, #controls, #groups, #theme, .marks, button.name')]"
+        "[...document.querySelectorAll('#chosen, #controls, #groups, #theme, .marks, [role=button]')]"
         ".filter((one) => one.checkVisibility()).length"
     )
     assert not opened.run(dimmed)
