@@ -136,7 +136,7 @@ function startArrows(table) {
 // One tip for whatever is pointed at or focused; it follows when the page scrolls, and Escape takes it away.
 function startTips() {
   const [tip, ring] = ["tip", "ring"].map((name) => document.getElementById(name));
-  let about = null, pointer = null;
+  let about = null, pointer = null, rests = "";
   // marks of figures have their ring here
   const surround = (box) => {
     for (const side of ["left", "top"]) ring.style[side] = `${box[side] - 5}px`;
@@ -160,15 +160,18 @@ function startTips() {
     pointer = null;
     place();
   };
-  // within a figure, the nearest mark is meant, and the tip follows the pointer
+  // Within a figure, the nearest mark is meant, and the tip follows the pointer. Where the page scrolls below a pointer
+  // that rests, as when the focus moves, nothing is pointed at anew.
   const point = (event) => {
-    if (!event.target.closest(".drawing")) return;
+    const now = `${event.clientX} ${event.clientY}`;
+    if (now === rests) return;
+    rests = now;
+    if (!event.target.closest(".drawing")) return show(event);
     about = markAt(event.clientX, event.clientY);
     pointer = { left: event.clientX + 8, top: event.clientY - 4, bottom: event.clientY + 8 };
     place();
   };
   const hide = () => { about = null; place(); };
-  document.addEventListener("mouseover", show);
   document.addEventListener("mousemove", point);
   document.addEventListener("focusin", show);
   document.addEventListener("focusout", hide);

@@ -226,6 +226,7 @@ def test_thin_lines_are_found_beside_them(opened, table, colours):
 
 def test_by_keyboard(opened, table, colours):
     """Tab reaches one mark of a figure, arrows the others, each with ring and value; Enter chooses, Escape ends it."""
+    mouse(opened, "mouseMoved", (600, 400))  # it rests somewhere, and the page scrolls below it
     opened.run("document.querySelector('#figure-pareto .drawing').focus()")
     told_now = "document.activeElement.getAttribute('aria-label')"
     seen = []
@@ -281,6 +282,17 @@ def test_without_motion(opened):
     opened.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
     assert opened.run(fades) == "0s"
     opened.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_the_headline_table_is_sorted(opened, table, colours):
+    """By the numbers of a column, while a row stays chosen; below it stands how."""
+    click(opened, place_of(opened, "#rows .name", ROW))
+    opened.run("document.querySelector('#rows th[data-key=clients_accuracy] button').click()")
+    names = opened.run("[...document.querySelectorAll('#rows tbody tr')].map((one) => one.cells[0].dataset.value)")
+    assert names == sorted(colours, key=lambda name: value_of(table, name, "clients_accuracy").mean)
+    shown = opened.run("document.getElementById('shown').textContent")
+    assert shown == "4 rows, sorted by Accuracy, received models (%), ascending"
+    assert opened.run(CHOSEN) == [ROW]
 
 
 @pytest.mark.parametrize("width", [400, 1280])
