@@ -17,7 +17,7 @@ TITLES = {
     "recovered_share": "Recovered images",
     "epsilon": "Epsilon",
     "seconds_ratio": "Slowdown",
-    "seconds": "Round",
+    "seconds": "Time per round",
     "megabytes_up": "Upload",
 }
 """Heads of the columns by key; that of accuracy depends on what was measured."""
