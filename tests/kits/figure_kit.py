@@ -38,11 +38,16 @@ def panels(figure):
     return [axes for axes in figure.plot.axes if axes.get_visible() and axes.has_data()]
 
 
-def marks(axes, gid=None):
-    """Points that are drawn with a marker: (x, y, colour, marker)."""
+def kind_of(artist):
+    """Kind of a mark, the first part of its id; empty for what is no mark."""
+    return (artist.get_gid() or "").rpartition("-")[0]
+
+
+def marks(axes, *kinds):
+    """Points that are drawn with a marker: (x, y, colour, marker); by default those of rows and curves."""
     found = []
     for line in axes.get_lines():
-        if line.get_marker() not in ("None", "", None) and line.get_gid() == gid:
+        if line.get_marker() not in ("None", "", None) and kind_of(line) in (kinds or ("point", "curve")):
             style = (to_hex(line.get_color()), line.get_marker())
             found += [(float(x), float(y), *style) for x, y in line.get_xydata()]
     return found

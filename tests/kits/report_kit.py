@@ -12,6 +12,7 @@ from store_kit import make_store
 
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import ComparisonTable, Measure, Row, Value
+from app.results.figures.marks import MarkedPlot, mark
 from app.results.figures.style import INK, ReportFigure, report_style
 from app.results.report.drawing import render_figure
 from app.results.report.page import PageContent, page
@@ -68,17 +69,20 @@ def store(**others):
 
 
 def figure(key="pareto", title="Accuracy and leakage", label="fedavg"):
-    """A line, a filled band and a clipped image."""
+    """A line, which is a mark of the row that its label names, a filled band and a clipped image."""
     with report_style():
-        plot, axes = plt.subplots(figsize=(7, 3.2))
-        axes.plot([0, 1, 2], [0.2, 0.8, 0.4], marker="o", label=label)
+        plot, axes = plt.subplots(figsize=(7, 3.2), FigureClass=MarkedPlot)
+        [line] = axes.plot([0, 1, 2], [0.2, 0.8, 0.4], marker="o", label=label)
+        mark(line, label, kind="curve", says=label, each=[f"{label} {place}" for place in range(3)])
         axes.fill_between([0, 1, 2], [0.1, 0.7, 0.3], [0.3, 0.9, 0.5], alpha=0.2)
         axes.imshow(np.eye(3), extent=(0, 1, 0, 0.2), aspect="auto")
         axes.axhline(0.5, color=INK, lw=0.8)
         axes.set_xlabel("accuracy")
         axes.legend()
         plt.close(plot)
-    return ReportFigure(key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", plot)
+    return ReportFigure(
+        key, title, "It shows this.", "Higher is better; the band is the 95 % interval.", plot, {label: 0}
+    )
 
 
 def content_of(table_=None, store_=None, figures=None, files=None, published=None):

@@ -38,7 +38,7 @@ def dominated(table: ComparisonTable) -> dict[str, Row]:
     """For every row that another one beats, by dataset and name: that row, which leaks no more and is as accurate."""
     beaten = {}
     for dataset in table.datasets:
-        utility = utility_of(table, dataset)
+        utility = utility_of(table.of(dataset))
         places = [(row, mean_of(row, utility), strongest(row)) for row in table.of(dataset)]
         known = [place for place in places if not math.isnan(place[1] + place[2])]
         for row, accuracy, leakage in known:
@@ -53,7 +53,8 @@ def dominated(table: ComparisonTable) -> dict[str, Row]:
 
 
 def _of_dataset(table: ComparisonTable, dataset: str) -> Iterator[Choice]:
-    utility, rows = utility_of(table, dataset), table.of(dataset)
+    rows = table.of(dataset)
+    utility = utility_of(rows)
     plain = [mean_of(row, utility) for row in rows if row.defense == NO_DEFENSE]
     candidates = [row for row in rows if not math.isnan(mean_of(row, utility)) and not math.isnan(strongest(row))]
     if not candidates or all(map(math.isnan, plain)):

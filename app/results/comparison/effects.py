@@ -52,9 +52,9 @@ class DefenseEffect:
     reason: str  # which numbers led to the verdict, in words
 
 
-def utility_of(table: ComparisonTable, dataset: str) -> str:
-    """Key of the measure of accuracy that most rows of a dataset have."""
-    return max(UTILITY, key=lambda key: sum(isinstance(row.values.get(key), Value) for row in table.of(dataset)))
+def utility_of(rows: Sequence[Row]) -> str:
+    """Key of the measure of accuracy that most rows have."""
+    return max(UTILITY, key=lambda key: sum(isinstance(row.values.get(key), Value) for row in rows))
 
 
 def defense_effects(table: ComparisonTable) -> tuple[DefenseEffect, ...]:
@@ -82,7 +82,8 @@ def is_hidden(row: Row, plain: Row) -> bool:
 
 
 def _of_dataset(table: ComparisonTable, dataset: str) -> Iterator[DefenseEffect]:
-    rows, utility = table.of(dataset), utility_of(table, dataset)
+    rows = table.of(dataset)
+    utility = utility_of(rows)
     plain = {row.method: row for row in rows if row.defense == NO_DEFENSE}
     defended = [row for row in rows if row.method in plain and row.defense != NO_DEFENSE]
     effects = {key: _effects(rows, defended, plain, key) for key in (utility, RELEASED, UPLOADS)}

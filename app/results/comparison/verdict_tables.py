@@ -11,7 +11,7 @@ from app.results.comparison.choices import Choice, choices, dominated
 from app.results.comparison.effects import RELEASED, UPLOADS, DefenseEffect, defense_effects
 from app.results.comparison.table import ComparisonTable, Row
 
-HIDDEN, REASON = "hidden", "because"
+HIDDEN, VERDICT, REASON = "hidden", "verdict", "because"
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class WordTable:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     reading: str  # how to read it
+    about: tuple[Row | None, ...]  # row of the comparison that each line is about; None where it is about none
 
     @property
     def titles(self) -> list[str]:
@@ -35,22 +36,25 @@ def word_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
     effects, beaten = defense_effects(table), dominated(table)
     if not any(each.leakage or each.hidden for each in effects):
         return ()
+    chosen = choices(table)
     return (
         WordTable(
             "What each defense does",
-            (*(("dataset",) * several), "row", "accuracy", "AUC, released", "AUC, uploads", "verdict", REASON),
+            (*(("dataset",) * several), "row", "accuracy", "AUC, released", "AUC, uploads", VERDICT, REASON),
             tuple((*((each.row.dataset,) * several), *_cells(each, beaten)) for each in effects),
             "Differences from the same method, seeds and data without a defense: accuracy in points, AUC of the "
             "strongest attack; [low, high] is the 95 % interval over seeds, whose variance is moderated by those of "
             "all rows. A verdict speaks of differences of at least a point or .01 that are significant at 2 %; "
             "strengths that another row beats in both are named.",
+            tuple(each.row for each in effects),
         ),
         WordTable(
             "Which row to choose",
             (*(("dataset",) * several), "asked for", "row", "accuracy", "loss", "AUC"),
-            tuple((*((each.dataset,) * several), *_answer(each)) for each in choices(table)),
+            tuple((*((each.dataset,) * several), *_answer(each)) for each in chosen),
             "By means over seeds; the loss is against the most accurate row without a defense, the AUC that of the "
             "strongest attack on what is visible of the row. Rows without a defense compete as well.",
+            tuple(each.row for each in chosen),
         ),
     )
 

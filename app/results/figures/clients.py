@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +21,7 @@ from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import strongest
+from app.results.figures.marks import mark
 from app.results.figures.style import ReportFigure, report_style
 
 ACROSS = 3
@@ -104,12 +106,14 @@ def _plot(panels: list[tuple[RowStyle, list[ClientPoint]]]) -> Figure:
 def _draw(axes: Axes, style: RowStyle, points: list[ClientPoint]) -> None:
     sizes, aucs = [point.size for point in points], [point.auc for point in points]
     size = 4.5 if len(points) < 100 else 2.5
-    axes.plot(
-        *(sizes, aucs, style.marker), color=style.colour, markersize=size, alpha=0.85, rasterized=len(points) > MANY
-    )
+    look: dict[str, Any] = {"color": style.colour, "markersize": size, "alpha": 0.85, "rasterized": len(points) > MANY}
+    [line] = axes.plot(sizes, aucs, style.marker, **look)
     axes.axhline(0.5, **layout.CHANCE)
-    axes.set_title(style.label, fontsize=layout.SMALL + 0.5, loc="left", pad=14)
+    title = axes.set_title(style.label, fontsize=layout.SMALL + 0.5, loc="left", pad=14)
+    mark(title, style.name, kind="label")
     correlation = correlation_text(size_correlation(sizes, aucs))
+    each = [f"client with {counted(point.size, 'training sample')}, AUC {point.auc:.3f}" for point in points]
+    mark(line, style.name, says=correlation, each=each)
     layout.remark(axes, correlation, (0.0, 1.03), va="bottom", fontsize=layout.SMALL - 0.5)
     axes.grid(visible=True)
 

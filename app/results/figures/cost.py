@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
+from app.results.figures.marks import mark
 from app.results.figures.style import INK, ReportFigure, report_style
 from app.results.run.labels import NO_DEFENSE
 
@@ -25,7 +26,7 @@ class Ratio:
     """A row's cost over that of its baseline.
 
     Attributes:
-        look: how the row looks.
+        style: how the row looks.
         mean: over the seeds that both have.
         low: smallest ratio of a seed.
         high: largest ratio of a seed.
@@ -41,6 +42,11 @@ class Ratio:
         """The ratio of a row from those of its seeds, one or more."""
         ratios = list(by_seed.values())
         return cls(style, fmean(ratios), min(ratios), max(ratios))
+
+    def in_words(self, title: str) -> str:
+        """The ratio with that of the lowest and the highest seed."""
+        span = f" [{self.low:.3g}, {self.high:.3g}]" if self.high > self.low else ""
+        return f"{title} {self.mean:.3g} x{span}"
 
 
 def cost(data: FigureData, dataset: str) -> ReportFigure | None:
@@ -98,24 +104,30 @@ def _plot(panels: dict[str, list[Ratio]]) -> Figure:
         height = max(0.9, 0.27 * len(labels) + 0.1)
         plot, grid = layout.panels(1, [2.7] * len(panels), height, margins, sharey=True)
         for axes, (title, ratios) in zip(grid[0], panels.items(), strict=True):
-            _draw(axes, ratios, labels)
+            _draw(axes, title, ratios, labels)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("multiple of no defense")
         grid[0, 0].set_yticks(range(len(labels)), labels, fontsize=layout.SMALL)
+        names = {ratio.style.label: ratio.style.name for ratios in panels.values() for ratio in ratios}
+        for text, label in zip(grid[0, 0].get_yticklabels(), labels, strict=True):
+            mark(text, names[label], kind="label")
         grid[0, 0].set_ylim(len(labels) - 0.4, -0.6)
     return plot
 
 
-def _draw(axes: Axes, ratios: Sequence[Ratio], labels: Sequence[str]) -> None:
+def _draw(axes: Axes, title: str, ratios: Sequence[Ratio], labels: Sequence[str]) -> None:
     start = 1.0 if _scale(axes, ratios) else 0.0
     for ratio in ratios:
         place = labels.index(ratio.style.label)
-        axes.barh(place, ratio.mean - start, left=start, height=0.55, color=ratio.style.colour, gid="bar")
+        name = ratio.style.name
+        [bar] = axes.barh(place, ratio.mean - start, left=start, height=0.55, color=ratio.style.colour)
+        mark(bar, name, kind="bar", says=ratio.in_words(title))
         if ratio.high > ratio.low:
-            axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.2)
+            mark(axes.plot([ratio.low, ratio.high], [place, place], color=INK, linewidth=1.2)[0], name, kind="interval")
         end = (max(ratio.high, 1.0), place)
         label = axes.annotate(f"{ratio.mean:.3g}", end, (5, 0), textcoords="offset points")
         label.set(va="center", fontsize=layout.SMALL, annotation_clip=False)
+        mark(label, name, kind="label")
     axes.axvline(1.0, **{**layout.CHANCE, "zorder": 3})
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")

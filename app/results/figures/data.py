@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from app.results.comparison.rows import RowRuns
 from app.results.comparison.table import ComparisonTable, Row, Value
+from app.results.figures.marks import in_words
 from app.results.figures.style import COLOURS, MARKERS, ReportFigure
 from app.results.run.labels import NO_DEFENSE, without_strength
 from app.results.run.store import RunRecord, Store
@@ -23,8 +24,9 @@ Line = str | tuple[int, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class RowStyle:
-    """Label, colour, marker and line style of a row in every figure; the label is as short as the table allows."""
+    """Name, label, colour, marker and line of a row in every figure; the label is as short as the table allows."""
 
+    name: str
     label: str
     colour: str
     marker: str
@@ -55,7 +57,7 @@ def row_styles(table: ComparisonTable) -> Mapping[str, RowStyle]:
         turn, place = divmod(list(families).index(family), len(COLOURS))
         marker = MARKERS[(place + 3 * turn + families[family].index(name)) % len(MARKERS)]
         label = _label(row, len(methods) > 1, len(defenses) > 1)
-        styles[name] = RowStyle(label, COLOURS[place], marker, LINES[turn % len(LINES)])
+        styles[name] = RowStyle(name, label, COLOURS[place], marker, LINES[turn % len(LINES)])
     return styles
 
 
@@ -114,7 +116,12 @@ class FigureData:
             number = self.datasets.index(dataset) + 1
             stem = f"{stem}-{number}-{re.sub(r'[^a-z0-9]+', '-', dataset.lower()).strip('-')}"
             title = f"{title}: {dataset}"
-        return ReportFigure(stem, title, shows, reading, plot)
+        numbers = {row.name: place for place, row in enumerate(self.table.rows) if row.dataset == dataset}
+        return ReportFigure(stem, title, shows, reading, plot, numbers)
+
+    def in_words(self, row: Row, *keys: str) -> str:
+        """Entries of a row as the table shows them, with their intervals."""
+        return in_words(row, self.table.measures, *keys)
 
     def baseline_first(self, dataset: str) -> list[Row]:
         """Rows of a dataset: the baseline first, then others without a defense, then the rest in the table's order."""

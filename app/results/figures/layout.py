@@ -14,6 +14,7 @@ from matplotlib.transforms import blended_transform_factory
 from sklearn.isotonic import isotonic_regression
 
 from app.results.figures.data import RowStyle
+from app.results.figures.marks import MarkedPlot, mark
 from app.results.figures.style import FAINT, INK
 
 SMALL = 8.0
@@ -56,7 +57,7 @@ def panels(
     columns = len(widths)
     width = margins.left + sum(widths) + margins.across * (columns - 1) + margins.right
     tall = margins.top + lines * height + margins.down * (lines - 1) + margins.bottom
-    figure = Figure(figsize=(width, tall))
+    figure = MarkedPlot(figsize=(width, tall))
     grid = figure.subplots(
         lines,
         columns,
@@ -123,10 +124,12 @@ def label_column(axes: Axes, entries: Sequence[tuple[float, RowStyle]]) -> None:
         )
         leader.set_transform(axes.transAxes)
         axes.add_line(leader)
-        mark = Line2D([1 + 0.28 / wide], [end], color=style.colour, marker=style.marker, markersize=5.0, linestyle="")
-        mark.set(transform=axes.transAxes, clip_on=False)
-        axes.add_line(mark)
-        axes.text(1 + 0.38 / wide, end, style.label, transform=axes.transAxes, va="center", ha="left", fontsize=SMALL)
+        look = Line2D([1 + 0.28 / wide], [end], color=style.colour, marker=style.marker, markersize=5.0, linestyle="")
+        look.set(transform=axes.transAxes, clip_on=False)
+        axes.add_line(look)
+        place: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "ha": "left", "fontsize": SMALL}
+        for part in (leader, look, axes.text(1 + 0.38 / wide, end, style.label, **place)):
+            mark(part, style.name, kind="label")
 
 
 def remark(axes: Axes, text: str, place: tuple[float, float] = (0.02, 0.97), **options: Any) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
 from matplotlib.ticker import MaxNLocator
 
 from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.membership import NotAvailable
 from app.results.comparison.table import Row, Value
 from app.results.figures import layout
+from app.results.figures.bands import band
 from app.results.figures.data import FigureData, RowStyle, family_of
 from app.results.figures.leakage import TARGETS
+from app.results.figures.marks import mark
 from app.results.figures.style import FAINT, INK, ReportFigure, report_style
 
 UTILITY = {
@@ -47,16 +50,18 @@ class Point:
     """A row in one panel.
 
     Attributes:
-        look: how it looks.
+        style: how it looks.
         utility: accuracy, 0 to 1.
         leakage: AUC; None where it is hidden.
         family: method and defense, without the strength of the defense.
+        says: both values with their intervals, in words.
     """
 
     style: RowStyle
     utility: Value
     leakage: Value | None
-    family: tuple[str, str] = ("", "")
+    family: tuple[str, str]
+    says: str
 
 
 def pareto(data: FigureData, dataset: str) -> ReportFigure | None:
@@ -76,8 +81,9 @@ def pareto(data: FigureData, dataset: str) -> ReportFigure | None:
         "Every mark is a row of the table: its accuracy against the AUC of the strongest attack, on uploads and on "
         "the released model. The dark line is the Pareto front: rows that no other row beats in both, the others are "
         "dimmed. Strengths of one defense are joined by a line of its colour.",
-        "Up and to the left is good. An AUC of 0.5 (dashed) is chance. Crosses are 95 % intervals, which may reach "
-        f"beyond the panel. Rows in the strip '{HIDDEN}' upload only masked or encrypted updates: they have no AUC, "
+        "Up and to the left is good. An AUC of 0.5 (dashed) is chance. Bands reach from the lowest to the highest "
+        "seed, crosses are 95 % intervals, which may reach beyond the panel. "
+        f"Rows in the strip '{HIDDEN}' upload only masked or encrypted updates: they have no AUC, "
         "which is not the same as 0.5.",
     )
 
@@ -100,7 +106,8 @@ def _points(data: FigureData, dataset: str, utility: str, leakage: str) -> list[
     for row in data.table.of(dataset):
         accuracy, auc = row.values.get(utility), row.values.get(leakage)
         if isinstance(accuracy, Value) and (isinstance(auc, Value) or _is_hidden(data, row, auc)):
-            points.append(Point(data.style(row), accuracy, auc if isinstance(auc, Value) else None, family_of(row)))
+            known = auc if isinstance(auc, Value) else None
+            points.append(Point(data.style(row), accuracy, known, family_of(row), data.in_words(row, utility, leakage)))
     return points
 
 
@@ -135,7 +142,9 @@ def _draw(axes: Axes, points: list[Point]) -> None:
         _cross(axes, point, leakage, low, 1.0 if at in best else DIMMED)
     for point in hidden_points:
         place = ([0.62 * MARGIN], [100 * point.utility.mean], point.style.marker)
-        axes.plot(*place, color=point.style.colour, markersize=6.5, transform=axes.get_yaxis_transform(), gid="hidden")
+        look: dict[str, Any] = {"color": point.style.colour, "markersize": 6.5}
+        [line] = axes.plot(*place, transform=axes.get_yaxis_transform(), **look)
+        mark(line, point.style.name, kind="hidden", says=f"{point.says}, {HIDDEN}")
     axes.axvline(CHANCE, **layout.CHANCE)
     layout.along_top(axes, CHANCE, "chance")
     axes.set_xlabel("AUC of the strongest attack")
@@ -144,33 +153,39 @@ def _draw(axes: Axes, points: list[Point]) -> None:
 
 
 def _curves(axes: Axes, measured: Sequence[tuple[Point, Value]]) -> None:
-    """A line through the strengths of every defense that has several, in the order of the table."""
+    """A line through the strengths of every defense that has several, in the order of the table, and its band."""
     families: dict[tuple[str, str], list[tuple[Point, Value]]] = {}
     for point, leakage in measured:
         families.setdefault(point.family, []).append((point, leakage))
-    for curve in families.values():
-        if len(curve) > 1:
-            places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in curve]
-            look: dict[str, Any] = {
-                "color": curve[0][0].style.colour,
-                "linewidth": 1.6,
-                "alpha": 0.6,
-                "zorder": 2,
-                "gid": "curve",
-            }
-            axes.plot(*zip(*places, strict=True), **look)
+    for curve in (each for each in families.values() if len(each) > 1):
+        names, colour = [point.style.name for point, _ in curve], curve[0][0].style.colour
+        boxes = [(_seeds(leakage), _seeds(point.utility, 100)) for point, leakage in curve]
+        area = axes.add_patch(PathPatch(band(boxes), facecolor=colour, alpha=0.13, linewidth=0, zorder=1.5))
+        mark(area, *names, kind="band")
+        places = [(leakage.mean, 100 * point.utility.mean) for point, leakage in curve]
+        [line] = axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.6, alpha=0.6, zorder=2)
+        mark(line, *names, kind="family")
+
+
+def _seeds(value: Value, scale: float = 1.0) -> tuple[float, float]:
+    """Lowest and highest seed."""
+    return scale * min(value.by_seed.values()), scale * max(value.by_seed.values())
 
 
 def _cross(axes: Axes, point: Point, across: Value, left: float, strength: float) -> None:
     """A mark with its two intervals, where there are any; nothing is drawn left of `left`."""
     style, up = point.style, point.utility
     lines: dict[str, Any] = {"color": style.colour, "linewidth": 1.3, "alpha": 0.55 * strength, "zorder": 3}
+    parts = []
     if math.isfinite(across.low):
-        axes.plot([max(across.low, left), across.high], [100 * up.mean] * 2, **lines)
+        parts += axes.plot([max(across.low, left), across.high], [100 * up.mean] * 2, **lines)
     if math.isfinite(up.low):
-        axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
+        parts += axes.plot([across.mean] * 2, [100 * up.low, 100 * up.high], **lines)
+    for part in parts:
+        mark(part, style.name, kind="interval")
     look: dict[str, Any] = {"color": style.colour, "markersize": 6.5, "alpha": 0.85 * strength, "zorder": 4}
-    axes.plot([across.mean], [100 * up.mean], style.marker, **look)
+    [line] = axes.plot([across.mean], [100 * up.mean], style.marker, **look)
+    mark(line, style.name, says=point.says)
 
 
 def _limits(axes: Axes, aucs: list[Value], points: list[Point], strip: bool) -> float:

@@ -19,6 +19,7 @@ from app.results.attacks.reconstruction import KeptImages, ReconstructionRecord
 from app.results.comparison.table import Row
 from app.results.figures import layout
 from app.results.figures.data import FigureData
+from app.results.figures.marks import mark
 from app.results.figures.style import COLOURS, FAINT, ReportFigure, report_style
 from app.results.run.store import RunRecord
 
@@ -44,6 +45,7 @@ Pixels = NDArray[np.float32]
 class Strip:
     """Images of one row."""
 
+    row: str  # name of the row
     title: str  # labels of the row and of the attack
     result: Reconstruction | NotAvailable  # its scores, or why there are none
     # the most similar originals and reconstructions, and whether each was recovered; empty without images
@@ -74,7 +76,7 @@ def _strip(data: FigureData, row: Row) -> Strip | None:
     for run in data.runs(row):
         if run.reconstructions:
             record = max(run.reconstructions, key=_rank)
-            return Strip(f"{data.style(row).label}, {record.label}", record.result, _pairs(run, record))
+            return Strip(row.name, f"{data.style(row).label}, {record.label}", record.result, _pairs(run, record))
     return None
 
 
@@ -137,12 +139,13 @@ def _plot(strips: list[Strip]) -> Figure:
         for number, strip in enumerate(missing):
             place = (0.95 / width, (below - 0.17 * number) / height)
             text = textwrap.shorten(f"{strip.title}: {recovery_text(strip.result)}", LONGEST, placeholder=" ...")
-            plot.text(*place, text, fontsize=layout.SMALL, va="top")
+            mark(plot.text(*place, text, fontsize=layout.SMALL, va="top"), strip.row, kind="label")
     return plot
 
 
 def _draw(axes: Axes, strip: Strip) -> None:
-    axes.set_title(f"{strip.title}:", loc="left", fontsize=layout.SMALL + 0.5, pad=16)
+    title = axes.set_title(f"{strip.title}:", loc="left", fontsize=layout.SMALL + 0.5, pad=16)
+    mark(title, strip.row, kind="label", says=recovery_text(strip.result))
     layout.remark(axes, recovery_text(strip.result), (0, 1.03), va="bottom")
     axes.set(xlim=(0, MOST_IMAGES * (1 + GAP)), ylim=(2 + GAP, 0), xticks=[])
     axes.set_yticks([0.5, 1.5 + GAP], ["original", "reconstruction"])

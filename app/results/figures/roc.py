@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -14,9 +16,11 @@ from app.common.errors import UserError
 from app.metrics.membership import Array
 from app.metrics.roc import RocCurve, log_log_roc, roc_curve
 from app.results.attacks.membership import AttackRecord
+from app.results.comparison.leakage_columns import TARGETS as RATES
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, strongest
+from app.results.figures.marks import mark
 from app.results.figures.style import ReportFigure, report_style
 from app.results.run.store import RunRecord
 
@@ -32,12 +36,14 @@ class Bundle:
     """Curves of one row, one per seed.
 
     Attributes:
-        look: how the row looks.
+        style: how the row looks.
         curves: of the strongest attack on each seed's run.
+        says: AUC and true positive rates as in the table, in words.
     """
 
     style: RowStyle
     curves: tuple[RocCurve, ...]
+    says: str = ""
 
     @property
     def auc(self) -> float:
@@ -81,7 +87,8 @@ def _bundles(data: FigureData, dataset: str, kind: str) -> list[Bundle]:
         results = strongest(data.row_runs(row), kind)
         curves = [curve for run, record in results if (curve := _curve(run, record)) is not None]
         if curves:
-            bundles.append(Bundle(data.style(row), tuple(curves)))
+            says = data.in_words(row, f"{kind}_auc", *(f"{kind}_tpr{name}" for _, name in RATES))
+            bundles.append(Bundle(data.style(row), tuple(curves), says))
     return bundles
 
 
@@ -117,11 +124,13 @@ def _draw(axes: Axes, bundles: list[Bundle], thin: bool) -> None:
     finest = max(bundle.nonmembers for bundle in bundles)
     low = 0.7 / finest
     for bundle in bundles:
-        colour, line = bundle.style.colour, bundle.style.line
+        style = bundle.style
         if thin and len(bundle.curves) > 1:
             for curve in bundle.curves:
-                axes.plot(*log_log_roc(curve, POINTS), color=colour, linewidth=0.6, alpha=0.45)
-        axes.plot(*bundle.mean(), color=colour, linestyle=line, linewidth=1.8, label=bundle.style.label)
+                [seed] = axes.plot(*log_log_roc(curve, POINTS), color=style.colour, linewidth=0.6, alpha=0.45)
+                mark(seed, style.name, kind="seed")
+        [mean] = axes.plot(*bundle.mean(), color=style.colour, linestyle=style.line, linewidth=1.8, label=style.label)
+        mark(mean, style.name, kind="curve", says=bundle.says)
     axes.plot([low, 1], [low, 1], **layout.CHANCE)
     layout.dotted(axes, 1 / finest)
     layout.remark(axes, f"1 of {finest}\nnon-members", (0.06, 0.97))
@@ -140,20 +149,21 @@ def _legend(axes: Axes, styles: Sequence[RowStyle], panels: dict[str, list[Bundl
     wide, tall = box.width * figure.get_figwidth(), box.height * figure.get_figheight()  # type: ignore[union-attr]
     room = layout.label_room([style.label for style in styles])
 
-    def write(inches: float, height: float, text: str, align: str) -> None:
-        place = 1 + inches / wide
-        axes.text(place, height, text, ha=align, va="center", fontsize=layout.SMALL, transform=axes.transAxes)
+    def write(inches: float, height: float, text: str, align: str) -> Artist:
+        place: dict[str, Any] = {"x": 1 + inches / wide, "y": height, "transform": axes.transAxes}
+        return axes.text(s=text, ha=align, va="center", fontsize=layout.SMALL, **place)
 
-    def write_areas(height: float, texts: Sequence[str]) -> None:
-        for number, text in enumerate(texts):
-            write(room + 0.45 + 0.55 * number, height, text, "right")
+    def write_line(height: float, first: str, areas: Sequence[str]) -> list[Artist]:
+        places = [room + 0.45 + 0.55 * number for number in range(len(areas))]
+        columns = [write(place, height, text, "right") for place, text in zip(places, areas, strict=True)]
+        return [write(0.38, height, first, "left"), *columns]
 
-    write(0.38, 1.0, "AUC", "left")
-    write_areas(1.0, ["uploads" if kind == "uploads" else "released" for kind in panels])
+    write_line(1.0, "AUC", ["uploads" if kind == "uploads" else "released" for kind in panels])
     first = next(iter(areas.values()))
     for line, style in enumerate(sorted(styles, key=lambda style: -first.get(style.label, -1.0)), start=1):
         height = 1 - line * layout.LINE_HEIGHT / tall
-        mark = axes.plot([1 + 0.1 / wide, 1 + 0.3 / wide], [height] * 2, color=style.colour, linestyle=style.line)[0]
-        mark.set(linewidth=1.8, transform=axes.transAxes, clip_on=False)
-        write(0.38, height, style.label, "left")
-        write_areas(height, [f"{of[style.label]:.3f}" if style.label in of else "N/A" for of in areas.values()])
+        look = axes.plot([1 + 0.1 / wide, 1 + 0.3 / wide], [height] * 2, color=style.colour, linestyle=style.line)[0]
+        look.set(linewidth=1.8, transform=axes.transAxes, clip_on=False)
+        texts = [f"{of[style.label]:.3f}" if style.label in of else "N/A" for of in areas.values()]
+        for part in (look, *write_line(height, style.label, texts)):
+            mark(part, style.name, kind="label")

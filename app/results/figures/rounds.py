@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ from app.results.comparison.rows import RowRuns
 from app.results.figures import layout
 from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import TARGETS, auc_by_round
+from app.results.figures.marks import mark
 from app.results.figures.style import ReportFigure, report_style
 from app.results.run.store import RunRecord
 
@@ -48,7 +50,7 @@ class Curves:
     """A row over the rounds.
 
     Attributes:
-        look: how it looks.
+        style: how it looks.
         rounds: counted from 1, ascending.
         mean: over the seeds that have the round.
         low: smallest of them.
@@ -68,6 +70,17 @@ class Curves:
         values = [[seed[round_] for seed in seeds if round_ in seed] for round_ in rounds]
         parts = (np.array([join(value) for value in values]) for join in (np.mean, np.min, np.max))
         return cls(style, np.array(rounds, dtype=np.float64), *parts)
+
+    def in_words(self, title: str) -> list[str]:
+        """Mean of every round with the lowest and the highest seed, in the unit of the title of its panel."""
+        name = title.replace("\n", " ")
+        number = "{:.3f}" if name.startswith("AUC") else "{:.1f}"
+        points = zip(self.rounds, self.mean, self.low, self.high, strict=True)
+        return [
+            f"round {round_:.0f}, {name} {number.format(mean)}"
+            + (f" [{number.format(low)}, {number.format(high)}]" if high > low else "")
+            for round_, mean, low, high in points
+        ]
 
 
 def rounds(data: FigureData, dataset: str) -> ReportFigure | None:
@@ -126,7 +139,7 @@ def _plot(panels: Mapping[str, list[Curves]]) -> Figure:
         height = layout.label_height(len(labels), 1.75)
         plot, grid = layout.panels(len(panels), [WIDTH], height, margins, sharex=True)
         for axes, (title, panel) in zip(grid[:, 0], panels.items(), strict=True):
-            _draw(axes, panel)
+            _draw(axes, title, panel)
             axes.set_ylabel(title, fontsize=layout.SMALL + 0.5)
             axes.yaxis.set_label_coords(-0.65 / WIDTH, 0.5)
             if title.startswith("AUC"):
@@ -136,13 +149,17 @@ def _plot(panels: Mapping[str, list[Curves]]) -> Figure:
     return plot
 
 
-def _draw(axes: Axes, panel: list[Curves]) -> None:
+def _draw(axes: Axes, title: str, panel: list[Curves]) -> None:
     for curves in panel:
         style = curves.style
         if np.any(curves.high > curves.low):
-            axes.fill_between(curves.rounds, curves.low, curves.high, color=style.colour, alpha=0.15, linewidth=0)
+            look: dict[str, Any] = {"color": style.colour, "alpha": 0.15, "linewidth": 0}
+            mark(axes.fill_between(curves.rounds, curves.low, curves.high, **look), style.name, kind="band")
         [line] = axes.plot(curves.rounds, curves.mean, color=style.colour, linestyle=style.line, linewidth=1.5)
-        line.set(label=style.label, marker=style.marker if curves.rounds.size <= MOST_MARKS else "", markersize=4)
+        few = curves.rounds.size <= MOST_MARKS
+        line.set(label=style.label, marker=style.marker if few else "", markersize=4)
+        says = curves.in_words(title)
+        mark(line, style.name, kind="curve", says=says[-1], each=says if few else ())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.01, y=0.08)
     axes.grid(visible=True)

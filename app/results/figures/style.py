@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
@@ -33,6 +33,7 @@ class ReportFigure:
     shows: str  # caption: what it shows, one or two sentences
     reading: str  # how to read it, one or two sentences: what is good, what is chance, what the bands are
     plot: Figure  # the drawing, on a transparent background, with text in `INK`
+    rows: Mapping[str, int] = field(default_factory=dict)  # places in the table of the rows that its marks name
 
 
 @contextmanager

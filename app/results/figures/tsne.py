@@ -19,8 +19,9 @@ from app.metrics.membership import Array, NotAvailable
 from app.results.attacks.representation_files import AttackRepresentations, RepresentedSamples, read_representations
 from app.results.comparison.table import Row
 from app.results.figures import layout
-from app.results.figures.data import FigureData
+from app.results.figures.data import FigureData, RowStyle
 from app.results.figures.leakage import strongest
+from app.results.figures.marks import mark
 from app.results.figures.style import COLOURS, ReportFigure, report_style
 from app.results.run.store import RunRecord
 
@@ -41,7 +42,7 @@ ATTACK = "memdefense.nasr.global"
 class Panels:
     """What is drawn of one row."""
 
-    label: str
+    style: RowStyle
     auc: str  # of the strongest attack on the released model, as text; empty where there is none
     samples: RepresentedSamples
     attack_auc: str  # of the attack network, as text
@@ -79,7 +80,7 @@ def _panels(data: FigureData, row: Row) -> Panels | None:
         if (samples := _enough(run, RepresentedSamples)) is not None:
             attacks = [record.leakage for record in run.attacks if record.label == ATTACK]
             attack = _enough(run, AttackRepresentations)
-            return Panels(data.style(row).label, _auc(data, row, run), samples, _auc_text(attacks), attack)
+            return Panels(data.style(row), _auc(data, row, run), samples, _auc_text(attacks), attack)
     return None
 
 
@@ -110,8 +111,8 @@ def _plot(panels: list[Panels]) -> Figure:
             places = embedded(own.samples)
             _draw_classes(by_class, places, own.samples)
             _draw_members(by_membership, places, own.samples)
-            _name(by_class, f"{own.label}: by class")
-            _name(by_membership, f"by membership{own.auc}")
+            _name(by_class, f"{own.style.label}: by class", own)
+            _name(by_membership, f"by membership{own.auc}", own)
             for axes in further:
                 _draw_attack(axes, own)
         _legend(grid[0, -1])
@@ -124,11 +125,11 @@ def _draw_attack(axes: Axes, own: Panels) -> None:
         axes.set_axis_off()
         return
     _draw_members(axes, embedded(own.attack), own.attack)
-    _name(axes, f"in the attack network{own.attack_auc}")
+    _name(axes, f"in the attack network{own.attack_auc}", own)
 
 
-def _name(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=layout.SMALL + 0.5, loc="left")
+def _name(axes: Axes, title: str, own: Panels) -> None:
+    mark(axes.set_title(title, fontsize=layout.SMALL + 0.5, loc="left"), own.style.name, kind="label")
 
 
 def _auc(data: FigureData, row: Row, run: RunRecord) -> str:

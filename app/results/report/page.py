@@ -25,6 +25,7 @@ from app.results.published.side_by_side import PublishedComparison
 from app.results.report.conclusions import Conclusion, conclusions
 from app.results.report.details import row_details
 from app.results.report.drawing import RenderedFigure
+from app.results.report.headline import headline
 from app.results.report.notes import PageNotes
 from app.results.report.table import page_table
 from app.results.report.threats import threat_models
@@ -103,6 +104,7 @@ def page(content: PageContent, folder: str, made: datetime) -> str:
         made: time at which it is made.
     """
     store, table = content.store, content.table
+    whole, words = page_table(table, store.baseline), word_tables(table)
     environment = Environment(
         loader=PackageLoader("app.results.report"),
         autoescape=True,
@@ -113,14 +115,16 @@ def page(content: PageContent, folder: str, made: datetime) -> str:
     )
     return environment.get_template("page.html").render(
         generator=GENERATOR,
-        style=_asset("report.css"),
-        script=_asset("report.js"),
+        style=_asset("report.css") + _asset("rows.css"),
+        script=_asset("report.js") + _asset("rows.js"),
         store=store,
         made=made,
         facts=_facts(store, table),
         conclusions=_by_dataset(conclusions(table)),
-        word_tables=word_tables(table),
-        table=page_table(table, store.baseline),
+        word_tables=words,
+        places={(row.dataset, row.name): place for place, row in enumerate(table.rows)},
+        table=whole,
+        headline=headline(table, whole, words),
         figures=content.figures,
         published=content.published,
         published_heads=HEADS,

@@ -34,10 +34,10 @@ function startTheme() {
 }
 
 // Sorting: ascending, descending, and back to the order of the comparison; rows without a number stay last.
-function startSorting(table, announce) {
+function startSorting(table) {
   const body = table.tBodies[0];
   const original = [...body.rows];
-  const heads = [...table.tHead.rows[1].cells];
+  const heads = [...[...table.tHead.rows].at(-1).cells];
   const compare = (column, kind) => (left, right) => {
     const [a, b] = [left, right].map((row) => row.cells[column].dataset.value);
     if (a === undefined || b === undefined) return 0;
@@ -55,40 +55,54 @@ function startSorting(table, announce) {
       rows = [...known.sort((a, b) => sign * order(a, b)), ...missing];
     }
     body.append(...rows);
-    announce();
+    announce(table);
   }));
 }
 
-// Filters: every filter must agree; the words of the search may stand anywhere in the row's labels.
-function startFilters(table, form) {
+// Below a table stands how many of its rows are shown, and how they are sorted.
+function announce(table) {
   const rows = [...table.tBodies[0].rows];
-  const shown = document.getElementById("shown");
+  const count = rows.filter((row) => !row.hidden).length;
+  const head = table.querySelector("th[aria-sort=ascending], th[aria-sort=descending]");
+  const total = rows.length === 1 ? "1 row" : `${rows.length} rows`;
+  const shown = table.closest("section").querySelector(".status output");
+  shown.textContent = count === rows.length ? total : `${count} of ${total}`;
+  if (head) shown.textContent += `, sorted by ${head.dataset.title}, ${head.getAttribute("aria-sort")}`;
+}
+
+// Filters: every filter must agree; the words of the search may stand anywhere in the row's labels.
+function startFilters(tables, form) {
   const choices = [...form.querySelectorAll("select[data-label]")];
-  const groups = [...form.querySelectorAll("input[data-group]")];
-  const announce = () => {
-    const count = rows.filter((row) => !row.hidden).length;
-    const head = table.querySelector("th[aria-sort=ascending], th[aria-sort=descending]");
-    const total = rows.length === 1 ? "1 row" : `${rows.length} rows`;
-    shown.textContent = count === rows.length ? total : `${count} of ${total}`;
-    if (head) shown.textContent += `, sorted by ${head.dataset.title}, ${head.getAttribute("aria-sort")}`;
-    document.getElementById("nothing").hidden = count > 0;
-  };
   const apply = () => {
     const words = form.querySelector("#search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const row of rows) {
+    for (const row of tables.flatMap((table) => [...table.tBodies[0].rows])) {
       const labels = `${row.dataset.dataset} ${row.dataset.method} ${row.dataset.defense}`.toLowerCase();
       const chosen = choices.every((one) => !one.value || one.value === row.dataset[one.dataset.label]);
       row.hidden = !(chosen && words.every((word) => labels.includes(word)));
     }
-    for (const box of groups) table.classList.toggle(`hide-${box.dataset.group}`, !box.checked);
-    announce();
+    tables.forEach(announce);
+    document.getElementById("nothing").hidden = [...tables[0].tBodies[0].rows].some((row) => !row.hidden);
   };
   form.hidden = false;
   form.addEventListener("input", apply);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(apply));
   apply(); // browsers keep what was typed when a page is loaded again
-  return announce;
+}
+
+// Groups of columns of the whole table; their titles stay in sight beside the first column.
+function startGroups(table, form) {
+  const apply = () => {
+    for (const box of form.querySelectorAll("input[data-group]")) {
+      table.classList.toggle(`hide-${box.dataset.group}`, !box.checked);
+    }
+    table.style.setProperty("--first", `${[...table.tHead.rows].at(-1).cells[0].offsetWidth}px`);
+  };
+  form.hidden = false;
+  form.addEventListener("input", apply);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  table.closest("details").addEventListener("toggle", apply);
+  apply();
 }
 
 // Arrow keys move from cell to cell, so that what pointing shows can be read without a pointer.
@@ -121,13 +135,20 @@ function startArrows(table) {
 
 // One tip for whatever is pointed at or focused; it follows when the page scrolls, and Escape takes it away.
 function startTips() {
-  const tip = document.getElementById("tip");
-  let about = null;
+  const [tip, ring] = ["tip", "ring"].map((name) => document.getElementById(name));
+  let about = null, pointer = null, rests = "";
+  // marks of figures have their ring here
+  const surround = (box) => {
+    for (const side of ["left", "top"]) ring.style[side] = `${box[side] - 5}px`;
+    for (const size of ["width", "height"]) ring.style[size] = `${box[size] + 10}px`;
+  };
   const place = () => {
     tip.hidden = !about;
+    ring.hidden = !document.activeElement.matches(".drawing [data-tip]:focus-visible");
+    if (!ring.hidden) surround(document.activeElement.getBoundingClientRect());
     if (!about) return;
     tip.textContent = about.dataset.tip;
-    const at = about.getBoundingClientRect();
+    const at = pointer ?? about.getBoundingClientRect();
     const size = tip.getBoundingClientRect();
     const below = at.bottom + 6;
     const top = below + size.height > innerHeight ? Math.max(4, at.top - size.height - 6) : below;
@@ -136,21 +157,33 @@ function startTips() {
   };
   const show = (event) => {
     about = event.target.closest("[data-tip]") ?? event.target.querySelector(":scope > a[data-tip]");
+    pointer = null;
+    place();
+  };
+  // Within a figure, the nearest mark is meant, and the tip follows the pointer. Where the page scrolls below a pointer
+  // that rests, as when the focus moves, nothing is pointed at anew.
+  const point = (event) => {
+    const now = `${event.clientX} ${event.clientY}`;
+    if (now === rests) return;
+    rests = now;
+    if (!event.target.closest(".drawing")) return show(event);
+    about = markAt(event.clientX, event.clientY);
+    pointer = { left: event.clientX + 8, top: event.clientY - 4, bottom: event.clientY + 8 };
     place();
   };
   const hide = () => { about = null; place(); };
-  document.addEventListener("mouseover", show);
+  document.addEventListener("mousemove", point);
   document.addEventListener("focusin", show);
   document.addEventListener("focusout", hide);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  addEventListener("scroll", place, { passive: true, capture: true });
+  addEventListener("scroll", () => { pointer = null; place(); }, { passive: true, capture: true });
 }
 
 // What a link leads to is shown, also where it lies in a part that is closed.
 function startLinks() {
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const part = target?.closest("details");
+    const part = target?.closest("details") ?? target?.querySelector(":scope > details");
     if (!part || part.open) return;
     part.open = true;
     target.scrollIntoView();
@@ -170,12 +203,16 @@ function startPrinting() {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  const table = document.getElementById("comparison");
-  // titles of groups stay in sight beside the first column
-  table.style.setProperty("--first", `${table.tHead.rows[1].cells[0].offsetWidth}px`);
+  const tables = ["rows", "comparison"].map((name) => document.getElementById(name));
   startTheme();
-  startSorting(table, startFilters(table, document.getElementById("controls")));
-  startArrows(table);
+  for (const table of tables) {
+    startSorting(table);
+    startArrows(table);
+  }
+  startFilters(tables, document.getElementById("controls"));
+  startGroups(tables[1], document.getElementById("groups"));
+  startMarks();
+  startChoice(tables[0]);
   startTips();
   startLinks();
   startPrinting();

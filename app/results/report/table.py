@@ -1,4 +1,4 @@
-"""The table of the page, as data for its template: on the screen one wide table, on paper one per group of columns."""
+"""The whole table of the page, as data for its template: on the screen one table, on paper one per group of columns."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class PageRow:
     """A row with links to its notes and its cells."""
 
     row: Row
+    place: int  # of the row in the table, from 0
     is_baseline: bool
     links: tuple[NoteLink, ...]
     cells: tuple[PageCell, ...]
@@ -137,7 +138,7 @@ def _row(
         links = (NoteLink(remarks_id(number), count, f"{count}, listed with the runs of the row"),)
     pairs = zip(columns, table.measures, strict=True)
     cells = tuple(_cell(column, measure, row.entry(measure), notes) for column, measure in pairs)
-    return PageRow(row, (row.method, row.defense) == baseline, links, cells)
+    return PageRow(row, number, (row.method, row.defense) == baseline, links, cells)
 
 
 def _cell(column: PageColumn, measure: Measure, entry: Value | NotAvailable, notes: PageNotes) -> PageCell:

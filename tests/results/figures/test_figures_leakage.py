@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from figure_kit import data_of, figures, marks, panels, table_of, texts, value
+from figure_kit import data_of, figures, kind_of, marks, panels, table_of, texts, value
 from finding_kit import QUICK, conditions, gaussian_scores, missing
 from scipy import stats
 from store_kit import HIDDEN, attack, channel, labels, make_record, make_store
@@ -79,7 +79,7 @@ def test_strengths_of_a_defense_are_a_curve():
     data = FigureData(store_of(*(make_record(labels(defense=row[1])) for row in rows)), table_of(*rows))
     [figure] = figures(pareto, data)
     [axes] = panels(figure)
-    [curve] = [line for line in axes.get_lines() if line.get_gid() == "curve"]
+    [curve] = [line for line in axes.get_lines() if kind_of(line) == "family"]
     assert curve.get_xydata().tolist() == [[0.7, 85.0], [0.55, 60.0]]
     styles = {defense: row_styles(data.table)[f"fedavg / {defense}"] for defense in strengths}
     assert curve.get_color() == styles["mem gamma=0.5"].colour == styles["mem gamma=0.9"].colour

@@ -110,7 +110,10 @@ def test_foreign_text_stays_text():
     assert "<img" not in found
     assert not [name for element in root.all() for name in element.attributes if name.startswith("on")]
     assert root.one("h1").text == EVIL
-    assert root.one("tr", data_method=EVIL).attributes["data-defense"] == EVIL
+    for name in ("rows", "comparison"):
+        assert root.one("table", id=name).one("tr", data_method=EVIL).attributes["data-defense"] == EVIL
+    told = [each.attributes["data-tip"] for each in root.one("figure").all() if "data-tip" in each.attributes]
+    assert told == [f"{EVIL}: {EVIL} {place}" for place in range(3)]
     assert EVIL in root.one("section", id="skipped").text
     assert EVIL in root.one("figure").text
 

@@ -18,7 +18,8 @@ pytestmark = [
 NAMES = "[...document.querySelectorAll('#comparison tbody tr:not([hidden]) .name')].map((one) => one.textContent)"
 SORTED = "document.querySelector('#comparison th[data-key={key}]').getAttribute('aria-sort')"
 CLICK = "document.querySelector('#comparison th[data-key={key}] button').click()"
-SHOWN = "document.getElementById('shown').textContent"
+SHOWN = "document.querySelector('#table .status output').textContent"
+OPEN = "document.getElementById('every').open = true"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 INK = "getComputedStyle(document.body).color"
 DRAWN = "getComputedStyle(document.querySelector('.drawing text')).fill"
@@ -36,10 +37,11 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """The browser with a fresh page of the table."""
+    """The browser with a fresh page of the table; all measures are open."""
     browser.open(write(tmp_path / "report.html", page_of(compared())))
     browser.run("localStorage.clear()")
     browser.open(tmp_path / "report.html")
+    browser.run(OPEN)
     return browser
 
 
@@ -90,12 +92,12 @@ def test_filters(opened):
 
 
 def test_groups_are_hidden_by_keyboard(opened):
-    """Tab from the search to the box of a group, and the space bar takes its columns away and brings them back."""
+    """Tab from the first box to that of a group, and the space bar takes its columns away and brings them back."""
     count = "[...document.querySelectorAll('#comparison .g-leakage')].filter((one) => one.offsetParent).length"
     group = "document.activeElement.dataset.group"
     assert opened.run(count) == 7  # group, title, five rows
-    opened.run("document.getElementById('search').focus()")
-    for _ in range(10):
+    opened.run("document.querySelector('#groups input').focus()")
+    for _ in range(4):
         opened.press("Tab", 9)
         if opened.run(group) == "leakage":
             break
@@ -184,6 +186,7 @@ def test_narrow_screens(browser, tmp_path):
     size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.call("Emulation.setDeviceMetricsOverride", **size)
     browser.open(write(tmp_path / "narrow.html", page_of(compared())))
+    browser.run(OPEN)
     assert browser.run("document.documentElement.scrollWidth") <= 400
     assert browser.run("document.querySelector('.wide').scrollWidth > document.querySelector('.wide').clientWidth")
     browser.call("Emulation.clearDeviceMetricsOverride")
@@ -204,7 +207,7 @@ def test_printing(opened):
     assert content.startswith(b"%PDF-")
     assert len(content) > 20_000
     assert opened.run("window.most === document.querySelectorAll('details').length")
-    assert opened.run("document.querySelectorAll('details[open]').length") == 0
+    assert opened.run("document.querySelectorAll('details[open]').length") == 1, "what was open before"
 
 
 def brightness(colour):

@@ -33,6 +33,27 @@ def test_names_do_not_clash():
         assert wanted <= set(tree.ids)
 
 
+def test_marks_tell_their_rows_and_values():
+    """Places in the table, and what is shown for every point; parts that nothing refers to have no name."""
+    root = Tree(render_figure(figure(label="fedavg")).inline_svg).root
+    [curve] = [element for element in root.all() if "data-rows" in element.attributes]
+    assert curve.attributes["data-rows"] == "0"
+    assert curve.attributes["class"] == "drawn curve"
+    assert "id" not in curve.attributes
+    told = [point.attributes["data-tip"] for point in curve.all("use")]
+    assert told == [f"fedavg: fedavg {place}" for place in range(3)]
+
+
+def test_a_line_without_points_says_one_thing():
+    """Where what is drawn are not the points that were announced, the whole mark speaks."""
+    drawn = figure(label="fedavg")
+    drawn.plot.axes[0].get_lines()[0].set_marker("")
+    root = Tree(render_figure(drawn).inline_svg).root
+    [curve] = [element for element in root.all() if "data-tip" in element.attributes]
+    assert curve.attributes["data-tip"] == "fedavg: fedavg"
+    assert curve.attributes["data-rows"] == "0"
+
+
 def test_nothing_reaches_the_rest_of_the_page():
     """No rules, no metadata, no addresses of namespaces; text stays text."""
     found = render_figure(figure()).inline_svg
