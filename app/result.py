@@ -13,9 +13,10 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 from zipfile import BadZipFile
 
+from app.common.array_files import read_arrays
 from app.common.errors import UserError
 from app.common.files import json_text, npz_bytes, private_folder, replace_all
-from app.common.reading import read_arrays, read_json
+from app.common.reading import read_json
 from app.metrics.membership import NotAvailable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import yaml
 
 from app.benchmarks.measurements import BenchmarkRow, Table, measured_row, progress, seconds_of
 from app.benchmarks.shadows import shadow_tables
-from app.common.reading import read_arrays
+from app.common.array_files import read_arrays
 from app.metrics.leakage import measure_leakage
 from app.metrics.membership import MembershipScores
 from app.metrics.vulnerability import client_table

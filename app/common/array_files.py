@@ -1,23 +1,31 @@
-"""One npz file of many arrays: written one after the other, read one at a time."""
+"""Files of arrays: npz files that are written array by array and read one at a time, and limits for foreign ones."""
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import secrets
 import struct
 import sys
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import IO, Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy
 
 from app.common.files import PART, list_made, open_new, put_in_place
-from app.common.reading import array_head, open_own
+from app.common.reading import open_own
+
+SMALL_ARRAYS = 2**26
+LARGEST_ARRAYS = 2**34
+MOST_GROWTH = 100
+"""Bytes that the arrays of an npz file may have whatever its size, may have at most, and per byte of the file."""
 
 LOCAL_HEADER = struct.Struct("<26xHH")
 """Beginning of an array in a zip file; it ends with the lengths of the name and of a further field after it."""
@@ -132,3 +140,41 @@ def opened(path: Path) -> ArrayFile:
 @lru_cache(maxsize=8)
 def _opened(path: Path, *_: int) -> ArrayFile:
     return ArrayFile(path)
+
+
+def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an npz file, those named or all of them.
+
+    Raises:
+        OSError: see `open_own`.
+        ValueError: where they would take much more memory than the file has bytes, or have objects in them.
+        KeyError: where an array is missing.
+        BadZipFile: where it is no npz file.
+    """
+    with open_own(path, LARGEST_ARRAYS) as file:
+        _refuse_growth(file, path.name)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in (arrays.files if names is None else names)}
+
+
+def _refuse_growth(file: IO[bytes], name: str) -> None:
+    with ZipFile(file) as archive:
+        members = archive.infolist()
+        allowed = min(LARGEST_ARRAYS, max(SMALL_ARRAYS, MOST_GROWTH * os.fstat(file.fileno()).st_size))
+        if (size := sum(member.file_size for member in members)) > allowed:
+            raise ValueError(
+                f"{name} holds {size:,} bytes of arrays; at most {allowed:,} are read from a file so small"
+            )
+        for member in members:
+            with archive.open(member) as stream:
+                shape, _, dtype = array_head(stream)
+                if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+                    raise ValueError(f"{member.filename} in {name} has another size than it says")
+    file.seek(0)
+
+
+def array_head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of an array in NumPy's format, which `stream` is then before."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+    shape, columns_first, dtype = read(stream)
+    return shape, columns_first, dtype

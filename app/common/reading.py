@@ -7,14 +7,11 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
-from zipfile import ZipFile
 
-import numpy as np
 import yaml
-from numpy.lib import format as npy
 
 from app.common.errors import UserError
 
@@ -26,11 +23,6 @@ LARGEST_SETTINGS = 2**22
 
 MOST_SETTINGS = 200_000
 """Values of a YAML file, aliases counted as often as they are named."""
-
-SMALL_ARRAYS = 2**26
-LARGEST_ARRAYS = 2**34
-MOST_GROWTH = 100
-"""Bytes that the arrays of an npz file may have whatever its size, may have at most, and per byte of the file."""
 
 UNOPENED = "wandb"
 """Folder in which Weights & Biases makes links of its own; nothing here opens them."""
@@ -162,44 +154,6 @@ def _refuse_repeated(mapping: yaml.MappingNode) -> None:
         if name in lines:
             raise RepeatedKeyError(f"the key {key.value!r} is there twice, in lines {lines[name]} and {line}")
         lines[name] = line
-
-
-def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Arrays of an npz file, those named or all of them.
-
-    Raises:
-        OSError: see `open_own`.
-        ValueError: where they would take much more memory than the file has bytes, or have objects in them.
-        KeyError: where an array is missing.
-        BadZipFile: where it is no npz file.
-    """
-    with open_own(path, LARGEST_ARRAYS) as file:
-        _refuse_growth(file, path.name)
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in (arrays.files if names is None else names)}
-
-
-def _refuse_growth(file: IO[bytes], name: str) -> None:
-    with ZipFile(file) as archive:
-        members = archive.infolist()
-        allowed = min(LARGEST_ARRAYS, max(SMALL_ARRAYS, MOST_GROWTH * os.fstat(file.fileno()).st_size))
-        if (size := sum(member.file_size for member in members)) > allowed:
-            raise ValueError(
-                f"{name} holds {size:,} bytes of arrays; at most {allowed:,} are read from a file so small"
-            )
-        for member in members:
-            with archive.open(member) as stream:
-                shape, _, dtype = array_head(stream)
-                if not dtype.hasobject and math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
-                    raise ValueError(f"{member.filename} in {name} has another size than it says")
-    file.seek(0)
-
-
-def array_head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type of an array in NumPy's format, which `stream` is then before."""
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
-    shape, columns_first, dtype = read(stream)
-    return shape, columns_first, dtype
 
 
 def refuse_links(folder: Path, itself: bool = False) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.common.array_files import opened
+from app.common.array_files import opened, read_arrays
 from app.common.errors import UserError
-from app.common.reading import open_own, read_arrays
+from app.common.reading import open_own
 from app.federation.channels.base import Form
 
 SEALED = "sealed"

@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.common.array_files import ArrayWriter
+from app.common.array_files import ArrayWriter, read_arrays
 from app.common.errors import UserError
 from app.common.files import PART, cannot_write, npz_bytes, private_folder, replace_all
 from app.common.ranges import Count, Whole
-from app.common.reading import read_arrays
 from app.federation.channels.base import Form, Message
 from app.federation.kept_round import SEALED, WHOLE, KeptRound, Upload, message_name, missing
 from app.federation.parameters import plain_array

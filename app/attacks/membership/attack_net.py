@@ -23,10 +23,10 @@ from app.attacks.context import AttackContext
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.attacks.shadows.cache import turn
 from app.attacks.verdicts import code_versions
+from app.common.array_files import read_arrays
 from app.common.errors import Problem, UserError
 from app.common.files import npz_bytes, replace_all
 from app.common.progress import track
-from app.common.reading import read_arrays
 from app.common.seeding import numpy_generator, torch_generator
 from app.common.wording import counted
 from app.federation.execution.distributed import one_thread

@@ -16,10 +16,10 @@ import torch
 from app.attacks.models import Ids, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.central import ShadowJob
+from app.common.array_files import read_arrays
 from app.common.errors import UserError
 from app.common.files import hold_lock, npz_bytes, private_folder, replace_all
 from app.common.progress import Step
-from app.common.reading import read_arrays
 from app.federation.parameters import plain_array
 from app.models.base import ScalableNet
 

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from app.common.reading import read_arrays
+from app.common.array_files import read_arrays
 from app.result import PlainTable, Result, unreadable
 
 ARRAYS = ("features", "labels", "members", "samples")

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from store_kit import attack, labels, make_run, rebuilt
 
 from app import load_run, report
+from app.common.array_files import read_arrays
 from app.common.errors import UserError
 from app.common.files import append_text, cell_text, csv_text, png_bytes, replace_all
-from app.common.reading import OversizedError, load_yaml, read_arrays, read_json, read_text, read_yaml
+from app.common.reading import OversizedError, load_yaml, read_json, read_text, read_yaml
 from app.experiments.folder import ComparisonFolder
 from app.experiments.locks import at_work
 from app.federation.transcript import Transcript
