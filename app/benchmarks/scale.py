@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,12 @@ from datamodules.split import Holdout
 
 GOAL = 1.05
 """Largest growth exponent of a phase."""
+
+REPEATS = 3
+"""Processes in which every size is timed; the least of their values counts, since neighbours only add to it."""
+
+FREED_IS_RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Settings of the allocator under which a phase does not reuse what an earlier one has freed, which would hide it."""
 
 NEGLIGIBLE = 0.02, 4.0
 """CPU seconds and MB up to which a phase is too small for its growth to be told from constant costs and noise."""
@@ -159,16 +166,17 @@ def scale_tables(quick: bool) -> Iterator[Table]:
     """Growth with clients and with parameters."""
     clients = (10, 100, 1000) if quick else (10, 100, 1000, 10_000)
     parameters = (10**4, 10**5) if quick else (10**4, 10**5, 10**6, 10**7)
-    yield from _growth("clients", clients, lambda number: Size(number, 10**4, "auto"))
-    yield from _growth("parameters", parameters, lambda number: Size(10, number, "sequence"))
+    repeats = 1 if quick else REPEATS
+    yield from _growth("clients", clients, lambda number: Size(number, 10**4, "auto"), repeats)
+    yield from _growth("parameters", parameters, lambda number: Size(10, number, "sequence"), repeats)
 
 
-def _growth(what: str, numbers: Sequence[int], size: Callable[[int], Size]) -> Iterator[Table]:
+def _growth(what: str, numbers: Sequence[int], size: Callable[[int], Size], repeats: int) -> Iterator[Table]:
     """Tables of time and of memory; the exponent is the slope between the two largest sizes, in logarithms.
 
     Smaller sizes are shown, and left out of the slope: constant costs dominate them.
     """
-    found = [_measured_alone(size(number)) for number in numbers]
+    found = [_measured_alone(size(number), repeats) for number in numbers]
     for place, (unit, least) in enumerate(zip(("CPU s", "MB"), NEGLIGIBLE, strict=True)):
         rows = tuple(_row(name, numbers, [one[place][name] for one in found], least) for name in found[-1][place])
         title = f"{unit} of a round by {what}: {', '.join(f'{number:,}' for number in numbers)}"
@@ -184,12 +192,19 @@ def _row(name: str, numbers: Sequence[int], values: Sequence[float], least: floa
     return BenchmarkRow(name, values[-1], min(values), math.nan, exponent, GOAL, remark)
 
 
-def _measured_alone(size: Size) -> list[dict[str, float]]:
-    """Seconds and megabytes of a size by phase, in a process of its own."""
+def _measured_alone(size: Size, repeats: int) -> list[dict[str, float]]:
+    """Least seconds of a size by phase over several processes, and megabytes in one that returns freed memory."""
     progress(f"scale: {size.clients:,} clients, about {size.parameters:,} parameters")
+    times = [_measured_in_process(size, {})[0] for _ in range(repeats)]
+    _, megabytes = _measured_in_process(size, FREED_IS_RETURNED)
+    return [{phase: min(one[phase] for one in times) for phase in times[0]}, megabytes]
+
+
+def _measured_in_process(size: Size, environment: Mapping[str, str]) -> list[dict[str, float]]:
     arguments = f"{size.clients}, {size.parameters}, {size.executor!r}"
     code = f"from app.benchmarks.scale import print_phases; print_phases({arguments})"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
+    command, variables = [sys.executable, "-c", code], {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)  # noqa: S603
     found: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -47,6 +47,11 @@ class _Pass(NamedTuple):
     input: Tensor
     output: Tensor
     version: int
+    statistics: tuple[Tensor, ...]  # of a group norm: mean and one over the standard deviation (samples, groups)
+
+
+_Signal = tuple[nn.Module, tuple[Tensor, ...]]
+"""A layer with its input, the gradient of its output, and its statistics."""
 
 
 class GhostClipping:
@@ -65,7 +70,8 @@ class GhostClipping:
 
     def _watch(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if torch.is_grad_enabled():
-            self._passes.append(_Pass(layer, inputs[0].detach(), output, output._version))
+            features = inputs[0].detach()
+            self._passes.append(_Pass(layer, features, output, output._version, _statistics(layer, features, output)))
 
     def clipped(self, loss: Tensor, samples: int, clip: float) -> list[Tensor]:
         """Sum of the samples' clipped gradients, by trained parameter.
@@ -79,15 +85,15 @@ class GhostClipping:
         _refuse_surprises(passes, samples)
         gradients = torch.autograd.grad(loss, [entry.output for entry in passes], allow_unused=True)
         with torch.no_grad():
-            signals = [
-                (entry.layer, entry.input, gradient)
+            signals: list[_Signal] = [
+                (entry.layer, (entry.input, gradient, *entry.statistics))
                 for entry, gradient in zip(passes, gradients, strict=True)
                 if gradient is not None
             ]
             shares, squared = _all_shares(signals)
             overflown = ~squared.isfinite()
             if overflown.any():
-                signals = [(layer, without(overflown, x), without(overflown, g)) for layer, x, g in signals]
+                signals = [(layer, tuple(without(overflown, each) for each in tensors)) for layer, tensors in signals]
                 shares, squared = _all_shares(signals)
             # the loss is a mean, so a sample's own gradient is so many times larger
             weights = samples * clip_factors(samples * squared.sqrt(), clip)
@@ -121,16 +127,16 @@ def _refuse_surprises(passes: list[_Pass], samples: int) -> None:
         )
 
 
-def _all_shares(signals: list[tuple[nn.Module, Tensor, Tensor]]) -> tuple[list[BatchShare], Tensor]:
+def _all_shares(signals: list[_Signal]) -> tuple[list[BatchShare], Tensor]:
     """Contributions of all layers, given their inputs and gradients, and the samples' squared norms (samples,)."""
     shares = [share for signal in signals for share in _shares(*signal)]
     return shares, torch.stack([share.squared for share in shares]).sum(0)
 
 
-def _shares(layer: nn.Module, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
+def _shares(layer: nn.Module, tensors: tuple[Tensor, ...]) -> Iterator[BatchShare]:
     """Contributions of one layer, in the precision of its parameters (mixed precision rounds activations only)."""
     dtype = next(layer.parameters(recurse=False)).dtype
-    for share in _RULES[type(layer)](layer, inputs.to(dtype), gradient.to(dtype)):
+    for share in _RULES[type(layer)](layer, *(each.to(dtype) for each in tensors)):
         if share.parameter is not None and share.parameter.requires_grad:
             yield share
 
@@ -152,10 +158,25 @@ def _linear(layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> Iterator[Batc
     yield _stored(layer.bias, gradient)
 
 
-def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
-    normal = functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
-    yield _stored(layer.weight, (normal * gradient).flatten(2).sum(2))
-    yield _stored(layer.bias, gradient.flatten(2).sum(2))
+def _statistics(layer: nn.Module, inputs: Tensor, output: Tensor) -> tuple[Tensor, ...]:
+    """Statistics of a layer's forward pass; those that torch keeps for the backward pass, where it does."""
+    if not isinstance(layer, nn.GroupNorm):
+        return ()
+    kept = [getattr(output.grad_fn, name, None) for name in ("_saved_result1", "_saved_result2")]
+    if kept[0] is not None and kept[1] is not None:
+        return kept[0], kept[1]
+    variance, mean = torch.var_mean(inputs.reshape(len(inputs), layer.num_groups, -1), dim=2, correction=0)
+    return mean, (variance + layer.eps).rsqrt()
+
+
+def _group_norm(
+    layer: nn.GroupNorm, inputs: Tensor, gradient: Tensor, mean: Tensor, scale: Tensor
+) -> Iterator[BatchShare]:
+    """A channel's gradient, a sum of g (x - mean) scale over places, from sums of g x and of g."""
+    mean, scale = (each.repeat_interleave(layer.num_channels // layer.num_groups, dim=1) for each in (mean, scale))
+    sums = gradient.flatten(2).sum(2)
+    yield _stored(layer.weight, ((inputs * gradient).flatten(2).sum(2) - mean * sums) * scale)
+    yield _stored(layer.bias, sums)
 
 
 def _conv(layer: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> Iterator[BatchShare]:
