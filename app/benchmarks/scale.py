@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from app.benchmarks.measurements import BenchmarkRow, Table, progress
@@ -47,6 +48,9 @@ FREED_IS_RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_"
 
 NEGLIGIBLE = 0.02, 4.0
 """CPU seconds and MB up to which a phase is too small for its growth to be told from constant costs and noise."""
+
+MEMORY_ALONE = "adding a vector to another, once per client"
+"""What is timed beside the phases, to tell how much of their growth is that of the memory; it has no goal."""
 
 SHAPE = DataShape(1, 8, 8, 10)
 SAMPLES = 4
@@ -143,7 +147,16 @@ def measured(size: Size) -> Meter:
     meter.seconds |= {"training": seconds["clients"], "aggregation": seconds["channel"] + seconds["server"]}
     with meter.memory("the plan's audit"):
         audit((federation.plan_of(round_) for round_ in range(2)), federation.space)
+    _add_alone(meter, size.clients, federation.space.size)
     return meter
+
+
+def _add_alone(meter: Meter, clients: int, coordinates: int) -> None:
+    """What the memory alone costs: a phase that reads and writes more than caches hold grows faster than its work."""
+    total, vector = torch.zeros(coordinates, dtype=torch.float64), torch.ones(coordinates)
+    with meter.phase(MEMORY_ALONE):
+        for _ in range(clients):
+            total += vector
 
 
 def print_phases(*size: Any) -> None:
@@ -189,7 +202,8 @@ def _row(name: str, numbers: Sequence[int], values: Sequence[float], least: floa
     if values[-1] <= least:
         return BenchmarkRow(name, values[-1], min(values), math.nan, math.nan, None, f"{remark} (negligible)")
     exponent = math.log(values[-1] / max(values[-2], least / 10)) / math.log(numbers[-1] / numbers[-2])
-    return BenchmarkRow(name, values[-1], min(values), math.nan, exponent, GOAL, remark)
+    goal = None if name == MEMORY_ALONE else GOAL
+    return BenchmarkRow(name, values[-1], min(values), math.nan, exponent, goal, remark)
 
 
 def _measured_alone(size: Size, repeats: int) -> list[dict[str, float]]:

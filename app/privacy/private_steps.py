@@ -151,6 +151,14 @@ class PrivateSteps:
 class _StreamNoise(DPOptimizerFastGradientClipping):
     """Opacus's optimiser with noise of a stream (its `generator`) instead of one of torch's generators."""
 
+    def accumulate(self) -> None:
+        """Opacus copies every gradient; these are ours alone, and are kept."""
+        for parameter in self.params:
+            if parameter.summed_grad is None:
+                parameter.summed_grad = parameter.grad
+            else:
+                parameter.summed_grad.add_(parameter.grad)
+
     def add_noise(self) -> None:
         sums = [parameter.summed_grad for parameter in self.params]
         like = sums[0].new_empty(sum(each.numel() for each in sums))

@@ -9,9 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from app.federation.channels import base
 from app.federation.channels.base import Aggregate, PlainChannel, Update
 from app.federation.parameters import Axis
 from app.federation.submodels import ClientRound, SubmodelMethod
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _several_parts():
+    """Updates of more than three coordinates are added in parts, as those of large networks are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "CACHED", 3)
+        yield
 
 
 def update_of(index: list[int], values: list[float], weight: float = 1.0, curvature: float = 0.0) -> Update:
