@@ -14,6 +14,7 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops import pytorch_ops
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
@@ -53,6 +54,8 @@ class _RoundTimer(TrainingProcessCallback):
 def pfl(work: Work, rounds: int, threads: int) -> Run:
     """Federated averaging by pfl with so many intra-op threads, training only."""
     torch.set_num_threads(threads)
+    if pytorch_ops.distributed is None:  # pfl makes it in the main process only
+        pytorch_ops.distributed = pytorch_ops.PyTorchDistributedContext()
     clients, net, timer = LoadedData.of(work, channels_last=False).clients, work.initial_net(), _RoundTimer()
     classifier = _Classifier(net)
     model = PyTorchModel(classifier, Adam, SGD(classifier.parameters(), lr=1.0))

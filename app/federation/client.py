@@ -67,6 +67,7 @@ class ClientModule(LightningModule):
         super().__init__()
         self.net: nn.Module = net
         self._bare = (net,)  # callbacks may wrap `net`; a tuple hides the second name from torch
+        self._trained = tuple(parameter for parameter in net.parameters() if parameter.requires_grad)
         self.local = local
         self.loss_hooks, self.penalty_hooks = tuple(loss_hooks), tuple(penalty_hooks)
         self.ordered_dropout = ordered_dropout
@@ -139,8 +140,11 @@ class ClientModule(LightningModule):
         return cross_entropy(known, labels, label_smoothing=smoothing)
 
     def configure_optimizers(self) -> Optimizer:
-        moving = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
-        return self.local.build_optimizer(moving, self.lr)
+        return self.local.build_optimizer(self._trained, self.lr)
+
+    def assign(self, **attributes: Any) -> None:
+        """Set plain attributes; one by one, torch would look for each among parameters, buffers and modules."""
+        self.__dict__.update(attributes)
 
     @torch.no_grad()
     def anchor(self) -> None:

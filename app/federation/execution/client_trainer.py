@@ -147,8 +147,8 @@ class ClientTrainer:
     def client_for(self, task: ClientTask) -> ClientModule:
         """The module of the task's width, with the received model."""
         client = self.module(task.capacity)
-        client.client, client.round, client.lr, client.samples = task.client, task.round, task.lr, len(task.train)
-        client.received, client.index, client.refusal = task.received, task.index, ""
+        client.assign(client=task.client, round=task.round, lr=task.lr, samples=len(task.train))
+        client.assign(received=task.received, index=task.index, refusal="")
         client.share.fill_(1 / max(1, len(task.train)))
         if task.owned is not None:
             client.owned.copy_(task.owned)
@@ -247,8 +247,9 @@ class ClientTrainer:
     def _fit(self, task: ClientTask, client: ClientModule) -> float:
         self._seed(task, client)
         client.anchor()
-        client.optimizer = client.configure_optimizers()
-        client.batches, client.load_samples = self.batches(task), self._draw(task)
+        client.assign(
+            optimizer=client.configure_optimizers(), batches=self.batches(task), load_samples=self._draw(task)
+        )
         for hook in self.context.start_hooks:
             hook(client)
         try:
@@ -256,8 +257,7 @@ class ClientTrainer:
         finally:
             for hook in self.context.end_hooks:
                 hook(client)
-            client.optimizer, client.batches, client.load_samples = None, (), None
-            client.take_step = client.plain_step
+            client.assign(optimizer=None, batches=(), load_samples=None, take_step=client.plain_step)
 
     def _seed(self, task: ClientTask, client: ClientModule) -> None:
         """Key everything that is random during the local steps by round and client."""
