@@ -208,5 +208,5 @@ def _around(recipe: Any, around: Around) -> Range | None:
         return None
     whole = isinstance(recipe, int)
     low, high = recipe / around.below, recipe * around.above
-    ends = (max(1, round(low)), round(high)) if whole else (float(f"{low:.3g}"), float(f"{high:.3g}"))
-    return Range(*ends, whole) if ends[0] < ends[1] else None
+    low, high = (max(1, round(low)), round(high)) if whole else (float(f"{low:.3g}"), float(f"{high:.3g}"))
+    return Range(low, high, whole) if low < high else None

@@ -185,7 +185,7 @@ class Tuner:
         if row.rung is None:
             return left
         halfway = {number: read_trial(self.folder.run(row.trials[number].name), row.rung) for number in left}
-        accuracy = {number: end.accuracy if end.accuracy == end.accuracy else -1.0 for number, end in halfway.items()}
+        accuracy = {number: -1.0 if math.isnan(end.accuracy) else end.accuracy for number, end in halfway.items()}
         order = sorted(left, key=lambda number: (-accuracy[number], number))
         return sorted({*order[: math.ceil(len(row.trials) / 2)], *({0} & set(left))})
 
@@ -226,11 +226,15 @@ class Tuner:
     def _results(self, row: RowPlan, study: Study) -> Iterator[Trial]:
         going_on = self._going_on(row, study)
         for number, run in enumerate(row.trials):
-            rounds = None if number in going_on else row.rung
-            end = read_trial(self.folder.run(run.name), rounds)
-            ended = "complete" if number in going_on else "stopped"
-            state = "failed" if number in study.failed or end.accuracy != end.accuracy else ended
-            yield replace(end, number=number, settings=dict(row.settings[number]), state=state)
+            whole = number in going_on
+            end = read_trial(self.folder.run(run.name), None if whole else row.rung)
+            failed = number in study.failed or math.isnan(end.accuracy)
+            yield replace(
+                end,
+                number=number,
+                settings=dict(row.settings[number]),
+                state="failed" if failed else "complete" if whole else "stopped",
+            )
 
     def _job(self, run: PlannedRun, row: RowPlan) -> Job:
         return self.folder.job(run, row.parsed, f"{self._spec.name}-tuning")
