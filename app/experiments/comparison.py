@@ -83,7 +83,7 @@ class Comparison:
         tuned = spec.tune is not None
         self.part = self.runs if shard is None else shard.part(self.runs, self.parsed, by_row=tuned)
         self.folder = ComparisonFolder(named_folder(root, spec.name, "--root", "--name").resolve())
-        self.tuner = None if spec.tune is None else Tuner(spec, spec.tune, self.part, self.folder)
+        self.tuner = None if spec.tune is None else Tuner(spec, spec.tune, self.part, self.parsed, self.folder)
         self._tuned = self.part  # with the settings chosen
         self.failed: list[str] = []
         self.interrupted = False

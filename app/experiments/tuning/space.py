@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.common.errors import Problem, UserError
@@ -118,6 +118,8 @@ def row_space(space: Mapping[str, Span | Around | str], config: Mapping[str, Any
         span = declared.get(option) if asked == DEFAULT else asked
         if isinstance(span, Around):
             span = _around(recipe, span)
+        elif isinstance(span, Range):
+            span = replace(span, whole=span.whole and isinstance(recipe, int))
         if isinstance(span, (Range, Choices)) and _is_searched(option, config, axis):
             text = _text(declared[option] if asked == DEFAULT else asked)
             found.append(Searched(option, span, recipe, text, option in own))

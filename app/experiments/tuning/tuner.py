@@ -77,14 +77,27 @@ class Tuner:
     """
 
     def __init__(
-        self, spec: ComparisonSpec, tune: Tune, runs: Sequence[PlannedRun], comparison: ComparisonFolder
+        self,
+        spec: ComparisonSpec,
+        tune: Tune,
+        runs: Sequence[PlannedRun],
+        configs: Mapping[Combination, ParsedRun],
+        comparison: ComparisonFolder,
     ) -> None:
         """Plan the trials of the rows that runs belong to.
+
+        Args:
+            spec: the comparison.
+            tune: how it is tuned.
+            runs: those of the rows that are tuned here.
+            configs: configurations of all rows.
+            comparison: folder of its runs.
 
         Raises:
             UserError: where Optuna is missing, or an option cannot be searched.
         """
         optuna_module()
+        raise_all(space_problems(tune.space, [one.config for one in configs.values()]))
         self._spec, self._tune = spec, tune
         self.folder = ComparisonFolder(comparison.path / TUNING)
         self.unfinished: list[str] = []
@@ -94,7 +107,6 @@ class Tuner:
             for row in dict.fromkeys(run.combination for run in runs)
         ]
         parsed = parse_all(recipes)
-        raise_all(space_problems(tune.space, [one.config for one in parsed.values()]))
         self.rows = tuple(self._plan(recipe, parsed[recipe.combination]) for recipe in recipes)
 
     def _plan(self, recipe: PlannedRun, parsed: ParsedRun) -> RowPlan:
