@@ -7,7 +7,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_it_ends_like_a_run_that_never_stopped(tmp_path, capsys):
-    """Exit code 0 and no summary after two of four rounds, also when it is asked twice; then the same rounds, bit for bit."""
+    """Exit code 0 and no summary after two of four rounds, also when asked twice; then the same rounds, bit for bit."""
     options = (*UNEQUAL, "--config", "dp-sgd", "--model.local.lr_schedule", "torch.optim.lr_scheduler.ExponentialLR")
     options += ("--model.local.lr_schedule.gamma", "0.5")
     whole = train(tmp_path, "whole", *options, rounds=4)

@@ -67,7 +67,7 @@ class Study:
         for own in settings[len(there) :]:
             known = {option: distributions[option] for option in own}
             running = self._optuna.trial.TrialState.RUNNING
-            trial = self._optuna.create_trial(state=running, params=dict(own), distributions=known)
+            trial = self._optuna.trial.create_trial(state=running, params=dict(own), distributions=known)
             self._study.add_trial(trial)
 
     def _distribution(self, each: Searched) -> Any:
