@@ -123,7 +123,7 @@ class Run:
         recorded = TranscriptRecorder(folder.path / "transcript", transcript)
         callbacks += [FairnessRecorder(), NewcomerRecorder(), recorded, RunRecorder(folder)]
         if given.get("enable_checkpointing") is not False:
-            callbacks.append(RoundCheckpoint(folder.checkpoints))
+            callbacks.append(RoundCheckpoint(folder.checkpoints, folder.until))
         logger = given.pop("logger", None)
         given["default_root_dir"] = given.get("default_root_dir") or str(folder.path)
         return {

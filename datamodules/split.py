@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,25 +28,35 @@ class Holdout:
         population: of the pool, before it is dealt: data from the same distribution that nobody trains on.
         reference: of each client's share, besides its non-members: data that the client keeps out of training and of
             every audit, for defenses that compare with samples the model has not seen.
+        validation: of the pool, before anything else is drawn and the same for every seed: data to choose settings by,
+            which no run trains on, tests on or audits.
+        evaluated: what the common test set is: `validation` puts the validation set in its place, and leaves out test
+            set and non-members altogether, so that settings can be chosen without them.
     """
 
     clients: Decay = 0.25
     shadow: Decay = 0.2
     population: Decay = 0.1
     reference: Decay = 0.0
+    validation: Decay = 0.0
+    evaluated: Literal["test", "validation"] = "test"
 
     def problems(self) -> list[Problem]:
         """Fractions out of range, or nothing left for the clients."""
         problems = list(range_problems(self, "data.holdout"))
-        if not problems and self.shadow + self.population >= 1:
-            return [self._too_much("shadow", "population", "the whole pool", "no sample is left for the clients")]
+        if not problems and self.shadow + self.population + self.validation >= 1:
+            names = ("shadow", "population", *(("validation",) if self.validation else ()))
+            return [self._too_much(names, "the whole pool", "no sample is left for the clients")]
         if not problems and self.clients + self.reference >= 1:
-            return [self._too_much("clients", "reference", "a client's share", "nothing is left to train on")]
+            return [self._too_much(("clients", "reference"), "a client's share", "nothing is left to train on")]
+        if not problems and self.evaluated == "validation" and not self.validation:
+            cause = "holdout.evaluated is validation, and there is no validation set"
+            return [Problem(cause, "there is nothing to evaluate on", "set --data.holdout.validation, such as 0.1")]
         return problems
 
-    def _too_much(self, first: str, second: str, whole: str, consequence: str) -> Problem:
-        cause = f"holdout.{first} {getattr(self, first)} and holdout.{second} {getattr(self, second)} take {whole}"
-        return Problem(cause, consequence, f"lower --data.holdout.{first} or --data.holdout.{second}")
+    def _too_much(self, names: Sequence[str], whole: str, consequence: str) -> Problem:
+        cause = f"{' and '.join(f'holdout.{name} {getattr(self, name)}' for name in names)} take {whole}"
+        return Problem(cause, consequence, f"lower {' or '.join(f'--data.holdout.{name}' for name in names)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +71,13 @@ class Membership:
     test: np.ndarray  # the common test set
     # per client, what it owns and keeps out of training and of every audit; empty where there is none
     reference: tuple[np.ndarray, ...] = ()
+    # of the pool, the same for every seed: what settings are chosen by
+    validation: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def for_tuning(self) -> Membership:
+        """The sets of a run that settings are chosen by: the validation set as test set, and no non-members."""
+        nothing = np.empty(0, dtype=np.int64)
+        return replace(self, test=self.validation, validation=nothing, nonmembers=tuple(nothing for _ in self.members))
 
     def among(self, clients: Collection[int]) -> Membership:
         """The same sets where those of all other clients are empty."""
@@ -92,7 +110,7 @@ class Membership:
     def check_disjoint(self) -> None:
         """Raise AssertionError if any sample is in two sets, or twice in one."""
         own = [*self.members, *self.nonmembers, *self.reference]
-        every = np.concatenate([*own, self.shadow, self.population, self.test])
+        every = np.concatenate([*own, self.shadow, self.population, self.validation, self.test])
         ids, counts = np.unique(every, return_counts=True)
         twice = ids[counts > 1]
         assert len(twice) == 0, f"in more than one set: {counted(len(twice), 'sample')}, first {twice[:5].tolist()}"
@@ -142,8 +160,10 @@ def split_pool(
     """
     raise_all(holdout.problems() + partition.problems())
     rest = np.arange(len(labels))
-    shadow, rest = _draw(labels, rest, holdout.shadow, numpy_generator(seed, "shadow"))
-    share = holdout.population / (1 - holdout.shadow)
+    validation, rest = _draw(labels, rest, holdout.validation, numpy_generator(0, "validation"))
+    share = holdout.shadow / (1 - holdout.validation)
+    shadow, rest = _draw(labels, rest, share, numpy_generator(seed, "shadow"))
+    share = holdout.population / (1 - holdout.validation - holdout.shadow)
     population, rest = _draw(labels, rest, share, numpy_generator(seed, "population"))
     dealt = partition.assign(labels[rest], None if owners is None else owners[rest], seed)
 
@@ -158,9 +178,9 @@ def split_pool(
         reference, members = draw_each(members, holdout.reference / (1 - holdout.clients), "reference")
     _refuse_memberless(members, nonmembers, reference)
     test = np.arange(len(labels), len(labels) + tests)
-    membership = Membership(members, nonmembers, shadow, population, test, reference)
+    membership = Membership(members, nonmembers, shadow, population, test, reference, validation)
     membership.check_disjoint()
-    return membership
+    return membership if holdout.evaluated == "test" else membership.for_tuning()
 
 
 def _draw(

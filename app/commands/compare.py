@@ -59,5 +59,13 @@ def _show_plan(comparison: Comparison) -> None:
     print(f"{counted(len(runs), 'run')} in {folder.path}, compared with {method} and {defense}")
     rows = [(planned.name, folder.state(planned.name).value, shlex.join(planned.arguments)) for planned in runs]
     print(text_table((), rows, left=range(3), indent="  "))
+    if (tuner := comparison.tuner) is not None:
+        print(f"before them, {tuner.plan()}")
+        lines = [
+            (row.name, each.option, str(each.span), str(each.recipe)) for row in tuner.rows for each in row.searched
+        ]
+        print(text_table(("row", "searched", "range", "recipe"), lines, left=range(4), indent="  "))
+        for problem in tuner.problems():
+            print(f"error: {problem}")
     for problem in folder.problems(runs, comparison.parsed):
         print(f"error: {problem}")

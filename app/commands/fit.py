@@ -37,7 +37,10 @@ def fit(arguments: Sequence[str]) -> int:
     except SystemExit:  # how Lightning ends an interrupted run
         if not run.trainer.interrupted:
             raise
-        name = run.folder.path.relative_to(config.run.root)
+        name, until = run.folder.path.relative_to(config.run.root), config.run.until
+        if until is not None and run.trainer.current_epoch >= until:
+            _say(f"stopped after round {until}; without --run.until, the same command goes on")
+            return 0
         _say(f"interrupted; the same command with --run.name {name} resumes the run")
         return 130
     _say(_closing(run, run.folder.path))

@@ -22,6 +22,7 @@ from app.experiments.parsing import ParsedRun, misnamed_datasets, parse_all
 from app.experiments.reading import find_scale, read_spec
 from app.experiments.shards import Shard
 from app.experiments.spec import ComparisonSpec
+from app.experiments.tuning.tuner import Tuner, tuned_runs
 from app.results.report.report import Report, report
 from app.results.run.naming import named_folder
 
@@ -62,7 +63,8 @@ class Comparison:
         spec: what is compared.
         runs: all runs of the matrix.
         part: those of them that are run here: all, or those of a shard.
-        parsed: the configuration of every combination.
+        parsed: the configuration of every combination, as far as rows are tuned with the settings chosen.
+        tuner: of the rows that are run here; None where they are not tuned.
         folder: where the runs are kept.
         failed: names of the runs that failed.
         interrupted: whether it was stopped before its end.
@@ -78,8 +80,11 @@ class Comparison:
         self.parsed: Mapping[Combination, ParsedRun] = parse_all(self.runs)
         raise_all(misnamed_datasets(spec, self.parsed))
         self.shard = shard
-        self.part = self.runs if shard is None else shard.part(self.runs, self.parsed)
+        tuned = spec.tune is not None
+        self.part = self.runs if shard is None else shard.part(self.runs, self.parsed, by_row=tuned)
         self.folder = ComparisonFolder(named_folder(root, spec.name, "--root", "--name").resolve())
+        self.tuner = None if spec.tune is None else Tuner(spec, spec.tune, self.part, self.parsed, self.folder)
+        self._tuned = self.part  # with the settings chosen
         self.failed: list[str] = []
         self.interrupted = False
 
@@ -87,9 +92,13 @@ class Comparison:
         """Run what is not finished yet."""
         self.folder.claim()
         with at_work(self.folder.path, self.shard):
+            if self.tuner is not None:
+                raise_all(self.tuner.problems())
+                self._take_settings(self.tuner)
             with turn(self.folder.path):
                 self._register()
-            self._run(engines)
+            if self.tuner is None or self._tune(self.tuner, engines):
+                self._run(engines)
 
     @property
     def missing(self) -> list[str]:
@@ -119,15 +128,38 @@ class Comparison:
             print(f"note: {name} is no longer part of the comparison, but is still shown; delete {place}")
         self.folder.write(self.spec, self.runs)
 
+    def _take_settings(self, tuner: Tuner) -> None:
+        """Give the rows that are tuned already the settings that were chosen."""
+        self._tuned = tuned_runs(self.spec, self.part, chosen := tuner.chosen())
+        self.parsed = {**self.parsed, **parse_all(run for run in self._tuned if run.combination in chosen)}
+
+    def _tune(self, tuner: Tuner, engines: Engines) -> bool:
+        """Choose the settings of the rows that are not tuned yet; returns whether all of them are tuned now."""
+
+        def work(folder: ComparisonFolder, jobs: Sequence[Job]) -> Board | None:
+            board = self._work(folder, jobs, 0, engines)
+            return None if self.interrupted else board
+
+        if not tuner.run(work):
+            self.failed = tuner.unfinished
+            return False
+        self._take_settings(tuner)
+        raise_all(self.folder.problems(self.part, self.parsed))
+        return True
+
     def _run(self, engines: Engines) -> None:
-        folder, runs = self.folder, self.part
+        folder, runs = self.folder, self._tuned
         unfinished = [planned for planned in leaders_first(runs) if folder.state(planned.name) is not State.FINISHED]
         jobs = [folder.job(planned, self.parsed[planned.combination], self.spec.name) for planned in unfinished]
         done = len(runs) - len(jobs)
         which = "" if self.shard is None else f"shard {self.shard} with {len(runs)} of "
         print(f"comparison {folder.path}: {which}{counted(len(self.runs), 'run')}, {done} of them finished", flush=True)
-        if not jobs:
-            return
+        if jobs:
+            board = self._work(folder, jobs, done, engines)
+            self.failed = [] if self.interrupted else [failure.job.name for failure in board.failures]
+
+    def _work(self, folder: ComparisonFolder, jobs: Sequence[Job], done: int, engines: Engines) -> Board:
+        """Make runs; `done` of the same kind were finished before."""
         with StopRequest() as stop:
             engine, workers = _engine(engines, len(jobs))
             if lowered := _lowered(engines, len(jobs), workers):
@@ -137,7 +169,7 @@ class Comparison:
             board.close()
         print(board.status())
         self.interrupted = stop.requested
-        self.failed = [] if stop.requested else [failure.job.name for failure in board.failures]
+        return board
 
 
 def compare(

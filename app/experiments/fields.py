@@ -6,16 +6,24 @@ import contextlib
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.common.errors import Problem, UserError
-from app.common.ranges import Seed, fits
+from app.common.ranges import Inside, Seed, Several, fits
 from app.common.wording import near
-from app.experiments.spec import AxisEntry, Options
-from app.experiments.sweeps import swept
+from app.experiments.spec import AxisEntry, Options, Tune
+from app.experiments.sweeps import DEFAULT, swept
+from app.experiments.tuning.space import read_span
 from app.recipes import find_recipe, shipped_recipes
 from app.results.run.labels import NO_DEFENSE, TRAIN_LESS
+
+TRIALS = 12
+"""Trials of every row where a comparison does not say."""
+
+VALIDATION = 0.1
+"""Share of the pool that settings are chosen by where a comparison does not say."""
 
 RESERVED = ("config", "run", "group", "seed_everything")
 """Options that the comparison itself sets for every run."""
@@ -77,6 +85,31 @@ class FieldReader:
         if not values:
             self.add_problem(f"{where} is empty", "name at least one seed, such as [0, 1, 2]")
         return tuple(dict.fromkeys(seeds))
+
+    def tune(self, value: Any, seeds: Sequence[int]) -> Tune:
+        """How rows are tuned: `default`, or a mapping of trials, space, validation, seed and prune."""
+        parts = self.mapping({} if value == DEFAULT else value, "tune", [field.name for field in fields(Tune)])
+        space = parts.get("space", DEFAULT)
+        wanted = self.mapping({} if space == DEFAULT else space, "tune.space")
+        tune = Tune(
+            trials=parts.get("trials", TRIALS),
+            space={},
+            validation=parts.get("validation", VALIDATION),
+            seed=parts.get("seed", next(iter(seeds), 0)),
+            prune=parts.get("prune", True),
+        )
+        for name, kind in (("trials", Several), ("validation", Inside), ("seed", Seed)):
+            if not fits(kind, given := getattr(tune, name)):
+                self.add_problem(f"tune.{name} is {given!r}", f"set a number {kind.__name__.partition(' ')[2]}")
+        if not isinstance(tune.prune, bool):
+            self.add_problem(f"tune.prune is {tune.prune!r}", "write true or false")
+        spans = {}
+        for name, asked in wanted.items():
+            try:
+                spans[name] = read_span(name, asked)
+            except UserError as error:
+                self.problems.extend(error.problems)
+        return replace(tune, space=spans)
 
     def entries(self, value: Any, axis: str) -> tuple[AxisEntry, ...]:
         """All entries of an axis: a list of names, or a mapping of names to what they stand for."""

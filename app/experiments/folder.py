@@ -19,7 +19,7 @@ from app.common.renamed import current
 from app.experiments.engines.processes import MODULE, Job, last_lines
 from app.experiments.matrix import Combination, PlannedRun, baseline_of
 from app.experiments.parsing import ParsedRun
-from app.experiments.spec import ComparisonSpec
+from app.experiments.spec import ComparisonSpec, Tune
 from app.results.run.store import COMPARISON
 
 FIT = (*MODULE, "app.cli", "fit")
@@ -87,7 +87,7 @@ class ComparisonFolder:
             summary=self.run(name) / "summary.json",
             rounds=parsed.rounds,
             begun=begun,
-            workers=_workers(parsed.config) or (_workers(self._config(name)) if begun else None),
+            workers=_workers(parsed.config) or (_workers(self.config(name)) if begun else None),
             home=Path.cwd(),
         )
 
@@ -98,7 +98,7 @@ class ComparisonFolder:
             if self.state(planned.name) is State.NEW:
                 continue
             before = recorded.get(planned.name, {}).get("arguments", list(planned.arguments))
-            changed = parsed[planned.combination].differs_in(self._config(planned.name))
+            changed = parsed[planned.combination].differs_in(self.config(planned.name))
             if not changed and before == list(planned.arguments):
                 continue
             difference = f"{', '.join(changed)} differ" if changed else _difference(before, planned.arguments)
@@ -143,6 +143,7 @@ class ComparisonFolder:
             "baseline": {"method": method, "defense": defense},
             "cells": records + earlier,
             "published": list(spec.published),
+            **({} if spec.tune is None else {"tune": _plain(spec.tune)}),
         }
         return json.dumps(finite(record), indent=2, default=str) + "\n"
 
@@ -159,7 +160,7 @@ class ComparisonFolder:
         text = lines[0][TIME_WIDTH:] if lines else ""
         return "" if text.startswith("round ") else text
 
-    def _config(self, name: str) -> Mapping[str, Any]:
+    def config(self, name: str) -> Mapping[str, Any]:
         """Saved configuration of a run; empty where it cannot be read."""
         try:
             config = current(read_yaml(self.run(name) / "config.yaml"))
@@ -174,6 +175,10 @@ class ComparisonFolder:
         except (OSError, ValueError):
             return []
         return record.get("cells", []) if isinstance(record, dict) else []
+
+
+def _plain(tune: Tune) -> dict[str, Any]:
+    return {**vars(tune), "space": {name: repr(span) for name, span in tune.space.items()}}
 
 
 def _workers(config: Mapping[str, Any]) -> int | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from types import MappingProxyType
+from typing import Any
 
 from app.experiments.spec import AXES, ComparisonSpec, Pattern
 from app.recipes import layered
@@ -21,10 +24,11 @@ class PlannedRun:
 
     labels: RunLabels
     arguments: tuple[str, ...]  # arguments of `rampart fit`, without the folder and name of the run
+    trial: int | None = None  # number of a trial of settings; None for a run of the matrix
 
     @property
     def name(self) -> str:
-        return run_name(self.labels)
+        return run_name(self.labels) + ("" if self.trial is None else f"-t{self.trial}")
 
     @property
     def combination(self) -> Combination:
@@ -46,7 +50,15 @@ def planned_runs(spec: ComparisonSpec) -> tuple[PlannedRun, ...]:
     def order(labels: RunLabels) -> tuple[int, ...]:
         return (*(places[label][getattr(labels, label)] for label in AXES), labels.seed)
 
-    return tuple(PlannedRun(labels, _arguments(spec, labels)) for labels in sorted(distinct, key=order))
+    return tuple(planned_run(spec, labels) for labels in sorted(distinct, key=order))
+
+
+def planned_run(
+    spec: ComparisonSpec, labels: RunLabels, settings: Mapping[str, Any] = MappingProxyType({})
+) -> PlannedRun:
+    """The run of some labels, with settings on top of those of the comparison."""
+    options = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in settings.items()]
+    return PlannedRun(labels, _arguments(spec, labels, options))
 
 
 def leaders_first(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -85,15 +97,16 @@ def baseline_of(spec: ComparisonSpec, runs: tuple[PlannedRun, ...]) -> tuple[str
     return spec.baseline or (first.method, first.defense)
 
 
-def _arguments(spec: ComparisonSpec, labels: RunLabels) -> tuple[str, ...]:
+def _arguments(spec: ComparisonSpec, labels: RunLabels, further: Sequence[tuple[str, str]] = ()) -> tuple[str, ...]:
     """Recipes from the general to the particular, attacks over them, then options in the same order, then the seed."""
     entries = [entry for label in AXES for entry in spec.axis(label) if entry.name == getattr(labels, label)]
     recipes = [*spec.base, *(name for entry in entries for name in entry.configs), *spec.attacks]
-    options = [*(pair for entry in entries for pair in entry.options), *spec.options]
+    held_out = [] if spec.tune is None else [("data.holdout.validation", str(spec.tune.validation))]
+    options = [*held_out, *(pair for entry in entries for pair in entry.options), *spec.options]
     options += [_fewer_rounds(entry.rounds, recipes, options) for entry in entries if entry.rounds is not None]
     return (
         *(part for name in recipes for part in ("--config", name)),
-        *(part for option, value in options for part in (f"--{option}", value)),
+        *(part for option, value in (*options, *further) for part in (f"--{option}", value)),
         *("--seed_everything", str(labels.seed)),
     )
 

@@ -17,7 +17,7 @@ from app.results.run.labels import NO_DEFENSE
 
 KEYS = (
     *("name", "base", "datasets", "methods", "defenses", "attacks", "set", "seeds"),
-    *("include", "exclude", "baseline", "scales", "published"),
+    *("include", "exclude", "baseline", "scales", "published", "tune"),
 )
 
 
@@ -55,6 +55,7 @@ class _SpecReader(FieldReader):
         self._read_axes(content)
         exclude = self._patterns(content.get("exclude"), "exclude")
         include = self._patterns(content.get("include"), "include")
+        seeds = self.seeds(content.get("seeds", [0]), "seeds")
         return ComparisonSpec(
             name=str(content.get("name") or self.path.stem),
             purpose=Recipe(self.path.stem, "comparison", self.path).purpose if self.path.is_file() else "",
@@ -65,12 +66,13 @@ class _SpecReader(FieldReader):
             base=self.recipes(content.get("base"), "base"),
             attacks=self.recipes(content.get("attacks"), "attacks"),
             options=self.options(content.get("set"), "set"),
-            seeds=self.seeds(content.get("seeds", [0]), "seeds"),
+            seeds=seeds,
             include=include,
             exclude=exclude,
             baseline=self._baseline(content.get("baseline")),
             scales=self._scales(content.get("scales")),
             published=self._published(content.get("published")),
+            tune=self.tune(content["tune"], seeds) if content.get("tune") is not None else None,
         )
 
     def _read_axes(self, content: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,20 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def part(self, runs: Sequence[PlannedRun], parsed: Mapping[Combination, ParsedRun]) -> tuple[PlannedRun, ...]:
-        """The shard's runs, in their order: all shards together have every run once, and about equal work."""
-        dealt = deal([parsed[planned.combination].work for planned in runs], self.count)
-        return tuple(runs[place] for place in sorted(dealt[self.number - 1]))
+    def part(
+        self, runs: Sequence[PlannedRun], parsed: Mapping[Combination, ParsedRun], by_row: bool = False
+    ) -> tuple[PlannedRun, ...]:
+        """The shard's runs, in their order: all shards together have every run once, and about equal work.
+
+        Args:
+            runs: all runs.
+            parsed: the configuration of every combination.
+            by_row: whether all seeds of a row go to one shard, which also tunes it.
+        """
+        if not by_row:
+            dealt = deal([parsed[planned.combination].work for planned in runs], self.count)
+            return tuple(runs[place] for place in sorted(dealt[self.number - 1]))
+        seeds = Counter(planned.combination for planned in runs)
+        dealt = deal([parsed[row].work * count for row, count in seeds.items()], self.count)
+        own = {list(seeds)[place] for place in dealt[self.number - 1]}
+        return tuple(planned for planned in runs if planned.combination in own)

@@ -25,6 +25,7 @@ class AxisEntry:
     configs: tuple[str, ...] = ()  # recipes or files that it stands for, first to last
     options: Options = ()  # options on top of them
     rounds: float | None = None  # share of the rounds that its runs train for, in (0, 1); None for all
+    swept: str = ""  # the option among them that its strength is; empty for none
     listed: bool = True  # whether it is part of the axis; otherwise it only occurs in runs that `include` adds
 
 
@@ -59,6 +60,17 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Tune:
+    """How the settings of every row are chosen."""
+
+    trials: int  # of every row, the recipe as it stands among them; 2 or more
+    space: Mapping[str, Any]  # options with what to search, as in `tuning.space`; empty for what is usual
+    validation: float  # share of the pool, in (0, 1), that settings are chosen by
+    seed: Seed  # of the trials and of their points
+    prune: bool  # whether the worse half of the trials ends early
+
+
+@dataclass(frozen=True)
 class ComparisonSpec:
     """The content of a comparison file."""
 
@@ -79,6 +91,7 @@ class ComparisonSpec:
     scales: tuple[Scale, ...] = ()
     published: tuple[Mapping[str, Any], ...] = ()  # published figures, as they stand in the file
     scale: str = "full"  # size in which it is run, `full` for that of the file
+    tune: Tune | None = None  # None to run recipes as they stand
 
     def axis(self, label: str) -> tuple[AxisEntry, ...]:
         """Entries of the axis that a label is taken from, those of `include` last."""

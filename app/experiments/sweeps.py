@@ -71,7 +71,7 @@ def _default(entry: AxisEntry) -> Iterator[AxisEntry]:
 def _turned(entry: AxisEntry, option: str, path: str, values: Sequence[Any]) -> Iterator[AxisEntry]:
     for value in values:
         text = value if isinstance(value, str) else json.dumps(value)
-        yield replace(entry, name=f"{entry.name} {option}={text}", options=(*entry.options, (path, text)))
+        yield replace(entry, name=f"{entry.name} {option}={text}", options=(*entry.options, (path, text)), swept=path)
 
 
 def _shares(entry: AxisEntry, option: str, values: Sequence[Any]) -> Iterator[AxisEntry]:
@@ -96,8 +96,13 @@ def _path(entry: AxisEntry, option: str) -> str:
 def _classes(entry: AxisEntry) -> dict[str, Any]:
     """Classes of the defenses in an entry's recipes, by their names there."""
     defenses = layered(entry.configs).get("defenses") or {}
-    paths = {name: str(content["class_path"]).rpartition(".") for name, content in defenses.items()}
-    return {name: getattr(import_module(module), kind) for name, (module, _, kind) in paths.items()}
+    return {name: class_at(content["class_path"]) for name, content in defenses.items()}
+
+
+def class_at(path: str) -> Any:
+    """The class of a path, such as `callbacks.MemDefense`."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def _wrong(cause: str, remedy: str) -> UserError:

@@ -214,7 +214,7 @@ class ServerEvaluation:
 
         def score_one(indices: Tensor) -> Score:
             with precision():
-                return score_batch(self._net, self._data.store, indices)
+                return score_batch(self._net, self._data.store.rightly_labelled, indices)
 
         self.score = sum(each(score_one, batches), self.score)
 

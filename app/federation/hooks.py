@@ -33,6 +33,13 @@ class Knob(NamedTuple):
     values: tuple[float, ...]
 
 
+class Around(NamedTuple):
+    """Where to search an option: from the recipe's value over `below` to the value times `above`, both at least 1."""
+
+    below: float
+    above: float
+
+
 KINDS = ("defense", "attack", "recorder")
 """Kinds of callbacks, in the order in which their hooks are called."""
 
@@ -62,6 +69,13 @@ class FederatedCallback(Described, Callback):
 
     knob: ClassVar[Knob | None] = None
     """What makes a defense stronger, for `sweep: default` of a comparison; None where nothing does."""
+
+    tuned: ClassVar[Mapping[str, Around]] = {}
+    """Options besides the knob that accuracy depends on, for `tune` of a comparison, and where to search them.
+
+    They are its own (`clip`), or those of the training that it calls for (`model.local.batch_size`). What makes it
+    stronger or weaker is not among them.
+    """
 
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""

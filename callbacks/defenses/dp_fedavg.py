@@ -17,7 +17,7 @@ from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
-from app.federation.hooks import Knob
+from app.federation.hooks import Around, Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
@@ -56,6 +56,7 @@ class DPFedAvg(AccountedDefense):
     """
 
     knob = Knob("target_epsilon", (64, 16, 4, 1))
+    tuned: ClassVar = {"clip": Around(10, 10)}
     may_stop = True
     unnoised: ClassVar = {
         "dp_fedavg/clipped": "share of the clients whose change was clipped",

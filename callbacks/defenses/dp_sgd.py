@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -17,7 +17,7 @@ from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate
 from app.federation.client import Batch, ClientModule
 from app.federation.execution.distributed import gather
-from app.federation.hooks import Knob
+from app.federation.hooks import Around, Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, version
@@ -62,6 +62,7 @@ class DPSGD(AccountedDefense):
     """
 
     knob = Knob("target_epsilon", (64, 16, 4, 1))
+    tuned: ClassVar = {"clip": Around(10, 10), "model.local.batch_size": Around(1, 16)}
     may_stop = True
 
     def __init__(

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 
@@ -17,7 +17,7 @@ from app.common.wording import counted
 from app.federation.accounted import AccountedDefense
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
-from app.federation.hooks import Knob
+from app.federation.hooks import Around, Knob
 from app.federation.module import FederatedModule
 from app.federation.plan import Plan
 from app.privacy.accounting import Steps, beyond_budget, composed_epsilon, composed_noise_for
@@ -61,6 +61,7 @@ class NbAFL(AccountedDefense):
     """
 
     knob = Knob("epsilon", (200, 50, 10))
+    tuned: ClassVar = {"clip": Around(10, 4)}
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ HEAVY = {
     "opacus": {"app.privacy.accounting", "app.privacy.private_steps"},
     "phe": None,
     "ray": None,
+    "optuna": {"app.experiments.tuning.study"},
 }
 """Third parties that few modules wrap; None where that is one of any name."""
 

@@ -71,6 +71,16 @@ def test_shards_are_a_partition(tmp_path, count):
         assert list(part) == [planned for planned in runs if planned in part]
 
 
+def test_shards_of_whole_rows(tmp_path):
+    """Where rows are tuned, all seeds of a row are in the shard that tunes it; one shard too many has none."""
+    runs = planned_runs(spec_of(tmp_path, methods=["fedavg", "heterofl", "mapp-fl"], seeds=[0, 1]))
+    parsed = {planned.combination: run_config(30 if "mapp-fl" in planned.name else 10) for planned in runs}
+    parts = [Shard(number, 4).part(runs, parsed, by_row=True) for number in (1, 2, 3, 4)]
+    assert [len(part) for part in parts] == [2, 2, 2, 0]
+    assert all(len({planned.combination for planned in part}) == 1 for part in parts[:3])
+    assert [planned.combination[1] for planned in Shard(1, 2).part(runs, parsed, by_row=True)] == ["mapp-fl"] * 2
+
+
 def test_shards_have_equal_work(tmp_path):
     """One run of 90 rounds, and nine of ten rounds, in two shards."""
     runs = planned_runs(

@@ -190,6 +190,9 @@ def _run(command: Sequence[str]) -> None:
     gc.enable()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # Python reseeds its own generator; that of torch starts with the same number everywhere
+    if staging := sys.modules.get("wandb.sdk.data_types._private"):
+        staging.MEDIA_TMP._finalizer.detach()  # the first run to end would delete the folder of all others
+        staging.MEDIA_TMP.__init__("wandb-media")
     if tuple(command[: len(MODULE)]) != MODULE:
         os.execvp(command[0], list(command))  # noqa: S606  our own command
     name, *sys.argv[1:] = command[len(MODULE) :]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.metrics.membership import NotAvailable
+from app.results.run.tuned import TunedRow
 
 Group = Literal["utility", "leakage", "formal", "cost"]
 Standing = Literal["best", "indistinguishable", "worse", "unknown"]
@@ -80,12 +81,29 @@ class Row:
 
 
 @dataclass(frozen=True)
+class WordTable:
+    """A table whose cells are text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    reading: str  # how to read it
+    about: tuple[Row | None, ...]  # row of the comparison that each line is about; None where it is about none
+
+    @property
+    def titles(self) -> list[str]:
+        """The heads with capital first letters."""
+        return [head[:1].upper() + head[1:] for head in self.heads]
+
+
+@dataclass(frozen=True)
 class ComparisonTable:
     """All rows."""
 
     measures: tuple[Measure, ...]  # the columns, in order; only those that at least one row has a value for
     rows: tuple[Row, ...]  # by dataset, then in the order of the comparison
     notes: tuple[str, ...] = ()  # remarks on the table as a whole, such as how significance was tested
+    tuned: tuple[TunedRow, ...] = ()  # how rows were tuned, as far as they were
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from app.results.comparison.plain_columns import cost_columns, formal_columns, u
 from app.results.comparison.rows import Column, RowRuns, SeedValues, rows_of
 from app.results.comparison.standings import standings
 from app.results.comparison.table import ComparisonTable, Measure, Row, Standing, Value
+from app.results.comparison.tuning import by_place, unequal, with_tuning
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import Store
 
@@ -32,11 +33,13 @@ def tabulate(store: Store) -> ComparisonTable:
     entries = [{column.measure.key: column.read(row_runs) for column in every} for row_runs in grouped]
     columns = _present(grouped, every, entries)
     places = _standings(grouped, columns, entries)
+    tuned = by_place(store.tuned)
     rows = [
-        _row(row_runs, columns, entries[number], places[number], grouped) for number, row_runs in enumerate(grouped)
+        with_tuning(_row(row_runs, columns, entries[number], places[number], grouped), tuned)
+        for number, row_runs in enumerate(grouped)
     ]
-    notes = (*table_notes(rows), *shadow_note(grouped))
-    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), notes)
+    notes = (*unequal(rows, tuned), *table_notes(rows), *shadow_note(grouped))
+    return ComparisonTable(tuple(column.measure for column in columns), tuple(rows), notes, store.tuned)
 
 
 def value_of(seeds: SeedValues, bounds: tuple[float, float], standing: Standing = "unknown") -> Value:

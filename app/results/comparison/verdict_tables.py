@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from app.metrics.moderated import Effect
 from app.results.comparison.choices import Choice, choices, dominated
 from app.results.comparison.effects import RELEASED, UPLOADS, DefenseEffect, defense_effects
-from app.results.comparison.table import ComparisonTable, Row
+from app.results.comparison.table import ComparisonTable, Row, WordTable
+from app.results.comparison.tuning import by_place, tuning_tables
 
 HIDDEN, VERDICT, REASON = "hidden", "verdict", "because"
 
 
-@dataclass(frozen=True)
-class WordTable:
-    """A table whose cells are text."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    reading: str  # how to read it
-    about: tuple[Row | None, ...]  # row of the comparison that each line is about; None where it is about none
-
-    @property
-    def titles(self) -> list[str]:
-        """The heads with capital first letters."""
-        return [head[:1].upper() + head[1:] for head in self.heads]
-
-
 def word_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
-    """What every defense does, and which row to choose; none where no defense was attacked beside the same method."""
+    """What every defense does, which row to choose, and how rows were tuned; those that say nothing are left out."""
+    return (*_verdict_tables(table), *tuning_tables(table.rows, by_place(table.tuned)))
+
+
+def _verdict_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
+    """Verdicts and choices; none where no defense was attacked beside the same method."""
     several = len(table.datasets) > 1
     effects, beaten = defense_effects(table), dominated(table)
     if not any(each.leakage or each.hidden for each in effects):

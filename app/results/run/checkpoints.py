@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -51,9 +51,15 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
 
 
 class RoundCheckpoint(ModelCheckpoint):
-    """Keeps the last two rounds, so that a damaged newest checkpoint costs one round."""
+    """Keeps the last two rounds, so that a damaged newest checkpoint costs one round.
 
-    def __init__(self, folder: str | Path) -> None:
+    Args:
+        folder: of the checkpoints.
+        until: interrupt the run after so many rounds; None to let it end.
+    """
+
+    def __init__(self, folder: str | Path, until: int | None = None) -> None:
+        self._until = until
         super().__init__(
             dirpath=folder,
             filename="round-{round:05.0f}",
@@ -64,6 +70,11 @@ class RoundCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
+        if self._until is not None and trainer.current_epoch >= self._until:
+            raise KeyboardInterrupt  # the checkpoint of the round before is written
 
 
 def first_decides(folder: Path, trainer: Trainer) -> Path | None:

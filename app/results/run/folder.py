@@ -30,6 +30,7 @@ from app.common.files import (
     write_json,
     write_text,
 )
+from app.common.ranges import Count
 from app.common.reading import read_json, read_text, read_yaml, refuse_links
 from app.common.renamed import current
 from app.results.run.ledger import LEDGER
@@ -57,12 +58,14 @@ class RunSettings:
         overwrite: start afresh although a run of that name exists; the files it wrote are deleted, others are kept.
         figures: draw figures as PNG files; without them, a report still draws its own, as it does of a comparison's
             runs.
+        until: stop after so many rounds as if interrupted; without it, the same command goes on to the last round.
     """
 
     root: str = "runs"
     name: str | None = None
     overwrite: bool = False
     figures: bool = True
+    until: Count | None = None
 
 
 class RunFolder:
@@ -76,8 +79,8 @@ class RunFolder:
     (`.lock`).
     """
 
-    def __init__(self, path: Path, figures: bool = True) -> None:
-        self.path, self.figures = path, figures
+    def __init__(self, path: Path, figures: bool = True, until: int | None = None) -> None:
+        self.path, self.figures, self.until = path, figures, until
 
     @classmethod
     def choose(cls, settings: RunSettings, stem: str) -> RunFolder:
@@ -97,7 +100,7 @@ class RunFolder:
             )
         path = named_folder(settings.root, name)
         os.environ[NAME_VARIABLE] = name
-        return cls(path, settings.figures)
+        return cls(path, settings.figures, settings.until)
 
     @property
     def checkpoints(self) -> Path:

@@ -15,6 +15,7 @@ from app.common.errors import UserError
 from app.common.reading import read_json
 from app.results.run.labels import RunLabels
 from app.results.run.record import ClientEnd, RunRecord, error_text, read_run
+from app.results.run.tuned import TunedRow, tuned_rows
 
 __all__ = ["COMPARISON", "ClientEnd", "RunRecord", "Skipped", "Store", "read_store"]
 
@@ -43,6 +44,7 @@ class Store:
     skipped: tuple[Skipped, ...]  # what was left out
     # method and defense that others are compared with; None where nothing says so
     baseline: tuple[str, str] | None = None
+    tuned: tuple[TunedRow, ...] = ()  # how rows were tuned, as far as they were
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
@@ -87,7 +89,13 @@ def read_store(paths: Iterable[Path]) -> Store:
         runs=tuple(sorted(runs.values(), key=lambda run: (order.get(run.labels, len(order)), run.labels, run.name))),
         skipped=tuple(dict.fromkeys(skipped)),
         baseline=first.baseline,
+        tuned=tuple(row for path in _comparisons(folders) for row in tuned_rows(path)),
     )
+
+
+def _comparisons(paths: Iterable[Path]) -> list[Path]:
+    """Folders that may hold the tuning of these runs: themselves, and those around them."""
+    return list(dict.fromkeys(place for path in paths for place in (path.resolve(), path.resolve().parent)))
 
 
 def _folders(paths: Iterable[Path], skipped: list[Skipped]) -> Iterator[tuple[Path, RunLabels | None]]:

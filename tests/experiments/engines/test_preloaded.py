@@ -39,6 +39,8 @@ if "torch" in sys.modules:
     seen["cuda"] = [torch.cuda.is_initialized(), torch.cuda._cached_device_count, torch.cuda._is_in_bad_fork()]
     seen["threads"] = torch.get_num_threads()
     seen["numpy"] = numpy.random.random()
+    staging = sys.modules["wandb.sdk.data_types._private"].MEDIA_TMP.name
+    seen["staging"] = [staging, os.path.isdir(staging)]
 with open(sys.argv[1], "w") as file:
     json.dump(seen, file)
 print("first")
@@ -66,7 +68,7 @@ with Preloaded(modules) as preloaded:
 """
 """Takes the modules to be loaded, and jobs with their numbers of threads."""
 
-OWN = ("arguments", "random", "numpy")
+OWN = ("arguments", "random", "numpy", "staging")
 """What differs between two jobs."""
 
 
@@ -129,6 +131,9 @@ def test_libraries_are_loaded_and_nothing_is_begun(probe, folder, tmp_path):
     assert one["threads"] == 1
     assert one["random"] != two["random"]
     assert one["numpy"] != two["numpy"]
+    assert one["staging"] != two["staging"], "wandb deletes its folder at the end of a run"
+    assert one["staging"][1]
+    assert two["staging"][1]
 
 
 def test_nothing_outlives_a_killed_parent(probe, tmp_path):

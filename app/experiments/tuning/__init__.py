@@ -1,0 +1,1 @@
+"""Settings of every row of a comparison, chosen with the same budget on data that are neither tested on nor audited."""
