@@ -48,6 +48,22 @@ def test_the_embedded_part_of_mnist():
     assert numbers[::100].tolist() == [row[-1] for row in rows]
 
 
+def test_shrunk_images_hold_the_mean_of_every_square():
+    data = MNIST5k(shrink=2)
+    data.setup()
+    assert data.shape == DataShape(1, 14, 14, 10)
+    plain = MNIST5k()
+    plain.setup()
+    squares = plain.store.images.float().view(5000, 14, 2, 14, 2).mean(dim=(2, 4)).unsqueeze(-1) / 255
+    assert torch.allclose(data.store.images, squares)
+    assert torch.equal(data.store.labels, plain.store.labels)
+
+
+def test_squares_must_cover_an_image():
+    with pytest.raises(UserError, match=r"shrink is 3, which does not divide 28(.|\n)*--data.shrink 1, 2, 4 or 7"):
+        MNIST5k(shrink=3).setup()
+
+
 def test_the_common_test_set_is_stratified_and_the_same_for_every_seed():
     sets = []
     for seed in (0, 1):

@@ -1,5 +1,7 @@
 """Verdicts and choices on fabricated rows with known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,7 @@ def test_a_reason_names_the_numbers():
     assert reasons["dropout rate=0.5"].startswith("AUC on the released model from 0.70 to 0.58, AUC on uploads from ")
     assert reasons["dropout rate=0.5"].endswith("points of accuracy")
     assert "train-less rounds=0.5" in reasons["dp-sgd"]
+    assert reasons["train-less rounds=0.5"] == "it does nothing but train for fewer rounds"
 
 
 def test_choices():
@@ -105,6 +108,16 @@ def test_dominated_rows_are_named():
     beaten = {name: row.defense for name, row in dominated(table(ROWS)).items()}
     assert beaten["digits: heterofl / dp-sgd"] == "paillier"
     assert "digits: heterofl / dropout rate=0.5" not in beaten
+
+
+def test_no_row_is_dominated_by_a_rounding_error():
+    """Encryption rounds; what differs by that is equal."""
+    rows = table({"none": (0.9, 0.7, 0.8), "l2": (0.9, 0.7, 0.8)})
+    plain, other = rows.rows
+    worse = {key: -1e-5 if key == "clients_accuracy" else 1e-5 for key in KEYS}
+    values = {key: replace(plain.values[key], mean=plain.values[key].mean + change) for key, change in worse.items()}
+    rounded = replace(rows, rows=(plain, replace(other, values=values)))
+    assert dominated(rounded) == {}
 
 
 def test_tables_in_words():
