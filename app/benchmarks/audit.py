@@ -94,7 +94,10 @@ def _seconds_until(file: Path, process: subprocess.Popen[str]) -> float:
 
 
 def _phases(root: Path, name: str) -> Phases:
-    """What the phases of the demo's first run take, with a white-box attack; a second run beside it finds its shadows and controls."""
+    """What the phases of the demo's first run take, with a white-box attack.
+
+    A second run beside it finds its shadows and controls.
+    """
     progress(f"a run of the demo, the {name} time")
     place, file = root / "runs", root / f"{name}.json"
     plan = _run("compare", "--config", "demo", "--dry", "--root", str(root))

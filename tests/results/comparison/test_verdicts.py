@@ -125,5 +125,6 @@ def test_tables_in_words():
     lines = {row[0]: row for row in effects.rows}
     assert lines["heterofl / paillier"][3] == "hidden"
     assert lines["heterofl / dropout rate=0.5"][1].startswith("-")
+    assert lines["heterofl / nbafl"][-1].endswith("heterofl / paillier is better in both while its uploads are hidden")
     assert ("none of these rows", "", "", "") in [row[1:] for row in chosen.rows]
     assert word_tables(table({"none": ROWS["none"]})) == ()
