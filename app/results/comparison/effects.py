@@ -121,6 +121,8 @@ def _verdict(
         return "costs more than it protects", "accuracy falls, and no measured leakage does"
     if not lowered:
         return "no measurable effect", "no measured leakage falls beyond chance"
+    if row in less:
+        return "protects by learning less", "it does nothing but train for fewer rounds"
     if trained := next((one for one in less if _as_good(one, row, utility)), None):
         about = f"{trained.defense} has as little leakage ({strongest(trained):.3f}) at no lower accuracy"
         return "protects by learning less", about

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.metrics.moderated import Effect
 from app.results.comparison.choices import Choice, choices, dominated
@@ -23,6 +23,7 @@ def _verdict_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
     """Verdicts and choices; none where no defense was attacked beside the same method."""
     several = len(table.datasets) > 1
     effects, beaten = defense_effects(table), dominated(table)
+    hidden = [each.row for each in effects if each.hidden]
     if not any(each.leakage or each.hidden for each in effects):
         return ()
     chosen = choices(table)
@@ -30,7 +31,7 @@ def _verdict_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
         WordTable(
             "What each defense does",
             (*(("dataset",) * several), "row", "accuracy", "AUC, released", "AUC, uploads", VERDICT, REASON),
-            tuple((*((each.row.dataset,) * several), *_cells(each, beaten)) for each in effects),
+            tuple((*((each.row.dataset,) * several), *_cells(each, beaten, hidden)) for each in effects),
             "Differences from the same method, seeds and data without a defense: accuracy in points, AUC of the "
             "strongest attack; [low, high] is the 95 % interval over seeds, whose variance is moderated by those of "
             "all rows. A verdict speaks of differences of at least a point or .01 that are significant at 2 %; "
@@ -48,14 +49,18 @@ def _verdict_tables(table: ComparisonTable) -> tuple[WordTable, ...]:
     )
 
 
-def _cells(each: DefenseEffect, beaten: Mapping[str, Row]) -> Iterator[str]:
+def _cells(each: DefenseEffect, beaten: Mapping[str, Row], hidden: Sequence[Row]) -> Iterator[str]:
     yield each.row.name
     yield _difference(each.accuracy, 100, 1)
     yield _difference(each.leakage.get(RELEASED), 1, 3)
     yield HIDDEN if each.hidden else _difference(each.leakage.get(UPLOADS), 1, 3)
     yield each.verdict
     better = beaten.get(f"{each.row.dataset}: {each.row.name}")
-    yield each.reason if better is None else f"{each.reason}; {better.name} is better in both"
+    if better is None:
+        yield each.reason
+        return
+    while_hidden = " while its uploads are hidden" if better in hidden and not each.hidden else ""
+    yield f"{each.reason}; {better.name} is better in both{while_hidden}"
 
 
 def _difference(effect: Effect | None, scale: float, digits: int) -> str:

@@ -1,5 +1,7 @@
 """Verdicts and choices on fabricated rows with known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,7 @@ def test_a_reason_names_the_numbers():
     assert reasons["dropout rate=0.5"].startswith("AUC on the released model from 0.70 to 0.58, AUC on uploads from ")
     assert reasons["dropout rate=0.5"].endswith("points of accuracy")
     assert "train-less rounds=0.5" in reasons["dp-sgd"]
+    assert reasons["train-less rounds=0.5"] == "it does nothing but train for fewer rounds"
 
 
 def test_choices():
@@ -107,10 +110,21 @@ def test_dominated_rows_are_named():
     assert "digits: heterofl / dropout rate=0.5" not in beaten
 
 
+def test_no_row_is_dominated_by_a_rounding_error():
+    """Encryption rounds; what differs by that is equal."""
+    rows = table({"none": (0.9, 0.7, 0.8), "l2": (0.9, 0.7, 0.8)})
+    plain, other = rows.rows
+    worse = {key: -1e-5 if key == "clients_accuracy" else 1e-5 for key in KEYS}
+    values = {key: replace(plain.values[key], mean=plain.values[key].mean + change) for key, change in worse.items()}
+    rounded = replace(rows, rows=(plain, replace(other, values=values)))
+    assert dominated(rounded) == {}
+
+
 def test_tables_in_words():
     effects, chosen = word_tables(table(ROWS))
     lines = {row[0]: row for row in effects.rows}
     assert lines["heterofl / paillier"][3] == "hidden"
     assert lines["heterofl / dropout rate=0.5"][1].startswith("-")
+    assert lines["heterofl / nbafl"][-1].endswith("heterofl / paillier is better in both while its uploads are hidden")
     assert ("none of these rows", "", "", "") in [row[1:] for row in chosen.rows]
     assert word_tables(table({"none": ROWS["none"]})) == ()
