@@ -20,6 +20,7 @@ Tuned = Mapping[tuple[str, str, str], TunedRow]
 
 
 def by_place(rows: Sequence[TunedRow]) -> Tuned:
+    """Rows by dataset, method and defense."""
     return {(row.dataset, row.method, row.defense): row for row in rows}
 
 
