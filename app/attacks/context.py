@@ -67,6 +67,23 @@ class AttackContext:
         other._excluded = self._excluded | {shadow.model.key}
         return other
 
+    def views(self, queries: int) -> range:
+        """Numbers of the views of a sample that models are queried with, as in `ModelQuery.responses`; with a note.
+
+        The image itself is the first; the others are augmentations, of which there are none where the run trains
+        without.
+        """
+        if queries == 1:
+            return range(1)
+        if self.knowledge.augment is None:
+            self.note(f"clients train without augmentation: models answer 1 query per sample instead of {queries}")
+            return range(1)
+        self.note(
+            f"every model answers {queries} queries per sample, the image and {queries - 1} augmentations of it as in "
+            "training, which takes as many times the time of one"
+        )
+        return range(queries)
+
     def note(self, text: str) -> None:
         """Add a remark, once."""
         if text not in self.notes:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.common.errors import UserError
-from app.common.seeding import numpy_generator
+from app.common.seeding import numpy_generator, torch_generator
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.local_training import merge_short
 from app.federation.parameters import WidthNets
@@ -29,16 +29,20 @@ class ModelQuery:
     def __init__(self, knowledge: PublicKnowledge) -> None:
         self.knowledge = knowledge
         self._nets = WidthNets(knowledge.prototype)
-        self._cached: dict[tuple[str, int, bytes], Responses] = {}
+        self._cached: dict[tuple[str, int, bytes, int], Responses] = {}
 
-    def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Responses:
-        """Responses of a model's snapshot to samples, in their order."""
+    def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1, view: int = 0) -> Responses:
+        """Responses of a model's snapshot to samples, in their order.
+
+        View 0 is the image itself; each further number is a random augmentation of every image as in training, which
+        depends on the seed and the samples only, so that all models answer the same queries.
+        """
         chosen = model.snapshots[snapshot]
-        key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest())
+        key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest(), view)
         if key not in self._cached:
             if sum(responses.logits.size for responses in self._cached.values()) > 2_000_000:
                 self._cached.clear()
-            self._cached[key] = self._run(chosen, samples)
+            self._cached[key] = self._run(chosen, samples, view=view)
         return self._cached[key]
 
     def activations(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Activations:
@@ -88,7 +92,7 @@ class ModelQuery:
         return Responses(logits, self._labels(samples))
 
     @torch.no_grad()
-    def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None) -> Responses:
+    def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None, view: int = 0) -> Responses:
         """Responses in the order of the samples, which are queried in an order that mixes members and non-members."""
         net, knowledge = self.network(snapshot), self.knowledge
         order = self._order(net, samples)
@@ -96,11 +100,14 @@ class ModelQuery:
             if recorded is not None:
                 recorded.clear()  # gathering statistics has run the network too
             batches = evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size)
-            logits = self._logits(net, batches)
+            logits = self._logits(net, batches, view)
         return Responses(logits[np.argsort(order)], self._labels(samples))
 
-    def _logits(self, net: nn.Module, batches: Iterable[Tensor]) -> Array:
+    def _logits(self, net: nn.Module, batches: Iterable[Tensor], view: int = 0) -> Array:
         images = (self.knowledge.store.batch(batch, self.knowledge.dtype)[0] for batch in batches)
+        if view and (augment := self.knowledge.augment) is not None:
+            draws = torch_generator(self.knowledge.seed, "query-augmentation", view)
+            images = (augment(batch, draws) for batch in images)
         return torch.cat([net(batch).double().cpu() for batch in images]).numpy()
 
     def _labels(self, samples: Ids) -> Ids:

@@ -182,7 +182,7 @@ class FakeQuery:
     def __init__(self, tables, labels):
         self.tables, self.labels = tables, np.asarray(labels)
 
-    def responses(self, model, samples, snapshot=-1):
+    def responses(self, model, samples, snapshot=-1, view=0):
         """Rows of the model's table."""
         return Responses(np.asarray(self.tables[model.key], dtype=np.float64)[samples], self.labels[samples])
 
