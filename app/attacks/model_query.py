@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
@@ -42,7 +43,7 @@ class ModelQuery:
         if key not in self._cached:
             if sum(responses.logits.size for responses in self._cached.values()) > 2_000_000:
                 self._cached.clear()
-            self._cached[key] = self._run(chosen, samples, view=view)
+            self._cached[key] = self.run(chosen, samples, view=view)
         return self._cached[key]
 
     def activations(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Activations:
@@ -51,7 +52,7 @@ class ModelQuery:
         recorded: list[Tensor] = []
         handle = last_linear(net).register_forward_hook(lambda _, inputs, __: recorded.append(inputs[0].detach()))
         try:
-            responses = self._run(model.snapshots[snapshot], samples, recorded)
+            responses = self.run(model.snapshots[snapshot], samples, recorded)
         finally:
             handle.remove()
         inputs = torch.cat([batch.flatten(1) for batch in recorded]).double().cpu().numpy()
@@ -73,6 +74,33 @@ class ModelQuery:
                 total = flat if total.numel() == 0 else total + flat
         return total
 
+    def sample_gradients(
+        self, snapshot: Snapshot, samples: Ids, reduce: Callable[[Tensor], Tensor], numbers: int = 2**24
+    ) -> Tensor:
+        """What `reduce` makes of (part, parameters) gradients of every sample's loss, part by part, in order.
+
+        At most so many `numbers` are in memory at a time. Refused where samples of a batch influence each other.
+        """
+        net, knowledge, made = self.network(snapshot), self.knowledge, []
+        if evaluates_by_batch(net):
+            raise UserError.of(
+                "the network normalises by the statistics of the batch",
+                "a single sample's gradient is not defined",
+                "set --model.net.norm group, or choose an attack that reads losses",
+            )
+        values = {name: value.detach() for name, value in net.named_parameters()}
+
+        def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            return cross_entropy(functional_call(net, parameters, (image[None],)), label[None])
+
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
+        size = max(1, min(knowledge.batch_size, numbers // sum(map(Tensor.numel, values.values()))))
+        with self._statistics(net, samples), knowledge.precision():
+            for batch in torch.from_numpy(samples).split(size):
+                parts = gradients(values, *knowledge.store.batch(batch, knowledge.dtype)).values()
+                made.append(reduce(torch.cat([part.flatten(1) for part in parts], dim=1)))
+        return torch.cat(made)
+
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
         net, flat = self._nets.of(snapshot.rate)
@@ -92,8 +120,11 @@ class ModelQuery:
         return Responses(logits, self._labels(samples))
 
     @torch.no_grad()
-    def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None, view: int = 0) -> Responses:
-        """Responses in the order of the samples, which are queried in an order that mixes members and non-members."""
+    def run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None, view: int = 0) -> Responses:
+        """Responses in the order of the samples, which are queried in an order that mixes members and non-members.
+
+        They are not cached.
+        """
         net, knowledge = self.network(snapshot), self.knowledge
         order = self._order(net, samples)
         with self._statistics(net, samples), knowledge.precision():

@@ -52,6 +52,10 @@ class MembershipAttack(Checked, ABC):
     threshold: ClassVar[float | None] = None
     """Score from which on the attack itself calls a sample a member; None: a threshold is chosen on a shadow."""
 
+    def obstacle(self, target: AttackedModel, context: AttackContext) -> str:
+        """Why the attack cannot be run on a target, in words for the report; empty where it can."""
+        return ""
+
     @abstractmethod
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         """(samples,) finite scores on any scale, higher for likelier members.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.attacks.membership.base import MembershipAttack
+from app.attacks.membership.fedmia import FedMIAGradient, FedMIALoss
 from app.attacks.membership.lira import LiRAOffline, LiRAOnline
 from app.attacks.membership.nasr import Nasr
 from app.attacks.membership.rmia import RMIAOffline, RMIAOnline
@@ -17,6 +18,7 @@ ATTACKS: dict[str, type[MembershipAttack]] = {
     for kind in (
         *(Yeom, Correctness, Confidence, Entropy, ModifiedEntropy, Shokri),
         *(LiRAOffline, LiRAOnline, RMIAOffline, RMIAOnline, DistilledTrajectory, UploadTrajectory, Nasr),
+        *(FedMIALoss, FedMIAGradient),
     )
 }
 """Attacks by name, the cheap ones first."""
