@@ -49,7 +49,7 @@ class MembershipAttack(Checked, ABC):
     uses_labels: ClassVar[bool] = True
     """Whether a wrong label lowers the score of a sample."""
 
-    threshold: ClassVar[float | None] = None
+    threshold: float | None = None
     """Score from which on the attack itself calls a sample a member; None: a threshold is chosen on a shadow."""
 
     def obstacle(self, target: AttackedModel, context: AttackContext) -> str:
