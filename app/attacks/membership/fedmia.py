@@ -164,7 +164,7 @@ class FedMIAGradient(FedMIA):
             compared.append((block.nonzero().flatten(), torch.stack([step(own)[block], *beside])))
 
         def gaps(gradients: Tensor) -> Tensor:
-            parts = [_cosines(gradients[:, chosen], steps) for chosen, steps in compared]
+            parts = [_cosines(gradients[:, chosen.to(gradients.device)], steps) for chosen, steps in compared]
             return torch.cat([part[:, :1] - part[:, 1:] for part in parts], dim=1)
 
         return cosines(own, gaps)[np.argsort(np.concatenate(blocks))]

@@ -111,7 +111,9 @@ class QMIA(MembershipAttack):
                 "keep more out of training with --data.holdout.population, such as 0.1",
             )
         if len(unseen) < FINE:
-            context.note(f"qmia learns from {len(unseen)} samples: with {FINE} or more, it sees how hard a sample is")
+            context.note(
+                f"qmia learns from {counted(len(unseen), 'sample')}: with {FINE} or more, it sees how hard a sample is"
+            )
         return np.sort(numpy_generator(context.knowledge.seed, "qmia-reference").permutation(unseen)[: self._most])
 
     def _train(self, reference: Ids, values: Array, context: AttackContext) -> nn.Module:

@@ -21,7 +21,7 @@ from app.common.errors import UserError
 from datamodules import Holdout
 from datamodules.store import ImageStore
 
-SIDE = 3000
+SIDE = 2000
 """Samples of the population, and as many audited ones."""
 
 
@@ -48,7 +48,7 @@ def spread_context(delta=0.0):
 def test_non_members_are_standard_normal():
     """In each group: mean 0, deviation 1, and above the threshold as often as demanded."""
     context, target, samples, bright, _ = spread_context()
-    attack = QMIA(fpr=0.05)
+    attack = QMIA(fpr=0.05, channels=2)
     scores = attack.scores(target, samples, context)
     for group in (bright, ~bright):
         assert scores[group].mean() == pytest.approx(0, abs=0.1)
@@ -59,7 +59,7 @@ def test_non_members_are_standard_normal():
 def test_members_are_found_by_their_own_distance():
     """AUC Phi(delta / sqrt 2), where one threshold on the loss finds fewer."""
     context, target, samples, _, member = spread_context(delta=2.0)
-    scores = QMIA().scores(target, samples, context)
+    scores = QMIA(channels=2).scores(target, samples, context)
     assert area(scores, member) == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.02)
     assert area(scores, member) > area(Yeom().scores(target, samples, context), member) + 0.05
 
