@@ -47,6 +47,7 @@ from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer, Score
 from callbacks.attacks.membership_inference import MembershipInference
+from callbacks.attacks.source_inference import SourceInference
 
 if TYPE_CHECKING:
     import pandas
@@ -55,7 +56,7 @@ Attack = str | MembershipAttack | ActiveAttack | PassiveAttack | FederatedCallba
 
 KINDS: Any = (MembershipAttack, ActiveAttack, PassiveAttack, FederatedCallback)
 
-OTHERS: dict[str, type[FederatedCallback]] = {"factor-recovery": FactorRecovery}
+OTHERS: dict[str, type[FederatedCallback]] = {"factor-recovery": FactorRecovery, "source-inference": SourceInference}
 """Attacks that neither infer membership nor reconstruct images, by name."""
 
 

@@ -35,7 +35,8 @@ def _attacks() -> list[Entry]:
     catalogues = (MEMBERSHIP, RECONSTRUCTION)
     kinds = [kind for module, variables in catalogues for variable in variables for kind in comprised(module, variable)]
     named = [(str(sources.constant(kind, "name")), sources.summary(kind)) for kind in kinds]
-    return [*named, ("factor-recovery", sources.summary("FactorRecovery"))]
+    others = {"factor-recovery": "FactorRecovery", "source-inference": "SourceInference"}
+    return [*named, *((name, sources.summary(kind)) for name, kind in others.items())]
 
 
 def _recipes(kind: str | None = None) -> list[Entry]:

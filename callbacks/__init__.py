@@ -6,6 +6,7 @@ from callbacks.attacks.gradient_ascent import GradientAscent
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.attacks.membership_inference import MembershipInference
+from callbacks.attacks.source_inference import SourceInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
 from callbacks.defenses.dp_fedavg import DPFedAvg
@@ -46,6 +47,7 @@ __all__ = [
     "ImageReconstruction",
     "MaliciousServer",
     "MembershipInference",
+    "SourceInference",
     "FairnessRecorder",
     "FederationProgress",
     "NewcomerRecorder",

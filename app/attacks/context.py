@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from app.attacks.adaptive.base import ObservedModel
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Shadow
 from app.attacks.public_knowledge import PublicKnowledge
 
 ShadowKind = Literal["out", "in-out"]
 """Shadows trained on the attacker's own data only, or each on a random half of the audited samples too."""
+
+
+Uploads = Mapping[int, Mapping[int, ObservedModel]]
+"""Readable uploads by client and round (counted from 1)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,8 @@ class AttackContext:
     """What one attacker has at hand against one target.
 
     Attacks add remarks for the report with `note`; they are collected in `notes`. In the folder `cache`, None for none,
-    they keep networks that other runs would train as well.
+    they keep networks that other runs would train as well. `uploads` gives what all clients have uploaded in the rounds
+    of the target, where the adversary sees that.
     """
 
     def __init__(
@@ -48,8 +54,9 @@ class AttackContext:
         source: ShadowSource,
         target: AttackedModel,
         cache: Path | None = None,
+        uploads: Callable[[], Uploads] = dict,
     ) -> None:
-        self.knowledge, self.query, self.cache = knowledge, query, cache
+        self.knowledge, self.query, self.cache, self.uploads = knowledge, query, cache, uploads
         self.notes: list[str] = []
         self._source, self._target = source, target
         self._excluded: frozenset[str] = frozenset()
@@ -66,6 +73,23 @@ class AttackContext:
         other = AttackContext(self.knowledge, self.query, self._source, self._target, self.cache)
         other._excluded = self._excluded | {shadow.model.key}
         return other
+
+    def views(self, queries: int) -> range:
+        """Numbers of the views of a sample that models are queried with, as in `ModelQuery.responses`; with a note.
+
+        The image itself is the first; the others are augmentations, of which there are none where the run trains
+        without.
+        """
+        if queries == 1:
+            return range(1)
+        if self.knowledge.augment is None:
+            self.note(f"clients train without augmentation: models answer 1 query per sample instead of {queries}")
+            return range(1)
+        self.note(
+            f"every model answers {queries} queries per sample, the image and {queries - 1} augmentations of it as in "
+            "training, which takes as many times the time of one"
+        )
+        return range(queries)
 
     def note(self, text: str) -> None:
         """Add a remark, once."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.optim import SGD
 
-from app.attacks.context import AttackContext
+from app.attacks.adaptive.base import ObservedModel
+from app.attacks.context import AttackContext, ShadowSource, Uploads
 from app.attacks.membership.base import MembershipAttack
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Snapshot
@@ -112,6 +114,24 @@ def _toy_knowledge(seed: int, members: Ids) -> PublicKnowledge:
     )
 
 
+def toy_uploads(model: AttackedModel, source: ShadowSource) -> Uploads:
+    """Uploads as if the model belonged to one client and every shadow to another, which have none of its samples.
+
+    What a client was sent in a round is its own model of the round before.
+    """
+    shadows = source.shadows(model, "out").shadows
+    clients = {model.client: model, **{number: shadow.model for number, shadow in enumerate(shadows, start=1)}}
+    return {client: dict(_observed(own)) for client, own in clients.items()}
+
+
+def _observed(model: AttackedModel) -> Iterator[tuple[int, ObservedModel]]:
+    for earlier, later in pairwise(model.snapshots):
+        index = torch.arange(later.vector.numel())
+        everything = torch.ones_like(index, dtype=torch.bool)
+        seen = (index, earlier.vector, later.vector, everything)
+        yield later.round, ObservedModel(later.round, later.rate, *seen, trainable=len(index))
+
+
 MEMORISED = 0.9
 """Smallest area under the ROC curve that an attack must reach on a model that has memorised its members."""
 
@@ -191,9 +211,9 @@ class AttackControls:
 
     def _area(self, attack: MembershipAttack, model: AttackedModel) -> float:
         toy, samples = self.toy, self.toy.audited[model.client]
-        scores = attack.scores(
-            model, samples, AttackContext(toy.knowledge, self._query, self._source, model, self._cache)
-        )
+        uploads = partial(toy_uploads, model, self._source)
+        context = AttackContext(toy.knowledge, self._query, self._source, model, self._cache, uploads)
+        scores = attack.scores(model, samples, context)
         return roc_curve(MembershipScores.of(scores, np.isin(samples, toy.members), samples)).auc
 
 

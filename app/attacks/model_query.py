@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from hashlib import blake2b
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from app.attacks.models import Activations, AttackedModel, Ids, Responses, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.common.errors import UserError
-from app.common.seeding import numpy_generator
+from app.common.seeding import numpy_generator, torch_generator
 from app.federation.evaluation import evaluates_by_batch, evaluation_batches, statistics_context
 from app.federation.local_training import merge_short
 from app.federation.parameters import WidthNets
@@ -29,16 +30,20 @@ class ModelQuery:
     def __init__(self, knowledge: PublicKnowledge) -> None:
         self.knowledge = knowledge
         self._nets = WidthNets(knowledge.prototype)
-        self._cached: dict[tuple[str, int, bytes], Responses] = {}
+        self._cached: dict[tuple[str, int, bytes, int], Responses] = {}
 
-    def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Responses:
-        """Responses of a model's snapshot to samples, in their order."""
+    def responses(self, model: AttackedModel, samples: Ids, snapshot: int = -1, view: int = 0) -> Responses:
+        """Responses of a model's snapshot to samples, in their order.
+
+        View 0 is the image itself; each further number is a random augmentation of every image as in training, which
+        depends on the seed and the samples only, so that all models answer the same queries.
+        """
         chosen = model.snapshots[snapshot]
-        key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest())
+        key = (model.key, chosen.round, blake2b(np.ascontiguousarray(samples).tobytes()).digest(), view)
         if key not in self._cached:
             if sum(responses.logits.size for responses in self._cached.values()) > 2_000_000:
                 self._cached.clear()
-            self._cached[key] = self._run(chosen, samples)
+            self._cached[key] = self.run(chosen, samples, view=view)
         return self._cached[key]
 
     def activations(self, model: AttackedModel, samples: Ids, snapshot: int = -1) -> Activations:
@@ -47,7 +52,7 @@ class ModelQuery:
         recorded: list[Tensor] = []
         handle = last_linear(net).register_forward_hook(lambda _, inputs, __: recorded.append(inputs[0].detach()))
         try:
-            responses = self._run(model.snapshots[snapshot], samples, recorded)
+            responses = self.run(model.snapshots[snapshot], samples, recorded)
         finally:
             handle.remove()
         inputs = torch.cat([batch.flatten(1) for batch in recorded]).double().cpu().numpy()
@@ -69,6 +74,33 @@ class ModelQuery:
                 total = flat if total.numel() == 0 else total + flat
         return total
 
+    def sample_gradients(
+        self, snapshot: Snapshot, samples: Ids, reduce: Callable[[Tensor], Tensor], numbers: int = 2**24
+    ) -> Tensor:
+        """What `reduce` makes of (part, parameters) gradients of every sample's loss, part by part, in order.
+
+        At most so many `numbers` are in memory at a time. Refused where samples of a batch influence each other.
+        """
+        net, knowledge, made = self.network(snapshot), self.knowledge, []
+        if evaluates_by_batch(net):
+            raise UserError.of(
+                "the network normalises by the statistics of the batch",
+                "a single sample's gradient is not defined",
+                "set --model.net.norm group, or choose an attack that reads losses",
+            )
+        values = {name: value.detach() for name, value in net.named_parameters()}
+
+        def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            return cross_entropy(functional_call(net, parameters, (image[None],)), label[None])
+
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
+        size = max(1, min(knowledge.batch_size, numbers // sum(map(Tensor.numel, values.values()))))
+        with self._statistics(net, samples), knowledge.precision():
+            for batch in torch.from_numpy(samples).split(size):
+                parts = gradients(values, *knowledge.store.batch(batch, knowledge.dtype)).values()
+                made.append(reduce(torch.cat([part.flatten(1) for part in parts], dim=1)))
+        return torch.cat(made)
+
     def network(self, snapshot: Snapshot) -> ScalableNet:
         """The network of a snapshot in evaluation mode; the next call for the same width overwrites it."""
         net, flat = self._nets.of(snapshot.rate)
@@ -88,19 +120,25 @@ class ModelQuery:
         return Responses(logits, self._labels(samples))
 
     @torch.no_grad()
-    def _run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None) -> Responses:
-        """Responses in the order of the samples, which are queried in an order that mixes members and non-members."""
+    def run(self, snapshot: Snapshot, samples: Ids, recorded: list[Tensor] | None = None, view: int = 0) -> Responses:
+        """Responses in the order of the samples, which are queried in an order that mixes members and non-members.
+
+        They are not cached.
+        """
         net, knowledge = self.network(snapshot), self.knowledge
         order = self._order(net, samples)
         with self._statistics(net, samples), knowledge.precision():
             if recorded is not None:
                 recorded.clear()  # gathering statistics has run the network too
             batches = evaluation_batches(net, torch.from_numpy(samples[order]), knowledge.batch_size)
-            logits = self._logits(net, batches)
+            logits = self._logits(net, batches, view)
         return Responses(logits[np.argsort(order)], self._labels(samples))
 
-    def _logits(self, net: nn.Module, batches: Iterable[Tensor]) -> Array:
+    def _logits(self, net: nn.Module, batches: Iterable[Tensor], view: int = 0) -> Array:
         images = (self.knowledge.store.batch(batch, self.knowledge.dtype)[0] for batch in batches)
+        if view and (augment := self.knowledge.augment) is not None:
+            draws = torch_generator(self.knowledge.seed, "query-augmentation", view)
+            images = (augment(batch, draws) for batch in images)
         return torch.cat([net(batch).double().cpu() for batch in images]).numpy()
 
     def _labels(self, samples: Ids) -> Ids:

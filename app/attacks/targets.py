@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from app.attacks.adaptive.base import ObservedModel, ReadingStrategy
+from app.attacks.context import Uploads
 from app.attacks.models import AttackedModel, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
 from app.federation.plan import Plan
@@ -93,6 +94,18 @@ def observed_uploads(
         hidden = [model for model in models if isinstance(model, NotAvailable)]
         results[client] = readable or (hidden[-1] if hidden else _no_upload(client, rounds))
     return results
+
+
+def uploads_beside(view: ServerView, knowledge: PublicKnowledge, models: Sequence[AttackedModel]) -> Uploads:
+    """Readable uploads of all clients in the rounds of the models, adapted as the models are."""
+    reading, wanted = models[0].reading, {round_ for model in models for round_ in model.rounds}
+    rounds = sorted({*wanted, *(reading.rounds if reading is not None else ())})
+    beside = {}
+    for client, observed in observed_uploads(view, knowledge, rounds).items():
+        if not isinstance(observed, NotAvailable):
+            adapted = observed if reading is None else reading.applied(observed)
+            beside[client] = {model.round: model for model in adapted if model.round in wanted}
+    return beside
 
 
 _Messages = dict[int, Callable[[], ObservedModel | NotAvailable]]

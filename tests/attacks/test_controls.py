@@ -156,7 +156,7 @@ def test_confidence_in_any_class_is_caught(room):
         def __getattr__(self, name):
             return getattr(self._context, name)
 
-        def responses(self, model, samples, snapshot=-1):
+        def responses(self, model, samples, snapshot=-1, view=0):
             found = self._context.query.responses(model, samples, snapshot)
             return replace(found, labels=found.logits.argmax(axis=1))
 

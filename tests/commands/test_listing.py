@@ -98,6 +98,7 @@ def test_sources_say_what_callbacks_and_attacks_are():
         classes = [getattr(callbacks, name) for name in sorted(callbacks.__all__)]
         assert callbacks_of(kind) == [(one.__name__, first_line(one)) for one in classes if one.kind == kind]
     attacks = {**ATTACKS, **ACTIVE, **PASSIVE, "factor-recovery": callbacks.FactorRecovery}
+    attacks["source-inference"] = callbacks.SourceInference
     assert CATALOGUE["attacks"][1]() == [(name, first_line(one)) for name, one in attacks.items()]
     assert {"MemDefense", "yeom", "heterofl", "demo"} <= set(names())
 

@@ -10,7 +10,7 @@ import torch
 from torch.optim import SGD
 
 from app.attacks.context import AttackContext, ShadowSet
-from app.attacks.controls import make_toy
+from app.attacks.controls import make_toy, toy_uploads
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Responses, Shadow, Snapshot
 from app.attacks.public_knowledge import PublicKnowledge
@@ -94,7 +94,8 @@ class AttackCase:
 
     def context(self, target=None, source=None):
         """A fresh context, without notes."""
-        return AttackContext(self.knowledge, self.query, source or self.source, target or self.target)
+        model, shadows = target or self.target, source or self.source
+        return AttackContext(self.knowledge, self.query, shadows, model, uploads=partial(toy_uploads, model, shadows))
 
     def scores(self, attack, target=None, source=None):
         """Scores of an attack on the target, or on another model."""
@@ -182,7 +183,7 @@ class FakeQuery:
     def __init__(self, tables, labels):
         self.tables, self.labels = tables, np.asarray(labels)
 
-    def responses(self, model, samples, snapshot=-1):
+    def responses(self, model, samples, snapshot=-1, view=0):
         """Rows of the model's table."""
         return Responses(np.asarray(self.tables[model.key], dtype=np.float64)[samples], self.labels[samples])
 

@@ -79,11 +79,15 @@ class ReadingStrategy:
         """Such as `refilled+averaged`."""
         return adapted_name(self.adaptations)
 
-    def snapshots(self, models: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
-        """The adapted models of the given rounds."""
+    def applied(self, models: Sequence[ObservedModel]) -> Sequence[ObservedModel]:
+        """The adapted models of one client, by round."""
         for adaptation in self.adaptations:
             models = adaptation.applied(models)
-        return tuple(model.snapshot for model in models if model.round in rounds)
+        return models
+
+    def snapshots(self, models: Sequence[ObservedModel], rounds: Collection[int]) -> tuple[Snapshot, ...]:
+        """The adapted models of the given rounds."""
+        return tuple(model.snapshot for model in self.applied(models) if model.round in rounds)
 
     @property
     def obstacle(self) -> str | None:

@@ -37,6 +37,9 @@ from app.models.layers import seed_dropout
 Loss = Literal["bce", "mse"]
 """Binary cross-entropy, or the squared error of the probability (Nasr et al.'s code)."""
 
+Objective = Loss | Literal["gaussian"]
+"""Of a classifier, or the negative log-likelihood of a Gaussian whose mean and log deviation are the two outputs."""
+
 CACHED_NUMBERS = 250_000_000
 """Numbers in the results that an attack keeps for reuse, about 1 GB."""
 
@@ -89,19 +92,20 @@ def fit(
     epochs: int,
     batch_size: int,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
-    loss: Loss,
+    loss: Objective,
     seed: int,
     held_out: Tensor | None = None,
     patience: int | None = None,
     cache: Path | None = None,
 ) -> nn.Module:
-    """A trained binary classifier, the same for the same seed; the global random state is unchanged.
+    """A trained classifier or regression, the same for the same seed; the global random state is unchanged.
 
     Args:
-        build: makes the network, which gives one logit per row from the rows of every feature tensor. Its dropout must
-            be `SeededDropout`.
+        build: makes the network, which gives one logit per row from the rows of every feature tensor, or the two
+            numbers of the objective `gaussian`. Its dropout must be `SeededDropout`.
         features: tensors with one row per example, finite.
-        targets: (rows,) 1 or true for members, on the device of the features, which becomes that of the network.
+        targets: (rows,) 1 or true for members, or the values of a regression, on the device of the features, which
+            becomes that of the network.
         epochs: at most.
         seed: key of initial values, batches and dropout masks.
         held_out: (rows,) bool, examples that are not trained on; the epoch with the lowest error on them is kept.
@@ -126,13 +130,13 @@ def fit(
             net.train()
             for rows in trained[order].split(batch_size):
                 stepper.zero_grad()
-                _error(net(*(feature[rows] for feature in features)).flatten(), truth[rows], loss).backward()
+                _error(net(*(feature[rows] for feature in features)), truth[rows], loss).backward()
                 stepper.step()
             net.eval()
             if not excluded.any():
                 continue
-            logits = torch.from_numpy(predict(net, [feature[excluded] for feature in features]))
-            error, waited = float(_error(logits, truth[excluded].cpu().double(), loss)), waited + 1
+            made = outputs(net, [feature[excluded] for feature in features]).double()
+            error, waited = float(_error(made, truth[excluded].cpu().double(), loss)), waited + 1
             if error < lowest:
                 best, lowest, waited = deepcopy(net.state_dict()), error, 0
             if patience is not None and waited >= patience:
@@ -179,7 +183,11 @@ def _restored(net: nn.Module, file: Path) -> bool:
     return True
 
 
-def _error(logits: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+def _error(made: Tensor, targets: Tensor, loss: Objective) -> Tensor:
+    if loss == "gaussian":
+        mean, log_deviation = made.unbind(1)
+        return (log_deviation + ((targets - mean) * (-log_deviation).exp()).square() / 2).mean()
+    logits = made.flatten()
     return mse_loss(logits.sigmoid(), targets) if loss == "mse" else binary_cross_entropy_with_logits(logits, targets)
 
 

@@ -49,8 +49,12 @@ class MembershipAttack(Checked, ABC):
     uses_labels: ClassVar[bool] = True
     """Whether a wrong label lowers the score of a sample."""
 
-    threshold: ClassVar[float | None] = None
+    threshold: float | None = None
     """Score from which on the attack itself calls a sample a member; None: a threshold is chosen on a shadow."""
+
+    def obstacle(self, target: AttackedModel, context: AttackContext) -> str:
+        """Why the attack cannot be run on a target, in words for the report; empty where it can."""
+        return ""
 
     @abstractmethod
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from app.attacks.membership.base import MembershipAttack
+from app.attacks.membership.fedmia import FedMIAGradient, FedMIALoss
 from app.attacks.membership.lira import LiRAOffline, LiRAOnline
 from app.attacks.membership.nasr import Nasr
+from app.attacks.membership.qmia import QMIA
 from app.attacks.membership.rmia import RMIAOffline, RMIAOnline
 from app.attacks.membership.shokri import Shokri
 from app.attacks.membership.song_mittal import Confidence, Correctness, Entropy, ModifiedEntropy
@@ -17,6 +19,7 @@ ATTACKS: dict[str, type[MembershipAttack]] = {
     for kind in (
         *(Yeom, Correctness, Confidence, Entropy, ModifiedEntropy, Shokri),
         *(LiRAOffline, LiRAOnline, RMIAOffline, RMIAOnline, DistilledTrajectory, UploadTrajectory, Nasr),
+        *(FedMIALoss, FedMIAGradient, QMIA),
     )
 }
 """Attacks by name, the cheap ones first."""

@@ -14,6 +14,7 @@ from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.model_query import ModelQuery
 from app.attacks.models import AttackedModel, Ids, Responses, Shadow
 from app.common.errors import UserError
+from app.common.ranges import Count
 from app.metrics.membership import Array
 
 Variance = Literal["auto", "global", "sample"]
@@ -26,24 +27,32 @@ class LiRA(MembershipAttack):
     Args:
         variance: `global` for one variance around all samples' own means, `sample` for one per sample, `auto` for
             `sample` from 32 models per sample on.
+        queries: per sample and model: the image, and random augmentations of it as in training. The score is the mean
+            over them, as of spherical Gaussians over the values of all queries, of which the paper has up to 162.
     """
 
     shadows: ClassVar[ShadowKind]
 
-    def __init__(self, variance: Variance = "auto") -> None:
+    def __init__(self, variance: Variance = "auto", queries: Count = 1) -> None:
         if variance not in get_args(Variance):
             remedy = f"choose one of {', '.join(get_args(Variance))}"
             raise UserError.of(f"variance is {variance!r}", "the Gaussians would have no spread", remedy)
         self._variance: Variance = variance
+        self._queries = queries
 
     def phi(self, responses: Responses) -> Array:
         """(samples,) logit of the true class's probability, any finite number."""
         return responses.margins
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
-        values, inside = shadow_values(self.phi, samples, context.shadows(self.shadows), context.query)
+        shadows = context.shadows(self.shadows)
         compare = offline_scores if self.shadows == "out" else online_scores
-        return compare(self.phi(context.query.responses(target, samples)), values, inside, self._variance)
+        scores = []
+        for view in context.views(self._queries):
+            values, inside = shadow_values(self.phi, samples, shadows, context.query, view)
+            own = self.phi(context.query.responses(target, samples, view=view))
+            scores.append(compare(own, values, inside, self._variance))
+        return np.asarray(np.mean(scores, axis=0))
 
 
 class LiRAOffline(LiRA):
@@ -89,11 +98,14 @@ def online_scores(target: Array, shadows: Array, inside: NDArray[np.bool_], vari
 
 
 def shadow_values(
-    value: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], query: ModelQuery
+    value: Callable[[Responses], Array], samples: Ids, shadows: Sequence[Shadow], query: ModelQuery, view: int = 0
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """(models, samples) values of every shadow's responses, and whether the shadow was trained on the sample."""
+    """(models, samples) values of every shadow's responses, and whether the shadow was trained on the sample.
+
+    The view is that of `ModelQuery.responses`.
+    """
     shape = (len(shadows), len(samples))
-    values = [value(query.responses(shadow.model, samples)) for shadow in shadows]
+    values = [value(query.responses(shadow.model, samples, view=view)) for shadow in shadows]
     inside = [shadow.trained_on(samples) for shadow in shadows]
     return np.reshape(values, shape).astype(np.float64), np.reshape(inside, shape).astype(np.bool_)
 

@@ -16,7 +16,7 @@ from app.attacks.membership.base import MembershipAttack, Threat
 from app.attacks.membership.lira import refuse_few, shadow_values
 from app.attacks.models import AttackedModel, Ids, Shadow
 from app.common.errors import UserError
-from app.common.ranges import Fraction, Multiple
+from app.common.ranges import Count, Fraction, Multiple
 from app.metrics.membership import Array, MembershipScores
 from app.metrics.roc import roc_curve
 
@@ -35,12 +35,14 @@ class RMIA(MembershipAttack):
 
     Args:
         gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
+        queries: per sample and model: the image, and random augmentations of it as in training. A sample dominates
+            another by the vote of at least half of them; the population is queried once.
     """
 
     shadows: ClassVar[ShadowKind]
 
-    def __init__(self, gamma: Multiple = 1.0) -> None:
-        self._gamma = gamma
+    def __init__(self, gamma: Multiple = 1.0, queries: Count = 1) -> None:
+        self._gamma, self._queries = gamma, queries
 
     def _material(self, samples: Ids, context: AttackContext) -> tuple[list[Shadow], Ids]:
         """Shadows, and the part of the population that no model was trained on."""
@@ -55,7 +57,9 @@ class RMIAOffline(RMIA):
     Args:
         gamma: how many times larger the ratio of a sample must be than that of a population sample; 1 or more.
         a: p(x) = ((1 + a) p_out(x) + 1 - a) / 2, from 0 to 1: 1 where models with the sample respond like models
-            without it. Without a number, the value with the largest AUC on a shadow.
+            without it. Without a number, the value with the largest AUC on a shadow, by one query.
+        queries: per sample and model: the image, and random augmentations of it as in training. A sample dominates
+            another by the vote of at least half of them; the population is queried once.
     """
 
     name = "rmia-offline"
@@ -66,14 +70,15 @@ class RMIAOffline(RMIA):
     )
     shadows = "out"
 
-    def __init__(self, gamma: Multiple = 1.0, a: Fraction | None = None) -> None:
-        super().__init__(gamma)
+    def __init__(self, gamma: Multiple = 1.0, a: Fraction | None = None, queries: Count = 1) -> None:
+        super().__init__(gamma, queries)
         self._a = a
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         shadows, population = self._material(samples, context)
         a = tuned_offset(context, shadows, population, self._gamma) if self._a is None else self._a
-        own = offline_ratios(signals_of(context, target, samples, shadows), a)
+        views = context.views(self._queries)
+        own = voted([offline_ratios(signals_of(context, target, samples, shadows, view), a) for view in views])
         return dominance(own, offline_ratios(signals_of(context, target, population, shadows), a), self._gamma)
 
 
@@ -90,7 +95,8 @@ class RMIAOnline(RMIA):
 
     def scores(self, target: AttackedModel, samples: Ids, context: AttackContext) -> Array:
         shadows, population = self._material(samples, context)
-        own = online_ratios(signals_of(context, target, samples, shadows))
+        views = context.views(self._queries)
+        own = voted([online_ratios(signals_of(context, target, samples, shadows, view)) for view in views])
         # No model was trained on the population, so its p(z) is the mean over all of them.
         return dominance(own, offline_ratios(signals_of(context, target, population, shadows), 1.0), self._gamma)
 
@@ -146,6 +152,14 @@ def online_ratios(signals: Signals) -> Array:
     return math.log(2) - np.logaddexp(signals.mean_gain(inside), signals.mean_gain(~inside))
 
 
+def voted(ratios: Sequence[Array]) -> Array:
+    """(samples,) the largest bound that at least half of the queries' ratios (samples,) reach: the upper median.
+
+    A sample dominates another by the vote of at least half of its queries where this ratio does.
+    """
+    return np.asarray(np.sort(ratios, axis=0)[len(ratios) // 2])
+
+
 def dominance(ratios: Array, population: Array, gamma: float = 1.0) -> Array:
     """Share of the population whose ratio, times gamma, lies below the sample's: 0 to 1, a multiple of 1 / population.
 
@@ -175,10 +189,12 @@ def tuned_offset(context: AttackContext, shadows: Sequence[Shadow], population: 
     return OFFSETS[best[len(best) // 2]]
 
 
-def signals_of(context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow]) -> Signals:
-    """Signals of a model and its shadows on samples."""
-    values, inside = shadow_values(attrgetter("true_log_probabilities"), samples, shadows, context.query)
-    return Signals(context.query.responses(model, samples).true_log_probabilities, values, inside)
+def signals_of(
+    context: AttackContext, model: AttackedModel, samples: Ids, shadows: Sequence[Shadow], view: int = 0
+) -> Signals:
+    """Signals of a model and its shadows on samples; the view is that of `ModelQuery.responses`."""
+    values, inside = shadow_values(attrgetter("true_log_probabilities"), samples, shadows, context.query, view)
+    return Signals(context.query.responses(model, samples, view=view).true_log_probabilities, values, inside)
 
 
 def unseen_population(context: AttackContext, samples: Ids, shadows: Sequence[Shadow]) -> Ids:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from operator import attrgetter
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 from app.attacks.adaptive.base import Adaptation, adapted_name
 from app.attacks.adaptive.catalogue import RETRAINED, RETRAINED_WHAT, called_for, marks_models, unmatched
 from app.attacks.audit_context import AuditContext
-from app.attacks.context import AttackContext, ShadowSource
+from app.attacks.context import AttackContext, ShadowSource, Uploads
 from app.attacks.controls import attack_controls, blind_failures, metric_failures
 from app.attacks.findings import AttackConditions, Finding, unavailable
 from app.attacks.membership.base import MembershipAttack
@@ -21,7 +22,7 @@ from app.attacks.protocols.base import Protocol, few, guarded, measured
 from app.attacks.protocols.target_selection import TargetSelection, adaptation_notes, seen_models
 from app.attacks.shadows.federated import FederatedShadows
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, CentralShadows, ShadowMode, ShadowSettings
-from app.attacks.targets import Models
+from app.attacks.targets import Models, uploads_beside
 from app.common.errors import UserError
 from app.common.progress import Step, track
 from app.common.ranges import Count
@@ -223,15 +224,16 @@ class AttackEvaluation:
         decisions: list[Decision] = []
         notes: list[str] = []
         attacked: list[AttackedModel] = []
+        uploads = cache(partial(self._uploads, models))
         for client, model in models.items():
-            if isinstance(model, NotAvailable) or (obstacle := self._obstacle(client, model)):
+            if isinstance(model, NotAvailable) or (obstacle := self._obstacle(client, model, uploads)):
                 notes.append(model.reason if isinstance(model, NotAvailable) else obstacle)
             else:
                 attacked.append(model)
         if self.attack.shadows:
             self.source.prepare(attacked, self.attack.shadows)
         for model in attacked:
-            context = AttackContext(self.audit.knowledge, self.audit.query, self.source, model, self.audit.cache)
+            context = self._context(model, uploads)
             parts.append(self._scored(model, context))
             decisions.extend(self._decisions(parts[-1], context))
             notes.extend(context.notes)
@@ -241,6 +243,17 @@ class AttackEvaluation:
         bootstrap = Bootstrap(unit="row" if conditions.target.startswith("global") else None)
         scores = MembershipScores.joined(parts)
         return measured(self.audit, conditions, scores, decisions, few(notes), bootstrap=bootstrap)
+
+    def _context(self, model: AttackedModel, uploads: Callable[[], Uploads]) -> AttackContext:
+        audit = self.audit
+        return AttackContext(audit.knowledge, audit.query, self.source, model, audit.cache, uploads)
+
+    def _uploads(self, models: Models) -> Uploads:
+        """What all clients have uploaded, where the attacked models are uploads too."""
+        seen = [model for model in models.values() if isinstance(model, AttackedModel)]
+        if NO_CLIENT in models or not seen:
+            return {}
+        return uploads_beside(self.audit.transcript.server_view(), self.audit.knowledge, seen)
 
     def _scored(self, model: AttackedModel, context: AttackContext) -> MembershipScores:
         """Rows of the audited samples, each with the client that owns it."""
@@ -272,7 +285,7 @@ class AttackEvaluation:
         scores = self.attack.scores(shadow.model, samples, context.attacking(shadow))
         return best_threshold(roc_curve(MembershipScores.of(scores, shadow.trained_on(samples), samples)))
 
-    def _obstacle(self, client: int, model: AttackedModel) -> str:
+    def _obstacle(self, client: int, model: AttackedModel, uploads: Callable[[], Uploads]) -> str:
         """Why the model cannot be attacked; empty where it can."""
         needed, truth = self.attack.needs_rounds, self.audit.truth
         if len(model.snapshots) < needed:
@@ -283,7 +296,7 @@ class AttackEvaluation:
         chosen = self.audit.clients if client == NO_CLIENT else (client,)
         inside, outside = (sum(len(part[one]) for one in chosen) for part in (truth.members, truth.nonmembers))
         if min(inside, outside) >= 1 and inside + outside >= 4:
-            return ""
+            return self.attack.obstacle(model, self._context(model, uploads))
         owner = "the federation" if client == NO_CLIENT else f"client {client}"
         return (
             f"{owner} has {counted(inside, 'member')} and {counted(outside, 'non-member')}, too few to compare "

@@ -66,7 +66,7 @@ def test_held_out_rows_choose_the_epoch_and_are_not_trained_on():
 
 def test_patience_ends_training(monkeypatch):
     """After so many epochs without progress nothing more is computed."""
-    epochs = counted(monkeypatch, attack_net, "predict")
+    epochs = counted(monkeypatch, attack_net, "outputs")
     features, targets = two_heaps(60)
     held_out = hold_out([60], 0)
     trained(features, torch.where(held_out, 1 - targets, targets), epochs=40, held_out=held_out, patience=3)
