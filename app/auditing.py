@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from torch.nn.functional import pad
 
 from app.attacks.findings import explained
 from app.attacks.membership.base import MembershipAttack
@@ -306,7 +307,9 @@ def _repeated_rounds(finished: FinishedRun, server: MaliciousServer, rounds: int
     if not transcript.server_view().readable(first):
         reason = "the server adds ciphertexts and cannot read the sum"
         return [ReconstructionRecord.of(server.unavailable(federation, reason))]
-    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
+    sent = transcript.client_view().broadcast(first).to(federation.device)
+    inserted = federation.space.size - len(sent)  # layers that this server puts in front and that are still 0
+    federation.space.write(federation.net, pad(sent, (inserted, 0)))
     repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"repeating {repeated} of {finished.folder.path} with a malicious server: {server.label}", flush=True)
     try:

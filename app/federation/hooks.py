@@ -24,6 +24,7 @@ from app.result import Result
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
     from app.federation.module import FederatedModule
+    from app.models.base import ScalableNet
 
 
 class Knob(NamedTuple):
@@ -81,6 +82,10 @@ class FederatedCallback(Described, Callback):
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Problems of its settings, once the federation's data and network are known."""
         return ()
+
+    def ships(self, federation: FederatedModule, net: ScalableNet) -> ScalableNet:
+        """The network that clients get the code of; a dishonest server may put other layers in front of it."""
+        return net
 
     def hindrance(self, federation: FederatedModule) -> Problem | None:
         """What it does, and how strongly, that may keep a federation from learning; the remedy weakens it."""

@@ -49,13 +49,15 @@ class DenseRatio(ImageExtraction):
 
     uses_traps = True
 
-    def __init__(self, decay: Decay = "corrected") -> None:
+    def __init__(self, decay: Decay = "corrected", differences: bool = False) -> None:
         """Settings.
 
         Args:
             decay: subtract the effect of weight decay, which the server knows; or ignore it, as published.
+            differences: read differences of neighbouring neurons, where each fires for all images of the next one.
         """
         self.decay: Decay = decay
+        self.differences = differences
 
     def obstacle(self, local: LocalTraining, space: ParameterSpace, shape: DataShape) -> str | None:
         layer = first_dense(space, shape)
@@ -74,7 +76,7 @@ class DenseRatio(ImageExtraction):
         layer = first_dense(space, knowledge.store.shape)
         assert isinstance(layer, DenseLayer)
         training, count = _training(update, knowledge), _count(update, knowledge)
-        return invert(layer, update, knowledge.store, training, self.decay, count)
+        return invert(layer, update, knowledge.store, training, self.decay, count, self.differences)
 
 
 class Matching(ImageExtraction):
