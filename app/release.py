@@ -138,7 +138,7 @@ def _factory(net: ScalableNet) -> partial[ScalableNet]:
     options = {name: value for name, value in net.hparams.items() if name not in ("shape", "rate")}
     if isinstance(net, Factorised):
         options["net"] = _factory(net.inner)
-    return partial(type(net), **options)
+    return partial(net.announced or type(net), **options)  # files hold no inserted layers
 
 
 def _client_net(federation: FederatedModule, round_: int, client: int) -> ScalableNet:

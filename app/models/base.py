@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch.core.mixins import HyperparametersMixin
@@ -53,6 +53,9 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
     A subclass calls `super().__init__()` and then `self.save_hyperparameters()` first thing in its `__init__`, takes
     `shape: DataShape` first and `rate: float = 1.0` last, and sizes its hidden layers with `scaled_width`.
     """
+
+    announced: ClassVar[type[ScalableNet] | None] = None
+    """The class of the network that a malicious server has inserted layers in front of; None for an honest network."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -91,8 +91,9 @@ def _imprinted(kind: type[ScalableNet], settings: BlockSettings) -> type[Scalabl
         block = net.get_submodule(BLOCK)
         return kind.forward(net, block(images))
 
-    methods = {"__init__": build, "layer_axes": layer_axes, "forward": forward, "__module__": kind.__module__}
-    return type(kind.__name__, (kind,), methods)
+    own: dict[str, Any] = {"__init__": build, "layer_axes": layer_axes, "forward": forward, "announced": kind}
+    # a private name, which the command line offers to nobody
+    return type(kind.__name__, (kind,), {**own, "__module__": __name__, "__qualname__": f"_imprinted.{kind.__name__}"})
 
 
 def _leave_out(block: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
