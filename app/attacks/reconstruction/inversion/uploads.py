@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 
@@ -91,7 +92,9 @@ class UploadInversion(PassiveAttack):
             return ()
         local, samples = audit.knowledge.local, len(audit.truth.members[client])
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
-        return () if steps <= 1 else (f"the upload is the result of {steps} steps, not of one gradient",)
+        simulated = isinstance(self.extraction, Matching) and self.extraction.simulate
+        taken = "which the candidates are trained through" if simulated else "not of one gradient"
+        return () if steps <= 1 else (f"the upload is the result of {steps} steps, {taken}",)
 
 
 class DenseInversion(UploadInversion):
@@ -120,6 +123,7 @@ class GradientInversion(UploadInversion):
         restarts: Count = 1,
         tv: NonNegative = 0.02,
         known_labels: bool = False,
+        simulate: bool = False,
     ) -> None:
         """Set up the attack.
 
@@ -129,5 +133,8 @@ class GradientInversion(UploadInversion):
             restarts: optimisations from different noise, at least 1.
             tv: weight of the total variation, 0 or more.
             known_labels: whether the attacker knows the labels; else they are inferred from the update.
+            simulate: train the candidates through the client's local steps, where there are several, and match what
+                these change (Dimitrov et al. 2022); else the update is taken for one gradient.
         """
-        super().__init__(Matching(steps, restarts, tv=tv, labels="known" if known_labels else "inferred"), clients)
+        labels: Literal["inferred", "known"] = "known" if known_labels else "inferred"
+        super().__init__(Matching(steps, restarts, tv=tv, labels=labels, simulate=simulate), clients)
