@@ -30,7 +30,7 @@ from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
 from app.common.errors import UserError, raise_all
 from app.common.progress import PROGRESS_LOG, reported
-from app.common.ranges import Count, range_problems
+from app.common.ranges import Count, Whole, range_problems
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
@@ -76,6 +76,7 @@ class AttackSuite:
         reading: ImageExtraction = DEFAULT_EXTRACTION,
         score: Score = "matched",
         insist: bool = False,
+        colluding: Whole = 0,
     ) -> None:
         """Choose the attacks.
 
@@ -94,6 +95,9 @@ class AttackSuite:
             reading: how a malicious server extracts images from an isolated update.
             score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
             insist: let a malicious server attack also where it cannot succeed; the result is labelled.
+            colluding: participants, drawn at random, that join the adversaries of membership inference and of passive
+                reconstructions; where the channel hides uploads, the run must have kept what they know
+                (--transcript.colluding).
         """
         chosen = [_made(attack, protocol) for attack in attacks or ()]
         self.callbacks: list[FederatedCallback] = []
@@ -109,6 +113,7 @@ class AttackSuite:
                     calibrate=calibrate,
                     controls=controls,
                     adaptive=adaptive,
+                    colluding=colluding,
                 )
             )
         used: Counter[str] = Counter()
@@ -118,7 +123,7 @@ class AttackSuite:
                 label = attack.name + (f"-{used[attack.name]}" if used[attack.name] > 1 else "")
                 self.callbacks.append(MaliciousServer(attack, None, reading, score, insist, label))
         if passive := [attack for attack in chosen if isinstance(attack, PassiveAttack)]:
-            self.callbacks.append(ImageReconstruction(list(passive)))
+            self.callbacks.append(ImageReconstruction(list(passive), colluding))
         self.callbacks += [attack for attack in chosen if isinstance(attack, FederatedCallback)]
         raise_all(range_problems(self.callbacks))
 

@@ -67,6 +67,9 @@ class FederatedCallback(Described, Callback):
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""
 
+    joined_by: int = 0
+    """Participants that help the adversary of an attack, whose own uploads the transcript has to hold."""
+
     unnoised: ClassVar[Mapping[str, str]] = {}
     """Measurements that are computed of private data without noise, by name, and what they are in words.
 

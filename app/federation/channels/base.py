@@ -51,6 +51,7 @@ class Message:
     payload: Tensor | None  # the values; None where the server sees only masked values or ciphertext
     form: Form  # how the values travelled
     size: int  # bytes on the wire
+    opens: Callable[[], Tensor] | None = None  # what a client with the private key reads; None where there is no key
 
 
 @dataclass

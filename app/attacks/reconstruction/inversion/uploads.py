@@ -47,13 +47,15 @@ class UploadInversion(PassiveAttack):
     def _usual(self, audit: AuditContext, round_: int) -> list[int]:
         """The client with the fewest samples of each width, whose update reveals most."""
         plan = audit.knowledge.plan(round_ - 1)
-        by_size = sorted(plan.participants, key=lambda client: (plan.client_pool.sizes[client], client))
+        others = set(plan.participants).difference(audit.colluders)
+        by_size = sorted(others, key=lambda client: (plan.client_pool.sizes[client], client))
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
     def _of_client(
         self, audit: AuditContext, round_: int, client: int, upload: Upload | None
     ) -> Iterator[ReconstructionFinding]:
-        label, notes = f"{self.name}-{client}", self._notes(audit, client)
+        joined = f"-colluding-{len(audit.colluders)}" if audit.colluders else ""
+        label, notes = f"{self.name}-{client}{joined}", (*audit.notes, *self._notes(audit, client))
         adversary = upload_reader(audit, round_)
         conditions = ReconstructionConditions(self.name, label, adversary, "one upload", round_, (client,), notes)
         space = ParameterSpace(audit.knowledge.prototype)
@@ -67,6 +69,8 @@ class UploadInversion(PassiveAttack):
     def _why_not(
         self, audit: AuditContext, round_: int, client: int, upload: Upload | None, space: ParameterSpace
     ) -> str | None:
+        if client in audit.colluders:
+            return f"client {client} colludes: the adversary has its images"
         if client not in audit.clients:
             return f"there is no client {client} in any round"
         if not audit.transcript.server_view().readable(round_):
@@ -74,7 +78,8 @@ class UploadInversion(PassiveAttack):
         if upload is None:
             return f"client {client} sent nothing in round {round_}"
         if upload.payload is None:
-            return "the server sees masked updates only; it would have to turn malicious (rolling-model, trap-weights)"
+            remedy = "it would have to turn malicious (rolling-model, trap-weights, imprint)"
+            return upload.hidden or f"the server sees masked updates only; {remedy}"
         return self.extraction.obstacle(audit.knowledge.local, space, audit.knowledge.store.shape)
 
     def _update(self, audit: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
