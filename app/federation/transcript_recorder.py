@@ -52,6 +52,8 @@ class TranscriptRecorder(FederatedCallback):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._transcript = Transcript(Path())  # in which nothing is recorded before `setup`
         self._open_end = False
+        self._colluders: tuple[int, ...] = ()
+        self._own: dict[int, tuple[Tensor, float]] = {}  # of the colluder whose message comes next
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if missing := [round_ for round_ in self._settings.rounds if not 1 <= round_ <= federation.rounds]:
@@ -78,8 +80,7 @@ class TranscriptRecorder(FederatedCallback):
         """Prepare to record what participants would tell, where the channel hides it from the server."""
         others = federated_callbacks(federation.trainer)
         count = max([self._settings.colluding, *(callback.joined_by for callback in others)])
-        self._colluders: tuple[int, ...] = ()
-        self._own: dict[int, tuple[Tensor, float]] = {}
+        self._colluders, self._own = (), {}
         if count == 0:
             return
         federation.prepare()

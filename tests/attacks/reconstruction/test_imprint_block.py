@@ -10,7 +10,7 @@ from app.federation.parameters import ParameterSpace
 from app.models import CNN, MLP, DataShape, Factorised, LeNet5
 
 SHAPE = DataShape(1, 28, 28, 4)
-SETTINGS = BlockSettings.fitting(SHAPE, 6, "sparse", 0.5)
+SETTINGS = BlockSettings(784, 6, "sparse")
 NETS = [LeNet5, partial(CNN, u=2), partial(Factorised, net=partial(MLP, hidden=(6,)), factors={"layers.hidden1": 3})]
 
 
@@ -69,7 +69,7 @@ def test_state_dicts_are_those_of_the_announced_network():
 @pytest.mark.parametrize(("variant", "reached"), [("sparse", [2]), ("cumulative", [0, 1, 2])])
 def test_an_image_reaches_its_bin(variant, reached):
     """Bins from 0, 1, 2, 3 and 4 on, and an image of measurement 2.25: the last edge that it exceeds is 2."""
-    _, shipped = made(LeNet5, BlockSettings.fitting(SHAPE, 5, variant, 1.0))
+    _, shipped = made(LeNet5, BlockSettings(784, 5, variant, 1.0))
     block = shipped.imprint
     with torch.no_grad():
         block.measure.weight.fill_(1 / 784)

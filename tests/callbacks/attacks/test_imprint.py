@@ -118,7 +118,7 @@ def test_several_local_steps_leave_sparse_bins_readable():
         _, found, _ = imprinted(Imprint(400, variant), local=local)
         counts[variant] = only(found).oracle.recovered
     assert counts["sparse"] >= 11
-    assert counts["cumulative"] <= 4
+    assert counts["cumulative"] <= 6
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_adam_is_not_available():
     assert isinstance(found[0].result, NotAvailable)
 
 
-def test_memdefense_takes_pixels_away():
-    """What it zeroes, nobody can read: also by an attacker who knows it, most images come back in part only."""
-    _, found, _ = imprinted(Imprint(400), callbacks=(MemDefense(gamma=0.5),))
-    by_label = {one.conditions.label: one.result.oracle for one in found}
-    assert by_label["imprint"].recovered <= by_label["imprint-refilled"].recovered <= 4
-    assert by_label["imprint"].pearson_mean < by_label["imprint-refilled"].pearson_mean
+@pytest.mark.parametrize(("gain", "least", "most"), [(None, 10, 12), (0.01, 0, 4)])
+def test_memdefense_keeps_what_is_loud(gain, least, most):
+    """It gives up what moves least: where the server makes its bins move most, their images come back."""
+    _, found, _ = imprinted(Imprint(400, gain=gain), callbacks=(MemDefense(gamma=0.5),))
+    for one in found:
+        assert least <= one.result.oracle.recovered <= most
 
 
 @pytest.mark.parametrize(

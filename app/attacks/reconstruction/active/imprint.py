@@ -7,9 +7,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
+from app.attacks.model_query import ModelQuery
+from app.attacks.models import Snapshot
 from app.attacks.reconstruction.active.base import ServerKnowledge
 from app.attacks.reconstruction.active.imprint_block import (
+    HEIGHT,
     MEASURE,
     SPREAD,
     BlockSettings,
@@ -30,6 +34,18 @@ MOST_BINS = 4096
 
 SHIFT = 0.1
 """About the largest number, in normalised pixels, that the block adds to an image."""
+
+LOUDNESS = 0.1
+"""Usual size of the largest change of a neuron's weights: well above rounding, below what masked channels hold."""
+
+BLIND_GAIN = 100.0
+"""Gain of a server without images of its own."""
+
+MOST_PROBED = 100
+"""Largest number of its own images that a server estimates gradients on."""
+
+QUIETEST = 1e-12
+"""Smallest gradient that the gain is fitted to."""
 
 NARROWEST = 1e-6
 """Smallest width of a bin, as a share of the range of all bins."""
@@ -56,7 +72,7 @@ class Imprint(TrapServer):
         bins: Several | None = None,
         variant: Variant = "sparse",
         measurement: Literal["random", "brightness"] = "random",
-        gain: Positive = 10.0,
+        gain: Positive | None = None,
     ) -> None:
         """Set up the attack.
 
@@ -64,8 +80,9 @@ class Imprint(TrapServer):
             bins: neurons of the layer, at least 2; without a number, four for every image of a round, at most 4096.
             variant: which images a neuron passes gradients of.
             measurement: a random direction, or the mean of all pixels.
-            gain: factor from a neuron's activation to what is added to a pixel, above 0; the larger, the larger the
-                changes that are read.
+            gain: factor from a neuron's activation to what is added to a pixel, above 0: the larger, the larger the
+                changes that are read, and the less is lost to pruning and rounding. Without one, changes are made 0.1
+                as a rule, as images of the attacker's own show; with neither, it is 100.
         """
         super().__init__()
         self.bins, self.variant, self.measurement, self.gain = bins, variant, measurement, gain
@@ -73,7 +90,7 @@ class Imprint(TrapServer):
 
     def ships(self, net: ScalableNet, shape: DataShape, images: int) -> ScalableNet:
         bins = self.bins or min(MOST_BINS, max(2, BINS_PER_IMAGE * images))
-        return with_imprint_block(net, BlockSettings.fitting(shape, bins, self.variant, self._height(bins)))
+        return with_imprint_block(net, BlockSettings(shape.channels * shape.height * shape.width, bins, self.variant))
 
     def announces(self, knowledge: ServerKnowledge, stage: int) -> Tensor:
         if self.name not in knowledge.models:
@@ -90,16 +107,16 @@ class Imprint(TrapServer):
         direction = torch.full((pixels,), 1 / pixels, dtype=torch.float64)
         if self.measurement == "random":
             direction = torch.randn(pixels, generator=draw, dtype=torch.float64) / math.sqrt(pixels)
-        edges = self._edges(knowledge, direction, bins)
+        edges, gain = self._edges(knowledge, direction, bins), self._gain(knowledge, bins)
         if self.variant == "sparse":
-            slopes = self._height(bins) / edges.diff()
+            slopes = HEIGHT / edges.diff()
             signs = torch.randint(0, 2, (bins,), generator=draw) * 2 - 1  # what they add cancels on average
         else:
-            slopes = torch.full((bins,), SHIFT / (self.gain * bins * float(edges[-1] - edges[0])), dtype=torch.float64)
+            slopes = torch.full((bins,), SHIFT / (gain * bins * float(edges[-1] - edges[0])), dtype=torch.float64)
             signs = torch.ones(bins, dtype=torch.long)  # equal, so that neighbours pass on the same gradient
         weight.copy_(slopes[:, None] * direction)
         bias.copy_(-slopes * edges[:-1])
-        spread.copy_(self.gain * signs)
+        spread.copy_(gain * signs)
         return vector
 
     def _edges(self, knowledge: ServerKnowledge, direction: Tensor, bins: int) -> Tensor:
@@ -117,6 +134,20 @@ class Imprint(TrapServer):
         edges[0], edges[-1] = edges[0] - reach / 2, edges[-1] + reach / 2
         return edges + torch.arange(bins + 1) * NARROWEST * reach
 
-    def _height(self, bins: int) -> float:
-        """Largest activation of a sparse neuron: signs are random, so that sums grow with the root of their number."""
-        return SHIFT / (self.gain * math.sqrt(bins))
+    def _gain(self, knowledge: ServerKnowledge, bins: int) -> float:
+        """The gain, by default that which makes the largest change of a neuron's weights LOUDNESS for a usual image."""
+        if self.gain is not None:
+            return self.gain
+        public = knowledge.public
+        ids = torch.from_numpy(public.auxiliary[:MOST_PROBED])
+        if not len(ids):
+            return BLIND_GAIN
+        net = ModelQuery(public).network(Snapshot(knowledge.first, 1.0, knowledge.theta))
+        images, labels = public.store.batch(ids, public.dtype)
+        images.requires_grad_()
+        with torch.enable_grad():
+            (slopes,) = torch.autograd.grad(cross_entropy(net(images), labels, reduction="sum"), images)
+        usual = float(slopes.flatten(1).sum(dim=1).abs().median() * images.detach().abs().amax())
+        batch = min(public.local.batch_size, max(public.sizes))
+        loud = LOUDNESS * batch / (public.learning_rates[knowledge.first] * max(usual, QUIETEST))
+        return min(loud, SHIFT / (HEIGHT * math.sqrt(bins)))  # signs are random: sums grow with the root

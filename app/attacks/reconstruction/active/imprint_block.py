@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from app.models.base import DataShape, LayerAxes, ScalableNet
+from app.models.base import LayerAxes, ScalableNet
 
 BLOCK = "imprint"
 """Name of the block among the layers of a network."""
@@ -24,6 +24,9 @@ MEASURE, SPREAD = f"{BLOCK}.measure", f"{BLOCK}.spread"
 
 Variant = Literal["sparse", "cumulative"]
 
+HEIGHT = 1e-6
+"""Largest activation of a sparse neuron: so small that images stay what they are however loud the block is made."""
+
 
 @dataclass(frozen=True)
 class BlockSettings:
@@ -32,11 +35,7 @@ class BlockSettings:
     pixels: int  # values of an image
     bins: int  # neurons, at least 1
     variant: Variant  # neurons pass a gradient on within their bin only, or from their bin upwards (ReLU)
-    height: float  # largest activation of a sparse neuron, above 0
-
-    @classmethod
-    def fitting(cls, shape: DataShape, bins: int, variant: Variant, height: float) -> BlockSettings:
-        return cls(shape.channels * shape.height * shape.width, bins, variant, height)
+    height: float = HEIGHT  # largest activation of a sparse neuron, above 0
 
 
 class ImprintBlock(nn.Module):
