@@ -85,9 +85,11 @@ def trained_model(
     # as the run evaluates: the server's statistics are gathered without mixed precision
     precision = nullcontext() if client is None else autocast_of(federation.trainer)()
     with precision, _statistics(net, federation, client) if static else nullcontext():
-        state = {name: tensor.detach().clone() for name, tensor in tensors(net).items()}
+        state = {
+            name: tensor.detach().clone() for name, tensor in tensors(net).items() if name not in federation.inserted
+        }
     with torch.random.fork_rng(devices=[]):
-        made = filled(federation.net.scaled(rate), state)
+        made = filled(federation.net.scaled(rate).without_inserted(), state)
     return TrainedModel(made.to(memory_format=torch.channels_last), about).to(federation.device)
 
 

@@ -78,6 +78,10 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
         """The same network with freshly initialised hidden layers of `rate` (0, 1] times the full width."""
         return type(self)(**{**self.hparams, "rate": rate})
 
+    def without_inserted(self) -> ScalableNet:
+        """The network itself, without layers that a malicious server has inserted."""
+        return self
+
     # ---- networks with a part that belongs to the client -------------------------------------------------------------
 
     def private_names(self) -> tuple[str, ...]:

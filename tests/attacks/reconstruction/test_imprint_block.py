@@ -82,3 +82,15 @@ def test_an_image_reaches_its_bin(variant, reached):
     )
     out.sum().backward()
     assert torch.nonzero(block.measure.bias.grad).flatten().tolist() == reached
+
+
+def test_the_block_comes_off_again():
+    """What is released and exported is the announced network."""
+    announced, shipped = made(LeNet5)
+    values = announced.state_dict()
+    plain = shipped.without_inserted()
+    assert plain is shipped
+    assert type(plain) is LeNet5
+    assert announced.without_inserted() is announced
+    assert [name for name, _ in plain.named_parameters()] == [name for name, _ in announced.named_parameters()]
+    assert all(torch.equal(value, values[name]) for name, value in plain.state_dict().items())

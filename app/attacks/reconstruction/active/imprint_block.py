@@ -90,7 +90,13 @@ def _imprinted(kind: type[ScalableNet], settings: BlockSettings) -> type[Scalabl
         block = net.get_submodule(BLOCK)
         return kind.forward(net, block(images))
 
-    own: dict[str, Any] = {"__init__": build, "layer_axes": layer_axes, "forward": forward, "announced": kind}
+    def without_inserted(net: ScalableNet) -> ScalableNet:
+        delattr(net, BLOCK)
+        net.__class__ = kind
+        return net
+
+    own: dict[str, Any] = {"__init__": build, "layer_axes": layer_axes, "forward": forward}
+    own |= {"announced": kind, "without_inserted": without_inserted}
     # a private name, which the command line offers to nobody
     return type(kind.__name__, (kind,), {**own, "__module__": __name__, "__qualname__": f"_imprinted.{kind.__name__}"})
 
