@@ -10,10 +10,9 @@ from pathlib import Path
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
 
 from app.common.errors import Problem
-from app.federation.channels.base import Aggregate, Message, Update
+from app.federation.channels.base import Aggregate, Form, Message
 from app.federation.channels.tapped import TappedChannel
 from app.federation.collusion import drawn_colluders
 from app.federation.execution.distributed import gather
@@ -53,7 +52,6 @@ class TranscriptRecorder(FederatedCallback):
         self._transcript = Transcript(Path())  # in which nothing is recorded before `setup`
         self._open_end = False
         self._colluders: tuple[int, ...] = ()
-        self._own: dict[int, tuple[Tensor, float]] = {}  # of the colluder whose message comes next
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if missing := [round_ for round_ in self._settings.rounds if not 1 <= round_ <= federation.rounds]:
@@ -80,7 +78,7 @@ class TranscriptRecorder(FederatedCallback):
         """Prepare to record what participants would tell, where the channel hides it from the server."""
         others = federated_callbacks(federation.trainer)
         count = max([self._settings.colluding, *(callback.joined_by for callback in others)])
-        self._colluders, self._own = (), {}
+        self._colluders = ()
         if count == 0:
             return
         federation.prepare()
@@ -128,18 +126,13 @@ class TranscriptRecorder(FederatedCallback):
             record = rank_zero_only(self._transcript.record_broadcast)
             record(plan.round + 1, federation.theta, federation.channel.form)
 
-    def on_client_update(self, trainer: Trainer, federation: FederatedModule, update: Update) -> None:
-        if update.client in self._colluders and federation.channel.form in HIDDEN:
-            self._own = {update.client: (update.vector.clone(), update.weight)}
-
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         if not self._recording(message.round + 1, federation):
             return
         self._transcript.record_message(message, federation.space.size)
-        if self._colluders and message.form == "ciphertext" and message.opens is not None:
-            self._transcript.record_own(message, "opened", message.opens(), 1.0, federation.space.size)
-        elif message.form == "masked" and message.client in self._own:
-            self._transcript.record_own(message, "plain", *self._own[message.client], federation.space.size)
+        if message.opens is not None and message.form in HIDDEN and self._keeps_values(federation, message.client):
+            form: Form = "opened" if message.form == "ciphertext" else "plain"
+            self._transcript.record_own(message, form, *message.opens(), federation.space.size)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -51,7 +51,9 @@ class Message:
     payload: Tensor | None  # the values; None where the server sees only masked values or ciphertext
     form: Form  # how the values travelled
     size: int  # bytes on the wire
-    opens: Callable[[], Tensor] | None = None  # what a client with the private key reads; None where there is no key
+    # values and weight, which the server does not see, for participants who may tell it: under encryption whoever holds
+    # the private key, under masks the sender; None where nothing is hidden
+    opens: Callable[[], tuple[Tensor, float]] | None = None
 
 
 @dataclass

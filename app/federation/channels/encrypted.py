@@ -100,8 +100,8 @@ class EncryptedChannel(Channel):
             return None
         self._arrived[update.client] = self._code.weight(update)
         self.work.sent += len(numbers)
-        opens = partial(self._code.restored, update, values)
-        payload = opens() if self._settings.colluding else None
+        opens = partial(self._code.opened, update, values)
+        payload = opens()[0] if self._settings.colluding else None
         return Message(update.client, update.round, update.index, payload, self.form, size, opens)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
