@@ -10,7 +10,7 @@ from malicious_kit import COHORTS, Noise, attacked, only
 from torch.optim import Adam
 from tripwire_kit import OFF
 
-from app.attacks.reconstruction.active.imprint import Imprint
+from app.attacks.reconstruction.active.imprint import Imprint, _smoothed
 from app.federation.channels.base import Update
 from app.federation.hooks import FederatedCallback
 from app.federation.local_training import LocalTraining
@@ -78,6 +78,21 @@ def test_single_precision_is_enough():
     _, found, _ = imprinted(Imprint(400), precision="32-true")
     assert only(found).oracle.recovered >= 11
     assert float((found[0].pairs.truth.images - found[0].pairs.reconstructions).abs().nanmedian()) < 1e-4
+
+
+def test_bins_are_equally_probable():
+    """Of 1,000 normal measurements, as many are alone in 4,000 bins fitted to 500 others as if bins were exact."""
+    draws = torch.Generator().manual_seed(0)
+    own, new = (torch.randn(count, generator=draws, dtype=torch.float64) for count in (500, 1000))
+    shares = torch.linspace(0, 1, 4001, dtype=torch.float64)
+
+    def alone(sample):
+        bins = torch.bucketize(new, sample.quantile(shares)[1:-1])
+        return float((torch.bincount(bins)[bins] == 1).double().mean())
+
+    expected = (1 - 1 / 4000) ** 999
+    assert alone(_smoothed(own, 4000)) > expected - 0.03
+    assert alone(own) < expected - 0.05
 
 
 def test_a_server_without_images_spreads_bins_over_a_guess():
