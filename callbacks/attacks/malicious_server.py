@@ -341,11 +341,8 @@ class MaliciousServer(FederatedCallback):
         if "server-noise" in stack_traits(federation):
             yield "noise that the server itself adds is no obstacle to it: sums are read before"
         if self.reading.uses_traps and self.attack.traps.bias == "calibrated":
-            fitted = len(federation.data.membership.shadow) > 0
-            yield (
-                f"{self.attack.fits} are fitted to images of the attacker's own"
-                if fitted
-                else f"the attacker has no images to fit {self.attack.fits} to"
-            )
+            fits, fitted = self.attack.fits, len(federation.data.membership.shadow) > 0
+            own, none = f"{fits} are fitted to images of the attacker's own", "the attacker has no images to fit"
+            yield own if fitted else f"{none} {fits} to"
         if self.score == "legacy":
             yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"
