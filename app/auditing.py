@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from torch.nn.functional import pad
 
 from app.attacks.findings import explained
 from app.attacks.membership.base import MembershipAttack
@@ -29,7 +30,7 @@ from app.attacks.reconstruction.inversion.uploads import PassiveAttack
 from app.attacks.shadows.shadow_store import DEFAULT_SHADOWS, ShadowSettings
 from app.common.errors import UserError, raise_all
 from app.common.progress import PROGRESS_LOG, reported
-from app.common.ranges import Count, range_problems
+from app.common.ranges import Count, Whole, range_problems
 from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
@@ -76,6 +77,7 @@ class AttackSuite:
         reading: ImageExtraction = DEFAULT_EXTRACTION,
         score: Score = "matched",
         insist: bool = False,
+        colluding: Whole = 0,
     ) -> None:
         """Choose the attacks.
 
@@ -94,6 +96,9 @@ class AttackSuite:
             reading: how a malicious server extracts images from an isolated update.
             score: `legacy` adds the scores of the published evaluation of the attacks on unequal models.
             insist: let a malicious server attack also where it cannot succeed; the result is labelled.
+            colluding: participants, drawn at random, that join the adversaries of membership inference and of passive
+                reconstructions; where the channel hides uploads, the run must have kept what they know
+                (--transcript.colluding).
         """
         chosen = [_made(attack, protocol) for attack in attacks or ()]
         self.callbacks: list[FederatedCallback] = []
@@ -109,6 +114,7 @@ class AttackSuite:
                     calibrate=calibrate,
                     controls=controls,
                     adaptive=adaptive,
+                    colluding=colluding,
                 )
             )
         used: Counter[str] = Counter()
@@ -118,7 +124,7 @@ class AttackSuite:
                 label = attack.name + (f"-{used[attack.name]}" if used[attack.name] > 1 else "")
                 self.callbacks.append(MaliciousServer(attack, None, reading, score, insist, label))
         if passive := [attack for attack in chosen if isinstance(attack, PassiveAttack)]:
-            self.callbacks.append(ImageReconstruction(list(passive)))
+            self.callbacks.append(ImageReconstruction(list(passive), colluding))
         self.callbacks += [attack for attack in chosen if isinstance(attack, FederatedCallback)]
         raise_all(range_problems(self.callbacks))
 
@@ -307,7 +313,9 @@ def _repeated_rounds(finished: FinishedRun, server: MaliciousServer, rounds: int
     if not transcript.server_view().readable(first):
         reason = "the server adds ciphertexts and cannot read the sum"
         return [ReconstructionRecord.of(server.unavailable(federation, reason))]
-    federation.space.write(federation.net, transcript.client_view().broadcast(first).to(federation.device))
+    sent = transcript.client_view().broadcast(first).to(federation.device)
+    inserted = federation.space.size - len(sent)  # layers that this server puts in front and that are still 0
+    federation.space.write(federation.net, pad(sent, (inserted, 0)))
     repeated = f"rounds {first} to {rounds}" if first < rounds else f"round {rounds}"
     print(f"repeating {repeated} of {finished.folder.path} with a malicious server: {server.label}", flush=True)
     try:

@@ -85,9 +85,11 @@ def trained_model(
     # as the run evaluates: the server's statistics are gathered without mixed precision
     precision = nullcontext() if client is None else autocast_of(federation.trainer)()
     with precision, _statistics(net, federation, client) if static else nullcontext():
-        state = {name: tensor.detach().clone() for name, tensor in tensors(net).items()}
+        state = {
+            name: tensor.detach().clone() for name, tensor in tensors(net).items() if name not in federation.inserted
+        }
     with torch.random.fork_rng(devices=[]):
-        made = filled(federation.net.scaled(rate), state)
+        made = filled(federation.net.scaled(rate).without_inserted(), state)
     return TrainedModel(made.to(memory_format=torch.channels_last), about).to(federation.device)
 
 
@@ -138,7 +140,7 @@ def _factory(net: ScalableNet) -> partial[ScalableNet]:
     options = {name: value for name, value in net.hparams.items() if name not in ("shape", "rate")}
     if isinstance(net, Factorised):
         options["net"] = _factory(net.inner)
-    return partial(type(net), **options)
+    return partial(net.announced or type(net), **options)  # files hold no inserted layers
 
 
 def _client_net(federation: FederatedModule, round_: int, client: int) -> ScalableNet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,8 @@ from app.attacks.public_knowledge import PublicKnowledge
 from app.attacks.shadows.federated import Federations
 from app.common.errors import UserError
 from app.common.wording import counted
+from app.federation.collusion import JoinedTranscript, drawn_colluders
+from app.federation.reports import listed
 from app.federation.transcript import Transcript
 from app.metrics.membership import NO_CLIENT
 from datamodules.split import Membership
@@ -34,6 +36,31 @@ class AuditContext:
     federations: Federations | None = None
     cache: Path | None = None  # folder of shadow models, None to keep none
     done: Mapping[str, Finding] = field(default_factory=dict)  # of an attempt that was interrupted, by label
+    colluders: tuple[int, ...] = ()  # participants that have joined the adversary, ascending
+
+    def joined_by(self, colluding: int) -> AuditContext:
+        """The same run, attacked by adversaries whom so many participants have joined, drawn at random.
+
+        Their data are the attacker's own, and none of them is audited; the transcript decides what else they add.
+        """
+        if colluding == 0:
+            return self
+        clients = len(self.sets.members)
+        if colluding >= clients:
+            raise UserError.of(
+                f"{colluding} of {counted(clients, 'client')} are to collude",
+                "nobody is left to be attacked",
+                f"let at most {clients - 1} collude",
+            )
+        colluders = drawn_colluders(self.knowledge.seed, clients, colluding)
+        own = [part[client] for client in colluders for part in (self.sets.members, self.sets.nonmembers)]
+        auxiliary = np.unique(np.concatenate([self.knowledge.auxiliary, *own]))
+        return replace(
+            self,
+            knowledge=replace(self.knowledge, auxiliary=auxiliary),
+            transcript=JoinedTranscript(self.transcript, colluders),
+            colluders=colluders,
+        )
 
     @cached_property
     def query(self) -> ModelQuery:
@@ -42,23 +69,26 @@ class AuditContext:
 
     @cached_property
     def truth(self) -> Membership:
-        """Members and non-members of every client; none of clients that took part in no round.
+        """Members and non-members of every client; none of colluders and of clients that took part in no round.
 
         Their samples are no members, and as non-members they would not come from the distribution of the others.
         """
-        return self.sets.among(self.knowledge.took_part)
+        return self.sets.among(self.clients)
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Ids of the clients that took part in any round."""
-        return tuple(sorted(self.knowledge.took_part))
+        """Ids of the clients that took part in any round and do not collude."""
+        return tuple(sorted(self.knowledge.took_part.difference(self.colluders)))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note on clients that are not audited."""
+        """Notes on clients that are not audited."""
         count = len(self.sets.members)
-        absent = count - len(self.clients)
-        return (f"{absent} of {count} clients took part in no round, and are not audited",) if absent else ()
+        absent = count - len(self.knowledge.took_part)
+        notes = [f"{absent} of {count} clients took part in no round, and are not audited"] if absent else []
+        if self.colluders:
+            notes.append(f"{listed(self.colluders)} collude: their data are the attacker's own, and are not audited")
+        return tuple(notes)
 
     @cached_property
     def audited(self) -> Mapping[int, Ids]:

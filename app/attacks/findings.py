@@ -60,6 +60,7 @@ class AttackConditions:
     shadows: str = "none"  # number and kind of shadow models, in words
     # how the attacker adapts to the defense, such as `refilled`; empty for one who does not know it
     adaptation: str = ""
+    colluding: int = 0  # participants that have joined the adversary
 
     @property
     def read_target(self) -> str:
@@ -69,7 +70,8 @@ class AttackConditions:
     @property
     def label(self) -> str:
         """Name of the result and its files: `lira-online.uploads@40`; papers' results start with the paper's name."""
-        stem = f"{self.attack}.{self.read_target}"
+        joined = f".colluding-{self.colluding}" if self.colluding else ""
+        stem = f"{self.attack}.{self.read_target}{joined}"
         return stem if self.protocol == "audit" else f"{self.protocol}.{stem}"
 
 

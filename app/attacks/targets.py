@@ -133,7 +133,7 @@ def _observed(
     payload, sent = upload.payload, upload.index
     if payload is None or broadcast is None:
         content = "ciphertext" if upload.form == "ciphertext" else "masked sums"
-        return NotAvailable(f"the server sees {content} only, no local model")
+        return NotAvailable(upload.hidden or f"the server sees {content} only, no local model")
     if payload.numel() == 0:
         return NotAvailable("clients send nothing")
     coordinates = torch.arange(broadcast.numel()) if sent is None else sent

@@ -24,6 +24,7 @@ from app.result import Result
 if TYPE_CHECKING:
     from app.federation.client import ClientModule
     from app.federation.module import FederatedModule
+    from app.models.base import ScalableNet
 
 
 class Knob(NamedTuple):
@@ -80,6 +81,9 @@ class FederatedCallback(Described, Callback):
     may_stop: ClassVar[bool] = False
     """Whether it may end the run before its last round."""
 
+    joined_by: int = 0
+    """Participants that help the adversary of an attack, whose own uploads the transcript has to hold."""
+
     unnoised: ClassVar[Mapping[str, str]] = {}
     """Measurements that are computed of private data without noise, by name, and what they are in words.
 
@@ -95,6 +99,10 @@ class FederatedCallback(Described, Callback):
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Problems of its settings, once the federation's data and network are known."""
         return ()
+
+    def ships(self, federation: FederatedModule, net: ScalableNet) -> ScalableNet:
+        """The network that clients get the code of; a dishonest server may put other layers in front of it."""
+        return net
 
     def hindrance(self, federation: FederatedModule) -> Problem | None:
         """What it does, and how strongly, that may keep a federation from learning; the remedy weakens it."""

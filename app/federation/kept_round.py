@@ -24,6 +24,12 @@ SEALED = "sealed"
 WHOLE = "whole"
 """In place of the name of an index: the upload is about the whole network."""
 
+CLIENT, OWN = "client-", "own-"
+"""Beginnings of the names of uploads as the server saw them, and as participants who may collude know them."""
+
+SUM, SUM_WEIGHT = "sum", "sum-weight"
+"""Names of the sum of weight x change over all clients, and of their weights, by coordinate."""
+
 HIDDEN: tuple[Form, ...] = ("masked", "ciphertext")
 """Forms of which the server sees no values."""
 
@@ -39,6 +45,7 @@ class Upload:
     form: Form  # how the values travelled
     read_index: Callable[[], Tensor | None]
     read_payload: Callable[[], Tensor]
+    hidden: str = ""  # why the values are hidden, where the form alone does not tell
 
     @property
     def index(self) -> Tensor | None:
@@ -85,15 +92,24 @@ class KeptRound:
             raise missing(name, self._name)
         return torch.from_numpy(self._arrays.read(name))
 
-    def uploads(self) -> list[Upload]:
-        """All uploads, by client."""
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """Sum of weight x change over all clients, and of their weights, by coordinate (float64)."""
+        change, weight = (torch.from_numpy(self._arrays.read(name)).double() for name in (SUM, SUM_WEIGHT))
+        return change, weight
+
+    def weight(self, client: int) -> float:
+        """Weight of a participant whose own upload is kept."""
+        return float(self._arrays.read(weight_name(client))[0])
+
+    def uploads(self, kind: str = CLIENT) -> list[Upload]:
+        """All uploads, by client: as the server saw them, or those that participants may know (OWN)."""
 
         @lru_cache(KEPT_INDICES)
         def index(name: str) -> Tensor | None:
             return None if name == WHOLE else torch.from_numpy(self._arrays.read(name)).long()
 
         def upload(name: str) -> Upload:
-            client, form, about = name.removeprefix("client-").split(".")
+            client, form, about = name.removeprefix(kind).split(".")
             return Upload(
                 int(client),
                 cast(Form, form),
@@ -101,7 +117,7 @@ class KeptRound:
                 lambda: torch.from_numpy(self._arrays.read(name)),
             )
 
-        found = [upload(name) for name in self._arrays.names if name.startswith("client-")]
+        found = [upload(name) for name in self._arrays.names if name.startswith(kind)]
         return sorted(found, key=lambda one: one.client)
 
 
@@ -136,9 +152,14 @@ class _ClientFiles:
         return read_arrays(path, [own])[own]
 
 
-def message_name(client: int, form: Form, about: str) -> str:
+def message_name(client: int, form: Form, about: str, kind: str = CLIENT) -> str:
     """Name of an upload's values; `about` names the array of its coordinates."""
-    return f"client-{client:05d}.{form}.{about}"
+    return f"{kind}{client:05d}.{form}.{about}"
+
+
+def weight_name(client: int) -> str:
+    """Name of a participant's weight."""
+    return f"weight-{client:05d}"
 
 
 def missing(what: str, where: str) -> UserError:

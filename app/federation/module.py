@@ -71,6 +71,7 @@ class FederatedModule(Described, LightningModule):
     Attributes:
         net: the server's network.
         space: layout of its flat vector.
+        inserted: names of its parameters that the announced network does not have.
         client_pool: the clients, as the server knows them.
         channel: how updates reach the server; a defense may replace it in its `setup`.
         results: what attacks and recorders have found, in order.
@@ -179,7 +180,7 @@ class FederatedModule(Described, LightningModule):
             refuse_too_large(lambda: self.make_net(shape))
             # torch.manual_seed would also reseed the GPUs
             torch.default_generator.manual_seed(derive_key(self.seed, "initialisation"))
-            net = self.make_net(shape)
+            net = self._shipped(self.make_net(shape))
         # a checkpoint is read before Lightning converts the module, and a narrower net would round its values
         if self._trainer is not None:
             net = cast(ScalableNet, self.trainer.precision_plugin.convert_module(net))
@@ -193,6 +194,14 @@ class FederatedModule(Described, LightningModule):
         if self._loaded is not None:
             self.net.load_state_dict(self._loaded["net"])
             self.on_load_checkpoint(self._loaded)
+
+    def _shipped(self, net: ScalableNet) -> ScalableNet:
+        """The network that clients get: the announced one, if no callback plays a server that changes it."""
+        announced = {name for name, _ in net.named_parameters()}
+        for callback in federated_callbacks(self.trainer) if self._trainer is not None else ():
+            net = callback.ships(self, net)
+        self.inserted = frozenset(name for name, _ in net.named_parameters() if name not in announced)
+        return net
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (batch, classes) of the server's network for normalised images (batch, channels, height, width)."""

@@ -20,7 +20,19 @@ from app.common.errors import UserError
 from app.common.files import PART, cannot_write, npz_bytes, private_folder, replace_all
 from app.common.ranges import Count, Whole
 from app.federation.channels.base import Form, Message
-from app.federation.kept_round import SEALED, WHOLE, KeptRound, Upload, message_name, missing
+from app.federation.kept_round import (
+    CLIENT,
+    OWN,
+    SEALED,
+    SUM,
+    SUM_WEIGHT,
+    WHOLE,
+    KeptRound,
+    Upload,
+    message_name,
+    missing,
+    weight_name,
+)
 from app.federation.parameters import plain_array
 
 
@@ -31,10 +43,13 @@ class TranscriptSettings:
     Attributes:
         last: keep the last so many rounds; 0 keeps none of them.
         rounds: further rounds to keep, counted from 1, such as [40, 60, 80].
+        colluding: keep also what so many participants, drawn at random, can tell an adversary that they join; needed
+            where the channel hides uploads.
     """
 
     last: Whole = 2
     rounds: list[Count] = field(default_factory=list)
+    colluding: Whole = 0
 
     def wanted(self, round_: int, rounds: int) -> bool:
         """Whether a round (counted from 1, of `rounds`) is kept."""
@@ -80,13 +95,26 @@ class Transcript:
 
     def record_message(self, message: Message, coordinates: int) -> None:
         """Record what the server saw of one update; `coordinates` is the size of the server's vector."""
+        self._record_upload(message, message.form, message.payload, coordinates, CLIENT)
+
+    def record_own(self, message: Message, form: Form, values: Tensor, weight: float, coordinates: int) -> None:
+        """Record what participants know of an update whose values the server did not see."""
+        self._record_upload(message, form, values, coordinates, OWN)
+        self._add(message.round + 1, weight_name(message.client), np.array([weight]))
+
+    def record_sum(self, round_: int, change: Tensor, weight: Tensor) -> None:
+        """Record the sum of weight x change over the clients of a round (from 1), and of their weights."""
+        self._add(round_, SUM, plain_array(change))
+        self._add(round_, SUM_WEIGHT, plain_array(weight))
+
+    def _record_upload(self, message: Message, form: Form, values: Tensor | None, coordinates: int, kind: str) -> None:
         round_, about = message.round + 1, WHOLE
         if message.index.numel() != coordinates:
             index = plain_array(message.index.to(torch.int32 if coordinates < 2**31 else torch.int64))
             about = f"index-{blake2b(index.tobytes(), digest_size=16).hexdigest()}"
             self._add(round_, about, index)
-        payload = np.empty(0) if message.payload is None else plain_array(message.payload)
-        self._add(round_, message_name(message.client, message.form, about), payload)
+        payload = np.empty(0) if values is None else plain_array(values)
+        self._add(round_, message_name(message.client, form, about, kind), payload)
 
     def finish(self, round_: int, parts: Iterable[Path] = ()) -> None:
         """Put what was recorded of a round in its place, with the parts that other processes have handed over."""

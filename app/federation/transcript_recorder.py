@@ -12,7 +12,9 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.utilities import rank_zero_only
 
 from app.common.errors import Problem
-from app.federation.channels.base import Message
+from app.federation.channels.base import Aggregate, Form, Message
+from app.federation.channels.tapped import TappedChannel
+from app.federation.collusion import drawn_colluders
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback, federated_callbacks
 from app.federation.kept_round import HIDDEN
@@ -49,6 +51,7 @@ class TranscriptRecorder(FederatedCallback):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._transcript = Transcript(Path())  # in which nothing is recorded before `setup`
         self._open_end = False
+        self._colluders: tuple[int, ...] = ()
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         if missing := [round_ for round_ in self._settings.rounds if not 1 <= round_ <= federation.rounds]:
@@ -69,6 +72,25 @@ class TranscriptRecorder(FederatedCallback):
         # with an unknown last round, a window of rounds is kept on the way
         stopping = any(isinstance(callback, (EarlyStopping, Timer)) for callback in callbacks)
         self._open_end = stopping or any(callback.may_stop for callback in federated_callbacks(trainer))
+        self._watch_colluders(pl_module)
+
+    def _watch_colluders(self, federation: FederatedModule) -> None:
+        """Prepare to record what participants would tell, where the channel hides it from the server."""
+        others = federated_callbacks(federation.trainer)
+        count = max([self._settings.colluding, *(callback.joined_by for callback in others)])
+        self._colluders = ()
+        if count == 0:
+            return
+        federation.prepare()
+        self._colluders = drawn_colluders(federation.seed, len(federation.client_pool.sizes), count)
+        if federation.channel.form == "masked":
+            federation.channel = TappedChannel(federation.channel, partial(self._record_sum, federation))
+
+    def _record_sum(self, federation: FederatedModule, aggregate: Aggregate) -> None:
+        round_ = federation.plan.round + 1
+        if self._recording(round_, federation):
+            change = aggregate.weight * (aggregate.mean - federation.theta)
+            rank_zero_only(self._transcript.record_sum)(round_, change, aggregate.weight)
 
     def expected_bytes(self, federation: FederatedModule) -> int:
         """Size of the transcript on disk at the end of the run."""
@@ -80,10 +102,15 @@ class TranscriptRecorder(FederatedCallback):
             for client, key in uploaded_keys(federation, plan).items():
                 if key not in known:
                     cells = int(federation.personal.shared(plan.index(client)).sum())
-                    known[key] = 4 * cells if federation.channel.form not in HIDDEN else 0
+                    known[key] = 4 * cells
                     total += 4 * cells if cells != federation.space.size else 0
-                total += known[key]
+                total += known[key] if self._keeps_values(federation, client) else 0
         return total + (2 * len(kept) + 1) * federation.space.size * 4
+
+    def _keeps_values(self, federation: FederatedModule, client: int) -> bool:
+        """Whether the values of a client's uploads are recorded."""
+        form = federation.channel.form
+        return form not in HIDDEN or client in self._colluders or (form == "ciphertext" and bool(self._colluders))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -100,8 +127,12 @@ class TranscriptRecorder(FederatedCallback):
             record(plan.round + 1, federation.theta, federation.channel.form)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
-        if self._recording(message.round + 1, federation):
-            self._transcript.record_message(message, federation.space.size)
+        if not self._recording(message.round + 1, federation):
+            return
+        self._transcript.record_message(message, federation.space.size)
+        if message.opens is not None and message.form in HIDDEN and self._keeps_values(federation, message.client):
+            form: Form = "opened" if message.form == "ciphertext" else "plain"
+            self._transcript.record_own(message, form, *message.opens(), federation.space.size)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch.core.mixins import HyperparametersMixin
@@ -54,6 +54,9 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
     `shape: DataShape` first and `rate: float = 1.0` last, and sizes its hidden layers with `scaled_width`.
     """
 
+    announced: ClassVar[type[ScalableNet] | None] = None
+    """The class of the network that a malicious server has inserted layers in front of; None for an honest network."""
+
     def __init__(self) -> None:
         super().__init__()
 
@@ -74,6 +77,10 @@ class ScalableNet(nn.Module, HyperparametersMixin, ABC):
     def scaled(self, rate: float) -> Self:
         """The same network with freshly initialised hidden layers of `rate` (0, 1] times the full width."""
         return type(self)(**{**self.hparams, "rate": rate})
+
+    def without_inserted(self) -> ScalableNet:
+        """The network itself, without layers that a malicious server has inserted."""
+        return self
 
     # ---- networks with a part that belongs to the client -------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from app.models.layers import SeededDropout
 
-Check = Literal["repeated", "plan", "constant_fill", "gradient_suppression", "commitment"]
+Check = Literal["architecture", "repeated", "plan", "constant_fill", "gradient_suppression", "commitment"]
 
 REASONS: Mapping[Check, str] = {
+    "architecture": "the network has layers that the announced one does not have",
     "repeated": "the model has not changed since the last round in which the client's update arrived",
     "plan": "the submodel is not the one that follows from the announced method and the public seed",
     "constant_fill": "a layer is filled with a constant or with copies of the same rows",

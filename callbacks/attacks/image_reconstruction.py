@@ -11,6 +11,7 @@ from app.attacks.reconstruction.inversion.released_model import ModelInversion
 from app.attacks.reconstruction.inversion.uploads import PassiveAttack, UploadInversion
 from app.common.errors import Problem, raise_all
 from app.common.progress import track
+from app.common.ranges import Whole
 from app.federation.hooks import FederatedCallback, federated_callbacks, overriding
 from app.federation.module import FederatedModule
 from app.federation.transcript import Transcript
@@ -32,12 +33,14 @@ class ImageReconstruction(FederatedCallback):
     Args:
         attacks: names (`rampart list attacks` shows them), dotted classes of yours, or class_path with init_args;
             without any, gradient inversion and MI-Face.
+        colluding: participants, drawn at random, that join the server with their data, models and secrets.
     """
 
     kind = "attack"
     vectorisable = True
 
-    def __init__(self, attacks: list[str | PassiveAttack] | None = None) -> None:
+    def __init__(self, attacks: list[str | PassiveAttack] | None = None, colluding: Whole = 0) -> None:
+        self.joined_by = colluding
         raise_all(choice_problems({"attacks": attacks}))
         self.attacks = [make_passive(attack) for attack in (attacks or ("gradient-inversion", "mi-face"))]
 
@@ -59,7 +62,8 @@ class ImageReconstruction(FederatedCallback):
     def on_transcript(self, federation: FederatedModule, transcript: Transcript) -> Iterator[ReconstructionRecord]:
         raise_all(self._deceived(federation))
         rounds = federation.trainer.current_epoch
-        audit = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        alone = AuditContext(public_knowledge(federation, rounds), transcript, federation.data.membership)
+        audit = alone.joined_by(self.joined_by)
         for attack in track(self.attacks, "reconstruction", "attacks", name=attrgetter("name")):
             for finding in attack.findings(audit):
                 yield ReconstructionRecord.of(finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from app.federation.plan import Plan
 from app.federation.private_coordinates import uploaded_indices
 from app.federation.transcript import Transcript
 from app.metrics.membership import NotAvailable
+from app.models.base import ScalableNet
 from app.result import fits_file
 from app.results.attacks.reconstruction import ReconstructionRecord
 from callbacks.attacks.membership_inference import public_knowledge
@@ -58,7 +60,7 @@ class MaliciousServer(FederatedCallback):
         attack: its name (`rampart list attacks` shows them), a class of yours, or class_path with init_args.
         round: round in which it starts, counted from 1; without one, as late as the attack still fits, or when the
             attack itself says so.
-        reading: how images are extracted from an update once it is isolated.
+        reading: how images are extracted from an update once it is isolated, where the attack leaves a choice.
         score: `legacy` adds the scores of the published evaluation, which compares with the images of whichever client
             happened to be trained last, and takes the best row for each measure separately.
         insist: attack also where it cannot succeed, to measure that; the result is labelled.
@@ -78,7 +80,7 @@ class MaliciousServer(FederatedCallback):
         label: str | None = None,
     ) -> None:
         self.attack, self.round = make_active(attack), round
-        self.reading, self.score, self.insist = reading, score, insist
+        self.reading, self.score, self.insist = self.attack.extraction or reading, score, insist
         self.label = label or self.attack.name
         self.remarks: tuple[str, ...] = ()
         self._first_round: int | None = None
@@ -86,6 +88,10 @@ class MaliciousServer(FederatedCallback):
         self._done = False
 
     # ---- before the first round ------------------------------------------------------------------------------------
+
+    def ships(self, federation: FederatedModule, net: ScalableNet) -> ScalableNet:
+        images = math.ceil(sum(federation.data.sizes) * federation.participation)
+        return self.attack.ships(net, federation.data.shape, images)
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
         yield from self.attack.problems()
@@ -335,11 +341,8 @@ class MaliciousServer(FederatedCallback):
         if "server-noise" in stack_traits(federation):
             yield "noise that the server itself adds is no obstacle to it: sums are read before"
         if self.reading.uses_traps and self.attack.traps.bias == "calibrated":
-            fitted = len(federation.data.membership.shadow) > 0
-            yield (
-                "traps are fitted to images of the attacker's own"
-                if fitted
-                else "the attacker has no images to fit traps to"
-            )
+            fits, fitted = self.attack.fits, len(federation.data.membership.shadow) > 0
+            own, none = f"{fits} are fitted to images of the attacker's own", "the attacker has no images to fit"
+            yield own if fitted else f"{none} {fits} to"
         if self.score == "legacy":
             yield "legacy_* compare with a client drawn by chance, as published; they are no measure of the attack"

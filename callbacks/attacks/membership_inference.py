@@ -58,6 +58,7 @@ class MembershipInference(FederatedCallback):
         adaptive: beside every attack, the same attack by an adversary who knows the run's defenses: refilling what they
             zero, averaging what they noise, guessing what they hide. Shadows through the defense are a matter of
             `shadows.mode`.
+        colluding: participants, drawn at random, that join the adversary with their data, models and secrets.
     """
 
     kind = "attack"
@@ -74,7 +75,9 @@ class MembershipInference(FederatedCallback):
         calibrate: bool = True,
         controls: ControlPolicy = "withhold",
         adaptive: bool = True,
+        colluding: Whole = 0,
     ) -> None:
+        self.joined_by = colluding
         self.every, self.rounds = every, tuple(sorted(rounds or ()))
         raise_all(choice_problems({"attacks": attacks, "targets": targets}))
         settings = AuditSettings(
@@ -119,7 +122,7 @@ class MembershipInference(FederatedCallback):
             None if federation.cache is None else federation.cache / "shadows",
             federation.kept_findings if final else {},
         )
-        for finding in self.protocol.findings(audit):
+        for finding in self.protocol.findings(audit.joined_by(self.joined_by)):
             yield AttackRecord.of(finding, audit.rates)
 
 

@@ -70,6 +70,8 @@ class Tripwire(FederatedCallback):
             they do not all receive coordinates of one model.
         probe_samples: samples for the gradients, at least 2, at most what the client has.
         action: a client that is alarmed does not train in this round (`refuse`), or trains and only warns (`warn`).
+        architecture: alarm if the network has layers that the announced one does not have, as imprint attacks need
+            (Fowl et al. 2022). Clients that run whatever code the server ships have nothing to compare it with.
     """
 
     unnoised: ClassVar = {
@@ -87,7 +89,9 @@ class Tripwire(FederatedCallback):
         commitment: bool = True,
         probe_samples: Several = 32,
         action: Literal["refuse", "warn"] = "refuse",
+        architecture: bool = True,
     ) -> None:
+        self.architecture = architecture
         self.repeated, self.plan, self.commitment = repeated, plan, commitment
         self.distinct_rows, self.variation, self.gradient_suppression = distinct_rows, variation, gradient_suppression
         self.probe_samples, self.action = probe_samples, action
@@ -163,7 +167,8 @@ class Tripwire(FederatedCallback):
     @property
     def _active(self) -> list[Check]:
         fill = self.distinct_rows is not None or self.variation is not None
-        states = (self.repeated is not None, self.plan, fill, self.gradient_suppression is not None, self.commitment)
+        suppression = self.gradient_suppression is not None
+        states = (self.architecture, self.repeated is not None, self.plan, fill, suppression, self.commitment)
         return [check for check, on in zip(get_args(Check), states, strict=True) if on]
 
     def _failed_checks(
@@ -171,6 +176,8 @@ class Tripwire(FederatedCallback):
     ) -> Iterator[Check]:
         """Checks that the model of a client fails; those that need no network come first."""
         assert client.index is not None
+        if self.architecture and federation.inserted:
+            yield "architecture"
         before = self._memory.get(client.client)
         if self.repeated is not None and before is not None and repeated_share(*before, *coordinates) >= self.repeated:
             yield "repeated"

@@ -57,7 +57,7 @@ def test_malicious_servers_play_the_last_rounds_again(honest, capsys):
     assert before == ((honest / "metrics.jsonl").read_bytes(), (honest / "config.yaml").read_bytes())
 
 
-@pytest.mark.parametrize("name", ["rolling-model", "convergence-rate"])
+@pytest.mark.parametrize("name", ["rolling-model", "convergence-rate", "imprint"])
 def test_replayed_rounds_are_those_of_the_run(honest, tmp_path, name):
     """An attack within the run and one on the finished honest run see the same gradients and find the same images."""
     options = ("--attacks.server", "MaliciousServer", "--attacks.server.attack", name)

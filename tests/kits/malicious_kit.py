@@ -22,9 +22,10 @@ COHORTS = [1.0, 0.5, 0.25]
 class Noise(FederatedDataModule):
     """Images of uniform noise, of which no two are alike."""
 
-    def __init__(self, sizes=(4, 4, 4), augment=None):
-        super().__init__(Shares(sizes), Holdout(0.0, 0.0, 0.0), augment)
-        self.pool = sum(sizes)
+    def __init__(self, sizes=(4, 4, 4), augment=None, own=0):
+        """`own` further images belong to the attacker."""
+        self.pool = sum(sizes) + own
+        super().__init__(Shares(sizes), Holdout(0.0, own / self.pool, 0.0), augment)
 
     def load(self) -> RawData:
         """Pixels in 0..1, so that rows of trap weights see no negative values."""
@@ -53,6 +54,7 @@ def attacked(
     trainer=None,
     checkpoint=None,
     server_optimizer=None,
+    net=None,
     **settings,
 ):
     """Train under a malicious server; returns it, its results and the federation."""
@@ -61,7 +63,7 @@ def attacked(
     if server_optimizer is not None:
         settings["server"] = server_optimizer
     federation = small_federation(
-        partial(MLP, hidden=(hidden,)), capacities=capacities, method=method, local=local, **settings
+        net or partial(MLP, hidden=(hidden,)), capacities=capacities, method=method, local=local, **settings
     )
     server = server or MaliciousServer(attack)
     options = {"limit_val_batches": 0, **(trainer or {})}

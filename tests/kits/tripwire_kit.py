@@ -11,10 +11,10 @@ from app.federation.local_training import LocalTraining
 from app.federation.submodels import ClientRound, SubmodelMethod
 from callbacks.defenses.tripwire import Tripwire
 
-CHECKS = ("repeated", "plan", "constant_fill", "gradient_suppression", "commitment")
+CHECKS = ("architecture", "repeated", "plan", "constant_fill", "gradient_suppression", "commitment")
 OFF = {
     **{"repeated": None, "plan": False, "distinct_rows": None, "variation": None},
-    **{"gradient_suppression": None, "commitment": False},
+    **{"gradient_suppression": None, "commitment": False, "architecture": False},
 }
 
 
@@ -146,7 +146,16 @@ class Outcome:
     """A run with a tripwire: what it told, what clients report, what travelled."""
 
     def __init__(self, *attack, rounds=3, extra=(), data=None, trainer=None, **settings):
-        names = ("repeated", "plan", "distinct_rows", "variation", "gradient_suppression", "commitment", "action")
+        names = (
+            "repeated",
+            "plan",
+            "distinct_rows",
+            "variation",
+            "gradient_suppression",
+            "commitment",
+            "action",
+            "architecture",
+        )
         given = {name: settings.pop(name) for name in (*names, "probe_samples") if name in settings}
         self.tripwire = Tripwire(**given)
         diary, reports, self.recorder = Diary(self.tripwire), Reports(), Recorder()

@@ -33,6 +33,10 @@ class TargetSelection:
         return self.kind if self._released(audit) else f"{self.kind}@{self.round}"
 
     def adversary(self, audit: AuditContext) -> Adversary:
+        """Who attacks such a target: the one who observes it, or a server that participants have joined."""
+        return "colluding-clients" if audit.colluders else self.observer(audit)
+
+    def observer(self, audit: AuditContext) -> Adversary:
         """Who observes such a target: only the last global model leaves the federation."""
         if self.kind == "uploads":
             return "collusion" if audit.transcript.opened(self.round) else "server"
@@ -50,7 +54,8 @@ class TargetSelection:
     ) -> AttackConditions:
         """Conditions of an attack on the target."""
         adapted = adapted_name(self.adaptations)
-        return AttackConditions(attack, self.name(audit), protocol, self.adversary(audit), threat, shadows, adapted)
+        adversary, colluding = self.adversary(audit), len(audit.colluders)
+        return AttackConditions(attack, self.name(audit), protocol, adversary, threat, shadows, adapted, colluding)
 
     def _released(self, audit: AuditContext) -> bool:
         return audit.final and self.round == audit.knowledge.rounds
@@ -64,14 +69,15 @@ def seen_models(audit: AuditContext, selection: TargetSelection, further: tuple[
     kept = tuple(round_ for round_ in audit.kept_rounds if round_ <= selection.round)
     several = tuple(round_ for round_ in kept if round_ in further or round_ == kept[-1]) if further else kept
     prefix = f"target-{selection.round}-{'all' if selection.all_rounds else 'last'}"
-    adversary, knowledge = selection.adversary(audit), audit.knowledge
+    knowledge = audit.knowledge
     reading = selection.reading(audit, kept)
     if selection.kind == "uploads":
         recent = kept if selection.round == knowledge.rounds else (selection.round,)
         rounds = several if selection.all_rounds else recent
         view = audit.transcript.server_view()
-        return resolved(uploaded_models(view, knowledge, rounds, prefix, not selection.all_rounds, reading))
-    if adversary == "client":
+        models = uploaded_models(view, knowledge, rounds, prefix, not selection.all_rounds, reading)
+        return resolved({client: model for client, model in models.items() if client not in audit.colluders})
+    if selection.observer(audit) == "client":
         rounds = several if selection.all_rounds else (selection.round,)
         model = aggregated_models(audit.transcript.client_view(), knowledge, rounds, prefix, reading)
     else:

@@ -66,11 +66,15 @@ def pixel_bounds(store: ImageStore) -> tuple[Tensor, Tensor]:
     return store.black, (1 - store.mean) / store.std
 
 
-ReconstructionAdversary = Literal["malicious server", "curious server", "colluding server", "anybody outside"]
+ReconstructionAdversary = Literal[
+    "malicious server", "curious server", "colluding server", "server with participants", "anybody outside"
+]
 
 
 def upload_reader(audit: AuditContext, round_: int) -> ReconstructionAdversary:
-    """Who reads the uploads of a round (counted from 1): a server alone, or one that a client helps with its key."""
+    """Who reads the uploads of a round (counted from 1): a server, one that a client helps with its key, or several."""
+    if audit.colluders:
+        return "server with participants"
     return "colluding server" if audit.transcript.opened(round_) else "curious server"
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from app.attacks.naming import by_name
 from app.attacks.reconstruction.active.base import ActiveAttack
 from app.attacks.reconstruction.active.convergence_rate import ConvergenceRate
+from app.attacks.reconstruction.active.imprint import Imprint
 from app.attacks.reconstruction.active.rolling_model import RollingModel
 from app.attacks.reconstruction.active.trap_server import TrapServer
 from app.attacks.reconstruction.inversion.released_model import DeepInversionAttack, ModelInversion
 from app.attacks.reconstruction.inversion.uploads import DenseInversion, GradientInversion, PassiveAttack
 
-ACTIVE: dict[str, type[ActiveAttack]] = {kind.name: kind for kind in (RollingModel, ConvergenceRate, TrapServer)}
+ACTIVE: dict[str, type[ActiveAttack]] = {
+    kind.name: kind for kind in (RollingModel, ConvergenceRate, TrapServer, Imprint)
+}
 """Attacks by a malicious server, by name."""
 
 PASSIVE: dict[str, type[PassiveAttack]] = {

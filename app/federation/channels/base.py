@@ -54,6 +54,9 @@ class Message:
     payload: Tensor | None  # the values; None where the server sees only masked values or ciphertext
     form: Form  # how the values travelled
     size: int  # bytes on the wire
+    # values and weight, which the server does not see, for participants who may tell it: under encryption whoever holds
+    # the private key, under masks the sender; None where nothing is hidden
+    opens: Callable[[], tuple[Tensor, float]] | None = None
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,8 +100,9 @@ class EncryptedChannel(Channel):
             return None
         self._arrived[update.client] = self._code.weight(update)
         self.work.sent += len(numbers)
-        payload = self._code.restored(update, values) if self._settings.colluding else None
-        return Message(update.client, update.round, update.index, payload, self.form, size)
+        opens = partial(self._code.opened, update, values)
+        payload = opens()[0] if self._settings.colluding else None
+        return Message(update.client, update.round, update.index, payload, self.form, size, opens)
 
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}

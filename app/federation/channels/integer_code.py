@@ -124,6 +124,10 @@ class IntegerCode:
         change = self._point.restore(values[: len(update.vector)] / max(1, self.weight(update)))
         return update.received + torch.from_numpy(change).to(update.received)
 
+    def opened(self, update: Update, values: np.ndarray) -> tuple[Tensor, float]:
+        """A client's vector from its integers, and its weight as it is in the sum."""
+        return self.restored(update, values), self.weight(update) * self._weights.unit
+
     def _curvature(self, update: Update) -> int:
         curvature = self._weights.integer(update.curvature)
         most = self._point.largest * self._weights.largest[update.client]

@@ -14,6 +14,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -208,7 +209,8 @@ class MaskedChannel(Channel):
             return None
         self._server.add_masked(arrived)
         self._arrived[update.client] = self._code.weight(update)
-        return Message(update.client, update.round, update.index, None, self.form, arrived.size)
+        opens = partial(self._code.opened, update, values)
+        return Message(update.client, update.round, update.index, None, self.form, arrived.size, opens)
 
     def _binding(self, client: int, received: Received) -> Callable[[int], bytes] | None:
         """The hash that binds a client's masks to the values it received."""

@@ -71,6 +71,7 @@ def target_kind(record: AttackRecord) -> str:
     return record.conditions.target.partition("@")[0]
 
 
-def headline_rank(record: AttackRecord) -> tuple[bool, bool]:
-    """Results of the lowest rank are compared with each other."""
-    return record.conditions.protocol != "audit", "@" in record.conditions.target
+def headline_rank(record: AttackRecord) -> tuple[bool, bool, bool]:
+    """Results of the lowest rank are compared with each other; adversaries whom participants join come last."""
+    conditions = record.conditions
+    return conditions.protocol != "audit", "@" in conditions.target, conditions.colluding > 0

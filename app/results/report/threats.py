@@ -67,6 +67,7 @@ SHORT = {
     "malicious server": "malicious",
     "curious server": "server",
     "colluding server": "collusion",
+    "server with participants": "colluding-clients",
     "anybody outside": "external",
 }
 """Short names of the adversaries of reconstructions."""

@@ -19,12 +19,14 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate, Obser
 from app.attacks.reconstruction.active.trap_weights import Calibration, TrapWeights
 from app.attacks.reconstruction.base import ReconstructionAttack
 from app.attacks.reconstruction.inversion.dense_layer import DenseLayer, first_dense, with_trap_weights
+from app.attacks.reconstruction.inversion.extraction import ImageExtraction
 from app.common.ranges import Share
 from app.common.seeding import torch_generator
 from app.federation.parameters import ParameterSpace
 from app.federation.plan import Plan
 from app.federation.submodels import SubmodelMethod
 from app.metrics.membership import NotAvailable
+from app.models.base import DataShape, ScalableNet
 
 DEFAULT_TRAPS = TrapWeights(bias="calibrated", output="loud")
 """Traps that separate single images, with gradients much larger than what the other clients still change."""
@@ -81,8 +83,24 @@ class ActiveAttack(ReconstructionAttack):
     sees: ClassVar[str]
     """What it reads, for reports."""
 
+    fits: ClassVar[str] = "traps"
+    """What it fits to images of the attacker's own, for reports."""
+
+    extraction: ImageExtraction | None = None
+    """How images are extracted from the update it isolates; None where that can be chosen."""
+
     def __init__(self, target: Share | None, traps: TrapWeights) -> None:
         self.target, self.traps = target, traps
+
+    def ships(self, net: ScalableNet, shape: DataShape, images: int) -> ScalableNet:
+        """The network whose code clients get, in place of the announced one; layers may be inserted in front of it.
+
+        Args:
+            net: the announced network, which may be changed.
+            shape: size of an image and number of classes.
+            images: training images of all clients that take part in a round.
+        """
+        return net
 
     @abstractmethod
     def usual_target(self, rates: Sequence[float]) -> float:

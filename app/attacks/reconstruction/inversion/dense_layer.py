@@ -186,7 +186,13 @@ def _held(index: Tensor, block: Block) -> slice:
 
 
 def invert(
-    layer: DenseLayer, update: IsolatedUpdate, store: ImageStore, training: LinearTraining, decay: Decay, count: int
+    layer: DenseLayer,
+    update: IsolatedUpdate,
+    store: ImageStore,
+    training: LinearTraining,
+    decay: Decay,
+    count: int,
+    differences: bool = False,
 ) -> Candidates:
     """An image for every neuron that moved: the change of its weights over the change of its bias.
 
@@ -194,11 +200,14 @@ def invert(
         store: shape and normalisation of the images; its images are not used.
         decay: subtract the effect of weight decay, or ignore it.
         count: number of images that the attacked clients have.
+        differences: read differences of neighbouring neurons instead.
     """
     rows = layer.rows_in(update.index)
     weights, biases = layer.coordinates(rows)
     shrinkage = training.shrinkage if decay == "corrected" else 0.0
     moved, bias_moved = (update.without_decay(coordinates, shrinkage) for coordinates in (weights, biases))
+    if differences:
+        moved[:-1], bias_moved[:-1] = moved[:-1] - moved[1:], bias_moved[:-1] - bias_moved[1:]
     alive = bias_moved.abs() > LEAST_BIAS * bias_moved.abs().max() if len(rows) else torch.zeros(0, dtype=torch.bool)
     shape = store.shape
     ratios = (moved[alive] / bias_moved[alive, None]).view(-1, shape.channels, shape.height, shape.width)

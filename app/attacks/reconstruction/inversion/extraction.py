@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,11 +16,13 @@ from app.attacks.reconstruction.active.observations import IsolatedUpdate
 from app.attacks.reconstruction.base import Candidates, pixel_bounds, to_pixels
 from app.attacks.reconstruction.inversion.dense_layer import Decay, DenseLayer, LinearTraining, first_dense, invert
 from app.attacks.reconstruction.inversion.gradient_matching import GradientMatching
+from app.attacks.reconstruction.inversion.local_steps import LocalSteps
 from app.common.ranges import Checked, Count, NonNegative, Positive
 from app.common.seeding import torch_generator
 from app.federation.local_training import LocalTraining
 from app.federation.parameters import ParameterSpace
 from app.models.base import DataShape
+from app.models.norms import uses_batch_statistics
 
 
 class ImageExtraction(Checked, ABC):
@@ -49,13 +52,15 @@ class DenseRatio(ImageExtraction):
 
     uses_traps = True
 
-    def __init__(self, decay: Decay = "corrected") -> None:
+    def __init__(self, decay: Decay = "corrected", differences: bool = False) -> None:
         """Settings.
 
         Args:
             decay: subtract the effect of weight decay, which the server knows; or ignore it, as published.
+            differences: read differences of neighbouring neurons, where each fires for all images of the next one.
         """
         self.decay: Decay = decay
+        self.differences = differences
 
     def obstacle(self, local: LocalTraining, space: ParameterSpace, shape: DataShape) -> str | None:
         layer = first_dense(space, shape)
@@ -74,7 +79,7 @@ class DenseRatio(ImageExtraction):
         layer = first_dense(space, knowledge.store.shape)
         assert isinstance(layer, DenseLayer)
         training, count = _training(update, knowledge), _count(update, knowledge)
-        return invert(layer, update, knowledge.store, training, self.decay, count)
+        return invert(layer, update, knowledge.store, training, self.decay, count, self.differences)
 
 
 class Matching(ImageExtraction):
@@ -89,6 +94,7 @@ class Matching(ImageExtraction):
         lr: Positive = 0.1,
         tv: NonNegative = 0.02,
         labels: Literal["inferred", "known"] = "inferred",
+        simulate: bool = False,
     ) -> None:
         """Settings of the search.
 
@@ -98,7 +104,10 @@ class Matching(ImageExtraction):
             lr: step in units of normalised pixels, above 0.
             tv: weight of the total variation, 0 or more.
             labels: whether labels are inferred from the gradient, or known to the attacker.
+            simulate: match what several local steps change, by training the candidates through them, instead of their
+                mean gradient; for the update of a single client, and as many times as slow as there are steps.
         """
+        self.simulate = simulate
         self.search = GradientMatching(steps, restarts, lr, tv, labels)
 
     def candidates(
@@ -108,10 +117,15 @@ class Matching(ImageExtraction):
         count = _count(update, knowledge)
         rate = max(plan.rate(client) for client in update.clients)
         net = ModelQuery(knowledge).network(Snapshot(update.round, rate, update.model))
-        gradient, known = _gradient(update, _training(update, knowledge), int((update.own < space.trainable).sum()))
+        training = _training(update, knowledge)
+        local_steps = _local_steps(update, knowledge, training) if self.simulate else None
+        if local_steps is not None:
+            training = replace(training, shrinkage=0.0)  # weight decay is simulated, too
+        gradient, known = _gradient(update, training, int((update.own < space.trainable).sum()))
         draw = torch_generator(knowledge.seed, "gradient matching", update.round, *update.clients)
         store = knowledge.store
-        optimised = self.search.images(net, gradient, known, store.shape, count, labels, pixel_bounds(store), draw)
+        bounds = pixel_bounds(store)
+        optimised = self.search.images(net, gradient, known, store.shape, count, labels, bounds, draw, local_steps)
         return Candidates(to_pixels(store, optimised.images.double()).cpu(), torch.zeros(count))
 
 
@@ -129,6 +143,15 @@ def _training(update: IsolatedUpdate, knowledge: PublicKnowledge) -> LinearTrain
     lr = knowledge.local.client_lr(knowledge.learning_rates[update.round], rate)
     training = LinearTraining.of(knowledge.local, lr, max(sizes[client] for client in update.clients))
     return LinearTraining(lr, 1) if isinstance(training, str) else training
+
+
+def _local_steps(update: IsolatedUpdate, knowledge: PublicKnowledge, training: LinearTraining) -> LocalSteps | None:
+    """Local steps of the one attacked client; None where there are several clients, or a single step."""
+    if len(update.clients) > 1 or training.steps == 1:
+        return None
+    samples = knowledge.plan(update.round).client_pool.sizes[update.clients[0]]
+    least = 2 if uses_batch_statistics(knowledge.prototype) else 1
+    return LocalSteps.of(knowledge.local, training.lr, samples, least)
 
 
 def _gradient(update: IsolatedUpdate, training: LinearTraining, parameters: int) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import MultiStepLR
 
 from app.attacks.reconstruction.inversion.label_inference import inferred_labels
+from app.attacks.reconstruction.inversion.local_steps import LocalSteps, Tensors
 from app.attacks.reconstruction.inversion.second_derivatives import smoothed_second_derivatives
 from app.common.errors import UserError, raise_all
 from app.common.progress import Step
@@ -80,6 +81,7 @@ class GradientMatching:
         labels: Tensor | None,
         bounds: Bounds,
         generator: torch.Generator,
+        local_steps: LocalSteps | None = None,
     ) -> OptimisedImages:
         """The reconstructed batch, in no particular order.
 
@@ -93,6 +95,8 @@ class GradientMatching:
             labels: (count,) their labels, needed where labels are known.
             bounds: normalised values of a black and of a white pixel.
             generator: generator of the noise that restarts begin with.
+            local_steps: steps that the candidates are trained through, whose change is matched; None, or a single step,
+                for the gradient of the whole batch.
         """
         like = next(net.parameters())
         observed = gradient.to(like) if known is None else torch.where(known.to(like.device), gradient.to(like), 0)
@@ -100,7 +104,8 @@ class GradientMatching:
             cause = "the gradient is not finite"
             raise UserError.of(cause, "nothing can be matched with it", "attack an earlier round")
         classes = self._labels(net, observed, count, labels, shape.classes)
-        target = _Target(net, observed, known, classes)
+        several = local_steps if local_steps is not None and len(local_steps.batches) > 1 else None
+        target = _Target(net, observed, known, classes, several)
         size, bounds = (count, shape.channels, shape.height, shape.width), per_pixel(bounds, like)
         bar = search_bar("gradient matching", self.steps * self.restarts)
         with kept_modes(net), smoothed_second_derivatives(without_dropout(net), self.blur), bar:
@@ -167,10 +172,12 @@ class _Pyramid:
 
 
 class _Target:
-    """The observed gradient, and the distance of other gradients from it."""
+    """The observed gradient, or change over several steps, and the distance of other ones from it."""
 
-    def __init__(self, net: nn.Module, gradient: Tensor, known: Tensor | None, labels: Tensor) -> None:
-        self._net, self._labels = net, labels
+    def __init__(
+        self, net: nn.Module, gradient: Tensor, known: Tensor | None, labels: Tensor, steps: LocalSteps | None = None
+    ) -> None:
+        self._net, self._labels, self._steps = net, labels, steps
         self._parameters = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
         # Training mode overwrites running statistics: these copies keep those of the network as they are.
         self._buffers = {name: value.clone() for name, value in net.named_buffers()}
@@ -181,19 +188,25 @@ class _Target:
 
     def distance(self, images: Tensor) -> Tensor:
         """1 - cosine, 0 to 2; 1 where one of the gradients is 0."""
-        loss = cross_entropy(self._run(images), self._labels)
-        parts = torch.autograd.grad(
-            loss, list(self._parameters.values()), create_graph=True, allow_unused=True, materialize_grads=True
-        )
+        start = tuple(self._parameters.values())
+        if self._steps is None:
+            parts = self._gradient(start, images, self._labels)
+        else:
+            parts = self._steps.change(start, lambda now, at: self._gradient(now, images[at], self._labels[at]))
         return 1 - self._direction(torch.cat([part.reshape(-1) for part in parts])) @ self._observed
+
+    def _gradient(self, parameters: Tensors, images: Tensor, labels: Tensor) -> Tensors:
+        loss = cross_entropy(self._run(parameters, images), labels)
+        return torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
 
     def _direction(self, gradient: Tensor) -> Tensor:
         known = gradient[self._coordinates]
         return known / known.norm().clamp(min=torch.finfo(known.dtype).tiny)
 
-    def _run(self, images: Tensor) -> Tensor:
+    def _run(self, parameters: Tensors, images: Tensor) -> Tensor:
+        values = dict(zip(self._parameters, parameters, strict=True))
         try:
-            return functional_call(self._net, {**self._parameters, **self._buffers}, (images,))
+            return functional_call(self._net, {**values, **self._buffers}, (images,))
         except ValueError as error:  # torch refuses batch statistics of a single value per channel
             cause = f"a batch of {len(images)} images has no batch statistics"
             remedy = "attack batches of 2 or more, or set --model.net.norm group"

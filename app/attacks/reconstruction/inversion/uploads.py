@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 
@@ -46,13 +47,15 @@ class UploadInversion(PassiveAttack):
     def _usual(self, audit: AuditContext, round_: int) -> list[int]:
         """The client with the fewest samples of each width, whose update reveals most."""
         plan = audit.knowledge.plan(round_ - 1)
-        by_size = sorted(plan.participants, key=lambda client: (plan.client_pool.sizes[client], client))
+        others = set(plan.participants).difference(audit.colluders)
+        by_size = sorted(others, key=lambda client: (plan.client_pool.sizes[client], client))
         return sorted({plan.rate(client): client for client in reversed(by_size)}.values())
 
     def _of_client(
         self, audit: AuditContext, round_: int, client: int, upload: Upload | None
     ) -> Iterator[ReconstructionFinding]:
-        label, notes = f"{self.name}-{client}", self._notes(audit, client)
+        joined = f"-colluding-{len(audit.colluders)}" if audit.colluders else ""
+        label, notes = f"{self.name}-{client}{joined}", (*audit.notes, *self._notes(audit, client))
         adversary = upload_reader(audit, round_)
         conditions = ReconstructionConditions(self.name, label, adversary, "one upload", round_, (client,), notes)
         space = ParameterSpace(audit.knowledge.prototype)
@@ -66,6 +69,8 @@ class UploadInversion(PassiveAttack):
     def _why_not(
         self, audit: AuditContext, round_: int, client: int, upload: Upload | None, space: ParameterSpace
     ) -> str | None:
+        if client in audit.colluders:
+            return f"client {client} colludes: the adversary has its images"
         if client not in audit.clients:
             return f"there is no client {client} in any round"
         if not audit.transcript.server_view().readable(round_):
@@ -73,7 +78,8 @@ class UploadInversion(PassiveAttack):
         if upload is None:
             return f"client {client} sent nothing in round {round_}"
         if upload.payload is None:
-            return "the server sees masked updates only; it would have to turn malicious (rolling-model, trap-weights)"
+            remedy = "it would have to turn malicious (rolling-model, trap-weights, imprint)"
+            return upload.hidden or f"the server sees masked updates only; {remedy}"
         return self.extraction.obstacle(audit.knowledge.local, space, audit.knowledge.store.shape)
 
     def _update(self, audit: AuditContext, round_: int, upload: Upload, space: ParameterSpace) -> IsolatedUpdate:
@@ -91,7 +97,9 @@ class UploadInversion(PassiveAttack):
             return ()
         local, samples = audit.knowledge.local, len(audit.truth.members[client])
         steps = local.steps if local.steps is not None else local.epochs * local.steps_per_epoch(samples)
-        return () if steps <= 1 else (f"the upload is the result of {steps} steps, not of one gradient",)
+        simulated = isinstance(self.extraction, Matching) and self.extraction.simulate
+        taken = "which the candidates are trained through" if simulated else "not of one gradient"
+        return () if steps <= 1 else (f"the upload is the result of {steps} steps, {taken}",)
 
 
 class DenseInversion(UploadInversion):
@@ -120,6 +128,7 @@ class GradientInversion(UploadInversion):
         restarts: Count = 1,
         tv: NonNegative = 0.02,
         known_labels: bool = False,
+        simulate: bool = False,
     ) -> None:
         """Set up the attack.
 
@@ -129,5 +138,8 @@ class GradientInversion(UploadInversion):
             restarts: optimisations from different noise, at least 1.
             tv: weight of the total variation, 0 or more.
             known_labels: whether the attacker knows the labels; else they are inferred from the update.
+            simulate: train the candidates through the client's local steps, where there are several, and match what
+                these change (Dimitrov et al. 2022); else the update is taken for one gradient.
         """
-        super().__init__(Matching(steps, restarts, tv=tv, labels="known" if known_labels else "inferred"), clients)
+        labels: Literal["inferred", "known"] = "known" if known_labels else "inferred"
+        super().__init__(Matching(steps, restarts, tv=tv, labels=labels, simulate=simulate), clients)
