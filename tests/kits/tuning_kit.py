@@ -61,7 +61,7 @@ class Laboratory:
     Args:
         accuracy: of a trial's configuration.
         most: jobs before it is interrupted.
-        codes: exit codes of jobs that fail, by the end of their names.
+        codes: exit codes of jobs that fail, by the end of their names, or of names with the round they end after.
         backwards: make the last jobs first.
     """
 
@@ -75,7 +75,8 @@ class Laboratory:
         for job in reversed(jobs) if self.backwards else jobs:
             if len(self.made) >= self.most:
                 return None
-            code = next((code for end, code in self.codes.items() if job.name.endswith(end)), 0)
+            name = f"{job.name} {job.rounds}"
+            code = next((code for end, code in self.codes.items() if name.endswith((end, f"{end} {job.rounds}"))), 0)
             if code:
                 failures.append(Failed(job, code))
             else:

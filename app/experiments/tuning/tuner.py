@@ -135,7 +135,7 @@ class Tuner:
         left = len(self.rows) - len(self.chosen())
         tuned = f" ({len(self.rows) - left} tuned already)" if left < len(self.rows) else ""
         rungs = sorted({row.rung for row in self.rows if row.rung})
-        early = f"; the worse half of a row's trials stops after {' or '.join(map(str, rungs))} rounds" if rungs else ""
+        early = f"; the worse half of a row's trials stops after round {' or '.join(map(str, rungs))}" if rungs else ""
         return (
             f"tuning with seed {self._tune.seed}: {counted(self._tune.trials, 'trial')} of each of "
             f"{counted(left, 'row')}{tuned}{early}"
@@ -192,14 +192,13 @@ class Tuner:
                     yield self._job(row.trials[number], row)
 
     def _going_on(self, row: RowPlan, study: Study) -> list[int]:
-        """Numbers of the trials that train all rounds: the recipe, and the better half of all."""
-        left = [number for number in range(len(row.trials)) if number not in study.failed]
-        if row.rung is None:
-            return left
-        halfway = {number: read_trial(self.folder.run(row.trials[number].name), row.rung) for number in left}
-        accuracy = {number: -1.0 if math.isnan(end.accuracy) else end.accuracy for number, end in halfway.items()}
-        order = sorted(left, key=lambda number: (-accuracy[number], number))
-        return sorted({*order[: math.ceil(len(row.trials) / 2)], *({0} & set(left))})
+        """Numbers of the trials that train all rounds: the recipe, and the better half of all, unless they fail."""
+        order = list(range(len(row.trials)))
+        if row.rung is not None:
+            halfway = [read_trial(self.folder.run(run.name), row.rung).accuracy for run in row.trials]
+            order.sort(key=lambda number: (math.inf if math.isnan(halfway[number]) else -halfway[number], number))
+            order = [0, *order[: math.ceil(len(order) / 2)]]
+        return sorted(set(order) - study.failed)
 
     def _ended(self, jobs: list[Job], work: Work, rows: Sequence[RowPlan], studies: Sequence[Study]) -> bool:
         """Whether trials have ended, also those that were refused, and need not be tried again."""

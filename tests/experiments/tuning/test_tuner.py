@@ -110,6 +110,19 @@ def test_refused_trials_count_as_failed(tmp_path):
     assert tuner.chosen()[DP].completed == 6
 
 
+def test_a_trial_that_fails_late_is_not_replaced(whole, tmp_path):
+    """One of the better half is refused after it was compared: no other one goes on, also after an interruption."""
+    best = whole[1].chosen()[NONE].chosen
+    lost = {f"none-s0-t{best} 6": 1}
+    tuner = tuner_of(tmp_path)
+    assert not tuner.run(Laboratory(codes=lost, most=14))
+    again = Laboratory(codes=lost)
+    assert tuner_of(tmp_path).run(again)
+    states = [{trial.number: trial.state for trial in one.chosen()[NONE].trials} for one in (whole[1], tuner)]
+    assert states[1] == {**states[0], best: "failed"}
+    assert not any(name.startswith(f"digits-fedavg-none-s0-t{best} ") for name in again.made)
+
+
 def test_killed_trials_are_tried_again(tmp_path):
     """Nothing is concluded before they have ended."""
     tuner = tuner_of(tmp_path)
