@@ -60,6 +60,8 @@ class Membership:
     test: np.ndarray  # the common test set
     # per client, what it owns and keeps out of training and of every audit; empty where there is none
     reference: tuple[np.ndarray, ...] = ()
+    # per client, what an audit of a privacy budget has inserted, and which belongs to no other set; mostly empty
+    canaries: tuple[np.ndarray, ...] = ()
 
     def among(self, clients: Collection[int]) -> Membership:
         """The same sets where those of all other clients are empty."""
@@ -69,8 +71,16 @@ class Membership:
             return tuple(own if client in clients else nothing for client, own in enumerate(sets))
 
         return replace(
-            self, members=kept(self.members), nonmembers=kept(self.nonmembers), reference=kept(self.reference)
+            self,
+            members=kept(self.members),
+            nonmembers=kept(self.nonmembers),
+            reference=kept(self.reference),
+            canaries=kept(self.canaries),
         )
+
+    def trained_on(self, client: int) -> np.ndarray:
+        """What a client trains on: its members, and canaries where some were inserted."""
+        return np.concatenate([self.members[client], *(self.canaries[client : client + 1])])
 
     def outsiders(self, client: int) -> np.ndarray:
         """Non-members of a client: what it holds out, or the common test set where no client holds out anything."""
