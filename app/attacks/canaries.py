@@ -21,13 +21,10 @@ from datamodules.base import FederatedDataModule
 from datamodules.store import ImageStore
 
 CanaryImages = Literal["noise", "mislabelled"]
-"""Images of independent uniform pixels, or of the population set; their labels are drawn at random."""
+"""Images of independent black and white pixels, or of the population set; their labels are drawn at random."""
 
 _CHUNK = 64
 """Canaries whose gradients are computed at once."""
-
-_RIDGE = 1.0
-"""Share of its length that is added to every direction's own product, so that noise is not blown up."""
 
 FEWEST_SCALED = 8
 """Canaries of one client from which on their scores are standardised."""
@@ -82,10 +79,9 @@ def _images(data: FederatedDataModule, count: int, kind: CanaryImages, generator
     if kind == "mislabelled":
         chosen = torch.from_numpy(generator.choice(data.membership.population, count))
         return store.images[chosen.to(store.device)].cpu()
-    shape = (count, *store.images.shape[1:])
-    if store.images.dtype == torch.uint8:
-        return torch.from_numpy(generator.integers(0, 256, shape, dtype=np.uint8))
-    return torch.from_numpy(generator.random(shape)).to(store.images.dtype)
+    bright = store.mean.cpu().numpy().clip(0.05, 0.95)  # what normalisation takes off has no use in telling them apart
+    pixels = torch.from_numpy(generator.random((count, *store.images.shape[1:])) < bright)
+    return pixels.to(store.images.dtype) * (255 if store.images.dtype == torch.uint8 else 1)
 
 
 def sample_gradients(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -108,19 +104,28 @@ def sample_losses(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def decoded(change: Tensor, directions: Tensor) -> Tensor:
-    """(n,) how much of every direction (n, coordinates) a change (coordinates) holds, by ridge regression.
+    """(n,) how much of every direction (n, coordinates) a change (coordinates) holds.
 
-    Unlike plain products it does not count for one canary what others with similar gradients have done.
+    Unlike plain products it does not count for one canary what others with similar directions have done: a ridge
+    regression without what all directions have in common, whose penalty is the ratio of the variances of the noise and
+    of the shares, estimated from the change itself (empirical Bayes).
     """
-    wide = directions.double()
-    products = wide @ wide.T
-    products += _RIDGE * products.diagonal().mean().clamp(min=1e-12) * torch.eye(len(wide), device=wide.device)
-    return torch.linalg.solve(products, wide @ change.double())
+    common = directions.mean(dim=0).double()
+    common /= common.norm().clamp(min=1e-300)
+    wide, moved = (part - (part @ common)[..., None] * common for part in (directions.double(), change.double()))
+    lengths, basis = torch.linalg.eigh(wide @ wide.T)
+    kept = lengths > lengths[-1] * 1e-9
+    lengths, basis = lengths[kept].clamp(min=1e-300), basis[:, kept]
+    found = basis.T @ (wide @ moved) / lengths.sqrt()  # along orthonormal directions
+    noise = (moved.square().sum() - found.square().sum()).clamp(min=0) / max(1, len(moved) - 1 - len(found))
+    share = (found.square().sum() - len(found) * noise) / lengths.sum()
+    weights = lengths.sqrt() / (lengths + noise / share) if share > 0 else lengths.sqrt()
+    return basis @ (weights * found)
 
 
-def unit_rows(rows: Tensor) -> Tensor:
-    """Rows of Euclidean norm 1, as clipping makes them up to a factor; zeros stay."""
-    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+def clipped_rows(rows: Tensor, norm: float) -> Tensor:
+    """Rows scaled to a Euclidean norm of at most `norm`, which may be infinite."""
+    return rows * (norm / rows.norm(dim=1, keepdim=True).clamp(min=1e-300)).clamp(max=1.0)
 
 
 def standardised(scores: Array, clients: np.ndarray) -> Array:

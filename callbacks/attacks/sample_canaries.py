@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -10,13 +11,14 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.attacks.canaries import CanaryImages, SampleCanaries, decoded, sample_gradients, sample_losses, unit_rows
+from app.attacks.canaries import CanaryImages, SampleCanaries, clipped_rows, decoded, sample_gradients, sample_losses
 from app.common.errors import Problem, UserError
 from app.common.ranges import Inside, Several
 from app.federation.channels.base import Message
 from app.federation.checks.federation import stack_traits
 from app.federation.module import FederatedModule
 from app.federation.parameters import WidthNets
+from app.federation.promises import statements
 from app.privacy.traits import Trait
 from callbacks.attacks.canary_audit import Adversary, CanaryAudit
 
@@ -88,13 +90,14 @@ class SampleCanaryAudit(CanaryAudit):
         hidden = federation.channel.form in ("masked", "ciphertext")
         return "outside" if hidden or "client-dp" in stack_traits(federation) else "server"
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, FederatedModule)
         store = self.canaries.store_like(pl_module.data.store)
         everything = torch.arange(len(store), device=store.device)
         self._images = store.batch(everything, pl_module.space.read(pl_module.net).dtype)[0]
         self._labels = self.canaries.labels.to(store.device)
         self._nets = WidthNets(pl_module.net)
+        self._clip = min((one.clip for one in statements(pl_module) if one.unit == "sample"), default=math.inf)
 
     def on_message(self, trainer: Trainer, federation: FederatedModule, message: Message) -> None:
         if self.sees(federation) == "server" and message.payload is not None:
@@ -143,11 +146,12 @@ class SampleCanaryAudit(CanaryAudit):
         return (second[0] if second else 0) - first
 
     def _directions(self, rate: float, model: Tensor, rows: Tensor) -> Tensor:
-        """Gradients of length 1 of the canaries; of pairs, how those of the two labels differ."""
+        """Gradients of the canaries as they enter a step; of pairs, how those of the two labels differ."""
         net, flat = self._nets.of(rate)
         flat.write(model)
         net.eval()
-        found = [unit_rows(sample_gradients(net, self._images[rows], labels)) for labels in self._labels_of(rows)]
+        gradients = (sample_gradients(net, self._images[rows], labels) for labels in self._labels_of(rows))
+        found = [clipped_rows(one, self._clip) for one in gradients]
         return found[0] - found[1] if len(found) > 1 else found[0]
 
     def _labels_of(self, rows: Tensor) -> list[Tensor]:

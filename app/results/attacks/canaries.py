@@ -90,9 +90,8 @@ class CanaryRecord(Result):
     def numbers(self) -> Mapping[str, float]:
         if self.measured is None:
             return {}
-        numbers = {
-            name: getattr(self.measured, name) for name in (*MEANINGS, "delta", "canaries", "guessed", "correct")
-        }
+        names = (*MEANINGS, "delta", "canaries", "guessed", "correct")
+        numbers = {name: getattr(self.measured, name) for name in names}
         return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
     def arrays(self) -> Mapping[str, Any] | None:
@@ -106,11 +105,8 @@ class CanaryRecord(Result):
         if self.measured is None:
             return f"{self.label}: N/A: {self.reason}"
         one = self.measured
-        fit = (
-            "no fit"
-            if math.isnan(one.fitted)
-            else f"{one.fitted_low:.3g} (estimate {one.fitted:.3g}) for normal scores"
-        )
+        normal = f"{one.fitted_low:.3g} (estimate {one.fitted:.3g}) for normal scores"
+        fit = "no fit" if math.isnan(one.fitted) else normal
         return (
             f"{self.label}: epsilon per {self.unit} at least {one.bound:.3g} at delta {one.delta:.2g}; "
             f"{one.gaussian_bound:.3g} for Gaussian mechanisms; {fit}; seen by {self.adversary}"
@@ -142,4 +138,9 @@ class CanaryRecord(Result):
 
     def privacy(self) -> dict[str, Any]:
         """What `privacy.json` holds of it, beside the claims."""
-        return {key: value for key, value in self.record().items() if key != "numbers"}
+        return {**{key: value for key, value in self.record().items() if key != "numbers"}, "text": self.report}
+
+    @property
+    def report(self) -> str:
+        """Measurement and claims in one text."""
+        return "; ".join([self.line, *(claim.text for claim in self.claims)])
