@@ -16,6 +16,9 @@ from app.privacy.accounting import analytic_epsilon
 from app.privacy.one_run import CONFIDENCE, epsilon_bound, mu_bound
 from app.privacy.statements import PrivacyStatement
 
+STRICT = 0.999
+"""Confidence of a fit that refutes a claim: it may come close to the true epsilon, and should rarely exceed it."""
+
 _QUANTILES = 101
 """Thresholds that are tried on the half of the scores on which one is chosen."""
 
@@ -41,6 +44,7 @@ class MeasuredEpsilon:
     gaussian_bound: float  # lower bound on epsilon where the mechanism is as private as a Gaussian one, by mu
     fitted: float  # estimate of epsilon from scores that are taken to be normal; NaN without a fit
     fitted_low: float  # its lower confidence limit; NaN without a fit
+    fitted_least: float  # its lower limit at `STRICT` confidence, by which claims are judged; NaN without a fit
     canaries: int
     inserted: int  # canaries that were inserted; of pairs, those whose first one was
     guessed: int  # guesses of the lower bound
@@ -52,8 +56,8 @@ class MeasuredEpsilon:
         return max(self.bound, self.gaussian_bound)
 
 
-Verdict = Literal["consistent", "refuted", "refuted as a Gaussian mechanism", "doubtful"]
-"""What a measurement says about a claim: nothing, or that it is false, with and without further assumptions."""
+Verdict = Literal["consistent", "refuted", "refuted as a Gaussian mechanism", "refuted if scores are normal"]
+"""What a measurement says about a claim: nothing against it, or that it is false, with or without an assumption."""
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -63,7 +67,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 def measured_epsilon(scores: ArrayLike, inserted: ArrayLike, delta: float) -> MeasuredEpsilon:
     """All measures of epsilon from one run's canaries; see `one_run.guesses` for the scores."""
-    bound, mu, fit = epsilon_bound(scores, inserted, delta), mu_bound(scores, inserted), gaussian_fit(scores, inserted)
+    bound, mu = epsilon_bound(scores, inserted, delta), mu_bound(scores, inserted)
+    fit, strict = gaussian_fit(scores, inserted), gaussian_fit(scores, inserted, STRICT)
     coins = np.asarray(inserted, dtype=bool)
     return MeasuredEpsilon(
         delta=delta,
@@ -71,6 +76,7 @@ def measured_epsilon(scores: ArrayLike, inserted: ArrayLike, delta: float) -> Me
         gaussian_bound=gaussian_epsilon(mu.value, delta),
         fitted=math.nan if fit is None else gaussian_epsilon(fit.mu, delta),
         fitted_low=math.nan if fit is None else gaussian_epsilon(fit.low, delta),
+        fitted_least=math.nan if strict is None else gaussian_epsilon(strict.low, delta),
         canaries=len(coins),
         inserted=int(coins.sum()),
         guessed=bound.guesses.made,
@@ -137,7 +143,7 @@ def verdict_on(statement: PrivacyStatement, measured: MeasuredEpsilon) -> Verdic
         return "refuted"
     if measured.gaussian_bound > statement.epsilon:
         return "refuted as a Gaussian mechanism"
-    return "doubtful" if measured.fitted_low > statement.epsilon else "consistent"
+    return "refuted if scores are normal" if measured.fitted_least > statement.epsilon else "consistent"
 
 
 def _epsilon_at(scores: Array, members: np.ndarray, threshold: float, delta: float) -> float:

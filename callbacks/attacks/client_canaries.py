@@ -13,11 +13,11 @@ from torch import Tensor
 from app.attacks.canaries import random_directions
 from app.common.errors import Problem
 from app.common.ranges import Inside, Positive, Several
-from app.common.seeding import numpy_generator
+from app.common.seeding import derive_key, numpy_generator
 from app.federation.channels.base import Update
 from app.federation.channels.tapped import InsertingChannel
 from app.federation.module import FederatedModule
-from app.federation.plan import Plan
+from app.federation.plan import ClientPool, Plan
 from app.federation.promises import statements
 from app.privacy.traits import Trait
 from callbacks.attacks.canary_audit import Adversary, CanaryAudit
@@ -110,9 +110,12 @@ class ClientCanaryAudit(CanaryAudit):
                 yield self._update(federation, number, direction)
 
     def _taking_part(self, federation: FederatedModule) -> np.ndarray:
-        """(count) bool: independent coins of the round, with the probability of the other clients."""
-        generator = numpy_generator(federation.seed, "canary participation", federation.plan.round)
-        return generator.random(self.count) < federation.participation
+        """(count) bool: a draw of the round like that of the other clients, and independent of it."""
+        seed = derive_key(federation.seed, "canary participation")
+        pool = ClientPool((1,) * self.count, (), federation.participation, seed, sampling=federation.sampling)
+        present = np.zeros(self.count, dtype=bool)
+        present[list(pool.participants(federation.plan.round))] = True
+        return present
 
     def _directions(self, federation: FederatedModule, chosen: np.ndarray) -> Iterator[tuple[int, Tensor]]:
         """Numbers of some canary clients, and their directions over the parameters that clients upload."""

@@ -197,10 +197,9 @@ class RunRecorder(FederatedCallback):
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
         if budgets or channels or measured:
             privacy = {"budgets": budgets, "measured": measured, "channels": channels}
-            privacy["combinations"] = composition_notes(federation)
+            self._folder.write_json("privacy.json", privacy | {"combinations": composition_notes(federation)})
             summary["privacy"], summary["channels"] = budgets, channels
             summary["measured"] = [one["text"] for one in measured]
-            self._folder.write_json("privacy.json", privacy)
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
         end_attempt(self._folder.path)

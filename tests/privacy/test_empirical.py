@@ -22,7 +22,7 @@ from app.privacy.empirical import (
 from app.privacy.statements import PrivacyStatement
 
 DELTA = 1e-5
-MEASURED = MeasuredEpsilon(DELTA, 1.0, 2.0, 4.0, 3.0, 100, 50, 30, 29)
+MEASURED = MeasuredEpsilon(DELTA, 1.0, 2.0, 5.0, 4.0, 3.0, 100, 50, 30, 29)
 
 
 def gaussian_mechanism(noise, trials, generator):
@@ -38,7 +38,7 @@ def test_the_gaussian_mechanism_on_one_coordinate(noise):
     found = np.array(
         [attack_epsilon(gaussian_mechanism(noise, 400_000, generator), DELTA, generator) for _ in range(8)]
     )
-    fits = [gaussian_fit((one := gaussian_mechanism(noise, 2000, generator)).scores, one.members) for _ in range(200)]
+    fits = [gaussian_fit((one := gaussian_mechanism(noise, 2000, generator)).scores, one.members) for _ in range(100)]
     limits = np.array([gaussian_epsilon(fit.low, DELTA) for fit in fits])
     for bounds in (found, limits):
         assert (bounds > truth).sum() <= binom.ppf(0.999, len(bounds), 0.05)
@@ -50,7 +50,7 @@ def test_the_gaussian_mechanism_on_one_coordinate(noise):
 def test_one_run_on_gaussian_mechanisms():
     """All bounds of one run lie below the exact epsilon, the one without assumptions lowest."""
     generator, truth = np.random.default_rng(2), analytic_epsilon(1.0, DELTA)
-    for _ in range(10):
+    for _ in range(5):
         inserted = generator.random(1000) < 0.5
         measured = measured_epsilon(generator.normal(size=1000) + inserted, inserted, DELTA)
         assert 0 < measured.bound < measured.most < truth
@@ -73,8 +73,8 @@ def test_an_attack_without_success():
     by what it was chosen on."""
     generator = np.random.default_rng(4)
     members = np.arange(200) % 2 == 0
-    drawn = [MembershipScores.of(generator.normal(size=200), members) for _ in range(100)]
-    assert sum(attack_epsilon(one, 0.0, generator) > 0 for one in drawn) <= binom.ppf(0.999, 100, 0.05)
+    drawn = [MembershipScores.of(generator.normal(size=200), members) for _ in range(50)]
+    assert sum(attack_epsilon(one, 0.0, generator) > 0 for one in drawn) <= binom.ppf(0.999, 50, 0.05)
     assert attack_epsilon(MembershipScores.of([1.0, 0.0], [True, False]), 0.0, generator) == 0.0
 
 
@@ -88,15 +88,15 @@ def test_fit_needs_spread():
 
 
 def test_verdicts():
-    """A claim is refuted by a bound, doubted by an estimate, and never by less than it claims."""
+    """A claim is refuted by what is above it, with the assumption that this takes, and by nothing else."""
     claim = PrivacyStatement("M", "sample", "all", 0.5, DELTA, "add or remove one", "", "", 1.0, 1.0)
     expected = {
         0.5: "refuted",
         1.5: "refuted as a Gaussian mechanism",
-        2.5: "doubtful",
+        2.5: "refuted if scores are normal",
         3.0: "consistent",
         math.inf: "consistent",
     }
     assert {one: verdict_on(replace(claim, epsilon=one), MEASURED) for one in expected} == expected
-    without = replace(MEASURED, fitted=math.nan, fitted_low=math.nan)
+    without = replace(MEASURED, fitted=math.nan, fitted_low=math.nan, fitted_least=math.nan)
     assert verdict_on(replace(claim, epsilon=2.5), without) == "consistent"

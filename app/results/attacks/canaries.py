@@ -133,8 +133,7 @@ class CanaryRecord(Result):
         for name, value in self.numbers.items():
             yield [self.label, name, value, MEANINGS.get(name, "")]
         for claim in self.claims:
-            value = None if math.isnan(claim.epsilon) else claim.epsilon
-            yield [self.label, "claimed", value, claim.text]
+            yield [self.label, "claimed", None if math.isnan(claim.epsilon) else claim.epsilon, claim.text]
 
     def privacy(self) -> dict[str, Any]:
         """What `privacy.json` holds of it, beside the claims."""
