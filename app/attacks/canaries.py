@@ -103,21 +103,29 @@ def sample_losses(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([cross_entropy(net(some), of, reduction="none") for some, of in parts])
 
 
-def decoded(change: Tensor, directions: Tensor) -> Tensor:
+def clipped_sum(net: nn.Module, images: Tensor, labels: Tensor, norm: float) -> Tensor:
+    """(parameters) sum of the gradients of single samples, each of a Euclidean norm of at most `norm`."""
+    parts = zip(images.split(_CHUNK), labels.split(_CHUNK), strict=True)
+    sums = [clipped_rows(sample_gradients(net, some, of), norm).sum(dim=0) for some, of in parts]
+    return torch.stack(sums).sum(dim=0)
+
+
+def decoded(change: Tensor, directions: Tensor, known: Tensor) -> Tensor:
     """(n,) how much of every direction (n, coordinates) a change (coordinates) holds.
 
     Unlike plain products it does not count for one canary what others with similar directions have done: a ridge
-    regression without what all directions have in common, whose penalty is the ratio of the variances of the noise and
-    of the shares, estimated from the change itself (empirical Bayes).
+    regression whose penalty is the ratio of the variances of the noise and of the shares, estimated from the change
+    itself (empirical Bayes). What lies along `known` directions (m, coordinates) is left out: other causes of the
+    change, and what all canaries have in common.
     """
-    common = directions.mean(dim=0).double()
-    common /= common.norm().clamp(min=1e-300)
-    wide, moved = (part - (part @ common)[..., None] * common for part in (directions.double(), change.double()))
+    basis = torch.linalg.qr(known.double().T)[0]
+    wide, moved = (part - (part @ basis) @ basis.T for part in (directions.double(), change.double()))
     lengths, basis = torch.linalg.eigh(wide @ wide.T)
     kept = lengths > lengths[-1] * 1e-9
     lengths, basis = lengths[kept].clamp(min=1e-300), basis[:, kept]
     found = basis.T @ (wide @ moved) / lengths.sqrt()  # along orthonormal directions
-    noise = (moved.square().sum() - found.square().sum()).clamp(min=0) / max(1, len(moved) - 1 - len(found))
+    spare = max(1, len(moved) - len(known) - len(found))
+    noise = (moved.square().sum() - found.square().sum()).clamp(min=0) / spare
     share = (found.square().sum() - len(found) * noise) / lengths.sum()
     weights = lengths.sqrt() / (lengths + noise / share) if share > 0 else lengths.sqrt()
     return basis @ (weights * found)

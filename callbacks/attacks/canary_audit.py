@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,10 +11,9 @@ import torch
 from lightning.pytorch import Trainer
 
 from app.attacks.canaries import standardised
-from app.common.errors import Problem
 from app.federation.checks.federation import stack_traits
 from app.federation.execution.distributed import gather
-from app.federation.hooks import FederatedCallback, federated_callbacks
+from app.federation.hooks import FederatedCallback
 from app.federation.module import FederatedModule
 from app.federation.promises import statements
 from app.metrics.membership import Array
@@ -54,15 +53,6 @@ class CanaryAudit(FederatedCallback):
 
     def traits(self) -> frozenset[Trait]:
         return frozenset({self.trait})
-
-    def problems(self, federation: FederatedModule) -> Iterable[Problem]:
-        same = [one for one in federated_callbacks(federation.trainer) if type(one) is type(self)]
-        if len(same) > 1:
-            yield Problem(
-                f"two audits by canaries per {self.unit} in one run",
-                "the canaries of one would disturb those of the other",
-                "measure in one run after the other",
-            )
 
     @property
     @abstractmethod

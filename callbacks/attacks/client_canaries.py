@@ -150,7 +150,6 @@ class ClientCanaryAudit(CanaryAudit):
         return self.strength * (usual if self._clip is None else self._clip)
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        yield from super().problems(federation)
         if federation.weighting == "samples":
             yield Problem(
                 "canary clients where clients count by their samples",

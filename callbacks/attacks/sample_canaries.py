@@ -11,7 +11,15 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from app.attacks.canaries import CanaryImages, SampleCanaries, clipped_rows, decoded, sample_gradients, sample_losses
+from app.attacks.canaries import (
+    CanaryImages,
+    SampleCanaries,
+    clipped_rows,
+    clipped_sum,
+    decoded,
+    sample_gradients,
+    sample_losses,
+)
 from app.common.errors import Problem, UserError
 from app.common.ranges import Inside, Several
 from app.federation.channels.base import Message
@@ -19,6 +27,7 @@ from app.federation.checks.federation import stack_traits
 from app.federation.module import FederatedModule
 from app.federation.parameters import WidthNets
 from app.federation.promises import statements
+from app.models.norms import uses_batch_statistics
 from app.privacy.traits import Trait
 from callbacks.attacks.canary_audit import Adversary, CanaryAudit
 
@@ -27,8 +36,8 @@ class SampleCanaryAudit(CanaryAudit):
     """Measures epsilon per sample by canary images in the clients' data, inserted by fair coins, in one run.
 
     One-run audit of Steinke, Nasr and Jagielski (2023). Every client has its own canaries; they belong to no test or
-    audit set. The adversary knows them and all models, and scores each: by how much of the canary's gradient the
-    change of the model holds (`gradient`, summed over the rounds), or by its loss (`loss`).
+    audit set. The adversary knows all samples and models, and scores each canary: by how much of its gradient the change
+    of the model holds (`gradient`, summed over the rounds), or by its loss (`loss`).
 
     Example::
 
@@ -129,12 +138,13 @@ class SampleCanaryAudit(CanaryAudit):
         positions = torch.searchsorted(index, coordinates)
         after = before.clone()
         after[positions] = values.to(after)
-        rate, rows = federation.plan.rate(client), torch.from_numpy(own)
+        rows = torch.from_numpy(own)
         if self.score == "loss":
-            scores = self._loss_scores(rate, after, rows)
+            scores = self._loss_scores(federation.plan.rate(client), after, rows)
         else:
             trained = positions[coordinates < federation.space.trainable]
-            scores = decoded((before - after)[trained], self._directions(rate, before, rows)[:, trained])
+            directions, known = (part[:, trained] for part in self._directions(federation, client, before, rows))
+            scores = decoded((before - after)[trained], directions, known)
         self.record_scores(own, scores.double().cpu().numpy())
 
     def _loss_scores(self, rate: float, model: Tensor, rows: Tensor) -> Tensor:
@@ -145,14 +155,22 @@ class SampleCanaryAudit(CanaryAudit):
         first, *second = (sample_losses(net, self._images[rows], labels) for labels in self._labels_of(rows))
         return (second[0] if second else 0) - first
 
-    def _directions(self, rate: float, model: Tensor, rows: Tensor) -> Tensor:
-        """Gradients of the canaries as they enter a step; of pairs, how those of the two labels differ."""
-        net, flat = self._nets.of(rate)
+    def _directions(
+        self, federation: FederatedModule, client: int, model: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of canaries as they enter a step (of pairs, how the two differ), and what else enters it.
+
+        The adversary of differential privacy knows everything but the coins, so also the client's members.
+        """
+        net, flat = self._nets.of(federation.plan.rate(client))
         flat.write(model)
         net.eval()
         gradients = (sample_gradients(net, self._images[rows], labels) for labels in self._labels_of(rows))
         found = [clipped_rows(one, self._clip) for one in gradients]
-        return found[0] - found[1] if len(found) > 1 else found[0]
+        members = torch.from_numpy(federation.data.membership.members[client])
+        others = clipped_sum(net, *federation.data.store.batch(members, model.dtype), self._clip)
+        known = torch.stack([others, sum(found[1:], found[0]).sum(dim=0)])
+        return (found[0] - found[1] if len(found) > 1 else found[0]), known
 
     def _labels_of(self, rows: Tensor) -> list[Tensor]:
         labels = self._labels[rows.to(self._labels.device)]
@@ -164,7 +182,12 @@ class SampleCanaryAudit(CanaryAudit):
         return super().nothing_seen(federation)
 
     def problems(self, federation: FederatedModule) -> Iterator[Problem]:
-        yield from super().problems(federation)
+        if self.score == "gradient" and uses_batch_statistics(federation.net):
+            yield Problem(
+                "canaries scored by gradients of single samples, with a network that has batch norm",
+                "a sample has no gradient of its own there",
+                "set --attacks.NAME.score loss, or --model.net.norm group",
+            )
         if self.count < 2 * federation.data.clients:
             yield Problem(
                 f"{self.count} canaries for {federation.data.clients} clients",

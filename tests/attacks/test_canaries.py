@@ -93,18 +93,18 @@ def test_gradients_in_closed_form():
 
 
 def test_decoding():
-    """Without noise the shares come out up to one constant, however alike the directions are and whatever they share;
-    with orthonormal directions and noise the order is that of plain products."""
+    """Without noise the shares come out up to one constant, however alike the directions are and whatever else
+    moved the model; with orthonormal directions and noise the order is that of plain products."""
     generator = torch.Generator().manual_seed(1)
     directions = torch.randn(20, 200, generator=generator) + 3 * torch.randn(200, generator=generator)
-    shares = (torch.rand(20, generator=generator) < 0.5).float()
-    found = decoded(shares @ directions, directions)
+    shares, other = (torch.rand(20, generator=generator) < 0.5).float(), torch.randn(200, generator=generator)
+    found = decoded(shares @ directions + 5 * other, directions, torch.stack([other, directions.sum(dim=0)]))
     assert np.corrcoef(found.numpy(), shares.numpy())[0, 1] > 0.999
     basis = torch.linalg.qr(torch.randn(200, 20, generator=generator))[0].T
     change = shares @ basis + torch.randn(200, generator=generator)
-    plain = basis.double() @ change.double()
-    assert np.corrcoef(decoded(change, basis).numpy(), (plain - plain.mean()).numpy())[0, 1] > 0.999
-    assert decoded(torch.zeros(200), directions).abs().max() == 0
+    plain, known = basis.double() @ change.double(), basis.sum(dim=0, keepdim=True)
+    assert np.corrcoef(decoded(change, basis, known).numpy(), (plain - plain.mean()).numpy())[0, 1] > 0.999
+    assert decoded(torch.zeros(200), directions, known).abs().max() == 0
 
 
 def test_rows_directions_and_scales():
