@@ -45,6 +45,7 @@ class MeasuredEpsilon:
     fitted: float  # estimate of epsilon from scores that are taken to be normal; NaN without a fit
     fitted_low: float  # its lower confidence limit; NaN without a fit
     fitted_least: float  # its lower limit at `STRICT` confidence, by which claims are judged; NaN without a fit
+    mu: float  # estimated distance in standard deviations; NaN without a fit
     canaries: int
     inserted: int  # canaries that were inserted; of pairs, those whose first one was
     guessed: int  # guesses of the lower bound
@@ -77,6 +78,7 @@ def measured_epsilon(scores: ArrayLike, inserted: ArrayLike, delta: float) -> Me
         fitted=math.nan if fit is None else gaussian_epsilon(fit.mu, delta),
         fitted_low=math.nan if fit is None else gaussian_epsilon(fit.low, delta),
         fitted_least=math.nan if strict is None else gaussian_epsilon(strict.low, delta),
+        mu=math.nan if fit is None else fit.mu,
         canaries=len(coins),
         inserted=int(coins.sum()),
         guessed=bound.guesses.made,

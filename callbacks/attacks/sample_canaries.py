@@ -36,8 +36,8 @@ class SampleCanaryAudit(CanaryAudit):
     """Measures epsilon per sample by canary images in the clients' data, inserted by fair coins, in one run.
 
     One-run audit of Steinke, Nasr and Jagielski (2023). Every client has its own canaries; they belong to no test or
-    audit set. The adversary knows all samples and models, and scores each canary: by how much of its gradient the change
-    of the model holds (`gradient`, summed over the rounds), or by its loss (`loss`).
+    audit set. The adversary knows all samples and models, and scores each canary: by how much of its gradient the
+    change of the model holds (`gradient`, summed over the rounds), or by its loss (`loss`).
 
     Example::
 
@@ -175,6 +175,11 @@ class SampleCanaryAudit(CanaryAudit):
     def _labels_of(self, rows: Tensor) -> list[Tensor]:
         labels = self._labels[rows.to(self._labels.device)]
         return list(labels.unbind(1)) if self.canaries.pairs else [labels]
+
+    def notes(self, federation: FederatedModule) -> Iterator[str]:
+        yield from super().notes(federation)
+        if not self.canaries.pairs:
+            yield "how many canaries a client was given shows in its number of samples, which scores do not use"
 
     def nothing_seen(self, federation: FederatedModule) -> str:
         if self.sees(federation) == "server" and federation.channel.form in ("masked", "ciphertext"):

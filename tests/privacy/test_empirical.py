@@ -22,7 +22,7 @@ from app.privacy.empirical import (
 from app.privacy.statements import PrivacyStatement
 
 DELTA = 1e-5
-MEASURED = MeasuredEpsilon(DELTA, 1.0, 2.0, 5.0, 4.0, 3.0, 100, 50, 30, 29)
+MEASURED = MeasuredEpsilon(DELTA, 1.0, 2.0, 5.0, 4.0, 3.0, 1.0, 100, 50, 30, 29)
 
 
 def gaussian_mechanism(noise, trials, generator):

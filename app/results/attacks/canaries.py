@@ -27,6 +27,8 @@ MEANINGS = {
     "gaussian_bound": "lower bound at 95 % confidence, if the mechanism is as private as a Gaussian one",
     "fitted": "estimate from scores taken to be normal",
     "fitted_low": "its lower 95 % confidence limit",
+    "fitted_least": "its lower 99.9 % confidence limit, by which claims are judged",
+    "mu": "estimated distance of the scores of inserted and other canaries, in standard deviations",
 }
 
 
