@@ -5,6 +5,7 @@ Scores come from what the adversary sees, from the canaries themselves, and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -127,8 +128,9 @@ def decoded(change: Tensor, directions: Tensor, known: Tensor) -> Tensor:
     spare = max(1, len(moved) - len(known) - len(found))
     noise = (moved.square().sum() - found.square().sum()).clamp(min=0) / spare
     share = (found.square().sum() - len(found) * noise) / lengths.sum()
-    weights = lengths.sqrt() / (lengths + noise / share) if share > 0 else lengths.sqrt()
-    return basis @ (weights * found)
+    penalty = noise / share if share > 0 else math.inf
+    shrunk = (lengths.mean() + penalty) / (lengths + penalty) if math.isfinite(penalty) else 1.0
+    return basis @ (lengths.sqrt() * shrunk * found)  # on one scale in all rounds, whatever was estimated
 
 
 def clipped_rows(rows: Tensor, norm: float) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special, stats
 
 from app.metrics.intervals import clopper_pearson
 from app.metrics.membership import Array, MembershipScores
@@ -18,6 +18,9 @@ from app.privacy.statements import PrivacyStatement
 
 STRICT = 0.999
 """Confidence of a fit that refutes a claim: it may come close to the true epsilon, and should rarely exceed it."""
+
+_FAR = 1e3
+"""Distance of two Gaussians, in standard deviations, from which on the exact formula loses its digits."""
 
 _QUANTILES = 101
 """Thresholds that are tried on the half of the scores on which one is chosen."""
@@ -63,6 +66,8 @@ Verdict = Literal["consistent", "refuted", "refuted as a Gaussian mechanism", "r
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Epsilon of a mu-Gaussian differentially private mechanism (Dong et al. 2022, corollary 2.13)."""
+    if mu > _FAR:  # there the second term of the corollary has no weight, and no digits
+        return float(mu * (mu / 2 - special.ndtri(delta)))
     return analytic_epsilon(1 / mu, delta) if mu > 0 else 0.0
 
 

@@ -85,6 +85,10 @@ def test_fit_needs_spread():
     upside_down = gaussian_fit([0, 0.1, 5, 5.1], [True, True, False, False])
     assert (upside_down.mu, upside_down.low) == (0.0, 0.0)
     assert gaussian_epsilon(0.0, DELTA) == 0.0
+    assert gaussian_epsilon(1001.0, DELTA) == pytest.approx(
+        gaussian_epsilon(999.0, DELTA) * (1001 / 999) ** 2, rel=1e-4
+    )
+    assert gaussian_epsilon(1e12, DELTA) == pytest.approx(5e23)
 
 
 def test_verdicts():
