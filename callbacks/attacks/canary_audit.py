@@ -99,6 +99,9 @@ class CanaryAudit(FederatedCallback):
             return
         scores = standardised(self._sums[present] / self._seen[present], self.groups[present])
         coins = self.inserted[present]
+        if not np.isfinite(scores).all():
+            yield CanaryRecord(*about, reason="scores are not finite: the model has diverged")
+            return
         delta = self.delta if self.delta is not None else max((one.delta for one in claims), default=USUAL_DELTA)
         measured = measured_epsilon(scores, coins, delta)
         checks = tuple(ClaimCheck.of(one, measured) for one in claims if one.delta <= delta)
@@ -112,9 +115,10 @@ class CanaryAudit(FederatedCallback):
         yield "canaries take part in the training: accuracy and other attacks of this run are not those of the data"
 
     def claims(self, federation: FederatedModule) -> Iterator[PrivacyStatement]:
-        """Claims about what the coins decide, as they hold in this run."""
-        units: set[Unit] = {self.unit, "local model"} if self.pairs(federation) else {self.unit}
-        yield from (one for one in statements(federation) if one.unit in units)
+        """Claims about what the coins decide, as they hold in this run: of this unit, and with these neighbours."""
+        neighbours = "replace one" if self.pairs(federation) else "add or remove one"
+        units: tuple[Unit, ...] = (self.unit, "local model")
+        yield from (one for one in statements(federation) if one.unit in units and one.adjacency == neighbours)
 
     def state_dict(self) -> dict[str, Any]:
         return {"sums": torch.from_numpy(self._sums.copy()), "seen": torch.from_numpy(self._seen.copy())}

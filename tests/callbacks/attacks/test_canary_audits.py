@@ -241,6 +241,14 @@ def test_outsiders_measure_samples_under_dp_fedavg():
     assert record.measured.canaries == 60
 
 
+def test_claims_are_compared_with_their_own_neighbours_only():
+    """DP-SGD adds or removes a sample, NbAFL replaces one: the coins cannot do both, and choose between two here."""
+    record, _ = audited(SampleCanaryAudit(count=40), DPSGD(noise=1.0), NbAFL(clip=5.0))
+    assert [claim.mechanism for claim in record.claims] == ["NbAFL (theorem)"]
+    alone, _ = audited(SampleCanaryAudit(count=40), DPSGD(noise=1.0))
+    assert [claim.mechanism for claim in alone.claims] == ["DP-SGD"]
+
+
 def test_a_server_that_sees_sums_cannot_score_uploads():
     """Under masks the server has nothing; outsiders still have the models."""
     chosen = SampleCanaryAudit(count=40, adversary="server")
