@@ -20,7 +20,7 @@ from app.federation.module import FederatedModule
 from app.federation.plan import ClientPool, Plan
 from app.federation.promises import statements
 from app.privacy.traits import Trait
-from callbacks.attacks.canary_audit import Adversary, CanaryAudit
+from callbacks.canary_audit import Adversary, CanaryAudit
 
 
 class ClientCanaryAudit(CanaryAudit):

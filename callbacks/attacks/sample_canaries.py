@@ -22,6 +22,7 @@ from app.attacks.canaries import (
 )
 from app.common.errors import Problem, UserError
 from app.common.ranges import Inside, Several
+from app.common.wording import counted
 from app.federation.channels.base import Message
 from app.federation.checks.federation import stack_traits
 from app.federation.module import FederatedModule
@@ -29,7 +30,7 @@ from app.federation.parameters import WidthNets
 from app.federation.promises import statements
 from app.models.norms import uses_batch_statistics
 from app.privacy.traits import Trait
-from callbacks.attacks.canary_audit import Adversary, CanaryAudit
+from callbacks.canary_audit import Adversary, CanaryAudit
 
 
 class SampleCanaryAudit(CanaryAudit):
@@ -195,7 +196,7 @@ class SampleCanaryAudit(CanaryAudit):
             )
         if self.count < 2 * federation.data.clients:
             yield Problem(
-                f"{self.count} canaries for {federation.data.clients} clients",
+                f"{self.count} canaries for {counted(federation.data.clients, 'client')}",
                 "most clients would have none or one, so that nothing is measured of them",
                 f"set --attacks.NAME.count to {20 * federation.data.clients} or more",
             )

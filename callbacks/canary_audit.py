@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from app.attacks.canaries import standardised
+from app.common.ranges import Inside, Several
 from app.federation.checks.federation import stack_traits
 from app.federation.execution.distributed import gather
 from app.federation.hooks import FederatedCallback
@@ -45,7 +46,7 @@ class CanaryAudit(FederatedCallback):
     unit: ClassVar[Literal["sample", "client"]]
     trait: ClassVar[Trait]
 
-    def __init__(self, count: int, adversary: Adversary | None, delta: float | None) -> None:
+    def __init__(self, count: Several, adversary: Adversary | None, delta: Inside | None) -> None:
         self.count, self.adversary, self.delta = count, adversary, delta
         self._sums: Array = np.zeros(count)
         self._seen = np.zeros(count, dtype=np.int64)
