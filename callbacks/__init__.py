@@ -1,11 +1,13 @@
 """Callbacks of a federated run: defenses, attacks and recorders, one file each."""
 
 from app.federation.transcript_recorder import TranscriptRecorder
+from callbacks.attacks.client_canaries import ClientCanaryAudit
 from callbacks.attacks.factor_recovery import FactorRecovery
 from callbacks.attacks.gradient_ascent import GradientAscent
 from callbacks.attacks.image_reconstruction import ImageReconstruction
 from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.attacks.membership_inference import MembershipInference
+from callbacks.attacks.sample_canaries import SampleCanaryAudit
 from callbacks.attacks.source_inference import SourceInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
@@ -42,11 +44,13 @@ __all__ = [
     "SecureAggregation",
     "LocalEarlyStopping",
     "Tripwire",
+    "ClientCanaryAudit",
     "FactorRecovery",
     "GradientAscent",
     "ImageReconstruction",
     "MaliciousServer",
     "MembershipInference",
+    "SampleCanaryAudit",
     "SourceInference",
     "FairnessRecorder",
     "FederationProgress",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -143,11 +143,31 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
         tests = len(raw.test_labels)
         membership = split_pool(raw.labels.numpy(), owners, tests, self.partition, self.holdout, self.seed)
         names = _client_names(membership, owners, raw.owner_names)
-        self._ready = _Ready(raw.store(), membership, raw.class_names, names)
+        self._dealt = self._ready = _Ready(raw.store(), membership, raw.class_names, names)
 
     def redealt(self, other: FederatedDataModule, membership: Membership) -> None:
         """Take over the samples of a module that is set up, with other sets, for a shadow federation."""
-        self._ready = replace(other._set_up, membership=membership)
+        self._dealt = self._ready = replace(other._set_up, membership=membership)
+
+    def insert(self, images: Tensor, labels: Tensor, owned: Sequence[np.ndarray]) -> None:
+        """Put canaries beside the samples that were dealt, in place of those of an earlier call.
+
+        They follow all other samples, and belong to no set that is tested or audited.
+
+        Args:
+            images: (n, height, width, channels), of the type of the store's images.
+            labels: (n,) int64 classes.
+            owned: for every client, which of them (0 to n - 1, ascending) it trains on beside its members.
+        """
+        dealt, first = self._dealt, len(self._dealt.store)
+        canaries = tuple(first + np.asarray(own, dtype=np.int64) for own in owned)
+        membership = replace(dealt.membership, canaries=canaries)
+        self._ready = replace(dealt, store=dealt.store.extended(images, labels), membership=membership)
+
+    def remove_canaries(self) -> None:
+        """Back to the samples that were dealt."""
+        if self.membership.canaries:
+            self._ready = self._dealt
 
     def to(self, device: torch.device | str) -> None:
         self._ready = replace(self._set_up, store=self.store.to(device))
@@ -171,7 +191,7 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
     @property
     def sizes(self) -> list[int]:
         """Training samples of each client."""
-        return [len(own) for own in self.membership.members]
+        return [len(self.membership.trained_on(client)) for client in range(self.clients)]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -194,7 +214,7 @@ class FederatedDataModule(Described, LightningDataModule, ABC):
 
     def train_indices(self, client: int) -> Tensor:
         """Sample ids that `client` trains on."""
-        return torch.from_numpy(self.membership.members[client])
+        return torch.from_numpy(self.membership.trained_on(client))
 
     def owned_classes(self, client: int) -> Tensor:
         """Whether `client` owns each class, by its training samples or by the partition: (classes) bool."""

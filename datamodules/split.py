@@ -73,6 +73,8 @@ class Membership:
     reference: tuple[np.ndarray, ...] = ()
     # of the pool, the same for every seed: what settings are chosen by
     validation: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # per client, what an audit of a privacy budget has inserted, and which belongs to no other set; mostly empty
+    canaries: tuple[np.ndarray, ...] = ()
 
     def for_tuning(self) -> Membership:
         """The sets of a run that settings are chosen by: the validation set as test set, and no non-members."""
@@ -87,8 +89,16 @@ class Membership:
             return tuple(own if client in clients else nothing for client, own in enumerate(sets))
 
         return replace(
-            self, members=kept(self.members), nonmembers=kept(self.nonmembers), reference=kept(self.reference)
+            self,
+            members=kept(self.members),
+            nonmembers=kept(self.nonmembers),
+            reference=kept(self.reference),
+            canaries=kept(self.canaries),
         )
+
+    def trained_on(self, client: int) -> np.ndarray:
+        """What a client trains on: its members, and canaries where some were inserted."""
+        return np.concatenate([self.members[client], *(self.canaries[client : client + 1])])
 
     def outsiders(self, client: int) -> np.ndarray:
         """Non-members of a client: what it holds out, or the common test set where no client holds out anything."""

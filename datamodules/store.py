@@ -63,6 +63,16 @@ class ImageStore:
         names = ("images", "labels", "mean", "std", *(("right_labels",) if self.right_labels is not None else ()))
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
+    def extended(self, images: Tensor, labels: Tensor) -> ImageStore:
+        """The same store with further samples (n, height, width, channels) behind its own."""
+        right = None if self.right_labels is None else torch.cat([self.right_labels, labels.to(self.device)])
+        return replace(
+            self,
+            images=torch.cat([self.images, images.to(self.device)]),
+            labels=torch.cat([self.labels, labels.to(self.device)]),
+            right_labels=right,
+        )
+
     @cached_property
     def rightly_labelled(self) -> ImageStore:
         """The same images with their right labels, by which utility is measured; itself where none was made wrong."""

@@ -18,6 +18,7 @@ from app.configuration import Parser, expand, run_parser
 from app.federation.promises import statements
 from app.federation.reports import RoundReport
 from app.metrics.fairness import Spread
+from app.results.attacks.canaries import CanaryRecord
 from app.results.run.checkpoints import newest_usable
 from app.results.run.folder import RunFolder
 from app.results.text_table import text_table
@@ -44,6 +45,8 @@ def fit(arguments: Sequence[str]) -> int:
         _say(f"interrupted; the same command with --run.name {name} resumes the run")
         return 130
     _say(_closing(run, run.folder.path))
+    if broken := [claim.text for one in run.results if isinstance(one, CanaryRecord) for claim in one.broken]:
+        return _broken_promise(broken)
     learning = run.federation.learning
     if learning.rounds and not learning.no_update:
         return 0
@@ -61,6 +64,13 @@ def _without_update(reasons: Sequence[str], rounds: int) -> int:
         return 0
     why = " ".join(reasons) or "no round was trained"
     rank_zero_only(print)(f"error: the model is still the initial one: {why}", file=sys.stderr)
+    return 1
+
+
+def _broken_promise(claims: Sequence[str]) -> int:
+    """Say which promises the run's own measurement refutes; returns the exit code."""
+    for claim in claims:
+        rank_zero_only(print)(f"error: measured above claimed: {claim}", file=sys.stderr)
     return 1
 
 

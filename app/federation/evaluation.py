@@ -225,7 +225,7 @@ class ServerEvaluation:
             return score(self._net, self._data.store, members, self._batch_size)
 
     def _members(self) -> Tensor:
-        return torch.cat([self._data.train_indices(client) for client in range(self._data.clients)])
+        return torch.cat([torch.from_numpy(own) for own in self._data.membership.members])
 
     def finish(self) -> Score:
         self._statistics.close()

@@ -96,6 +96,9 @@ class FederatedCallback(Described, Callback):
         """What it does to privacy, as far as other parts of a run or an adaptive attacker must know."""
         return frozenset()
 
+    def on_data(self, federation: FederatedModule) -> None:
+        """Before the clients are counted: their data are dealt, and may be added to (`federation.data.insert`)."""
+
     def problems(self, federation: FederatedModule) -> Iterable[Problem]:
         """Problems of its settings, once the federation's data and network are known."""
         return ()

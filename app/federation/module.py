@@ -168,6 +168,9 @@ class FederatedModule(Described, LightningModule):
         if self._prepared:
             return
         raise_all(federation_problems(self))
+        self.data.remove_canaries()  # of another federation
+        for callback in federated_callbacks(self.trainer):
+            callback.on_data(self)
         self._build(self.data.shape)
         self.client_pool = self._client_pool()
         raise_all(network_problems(self), defense_problems(self))

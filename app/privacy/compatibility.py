@@ -101,10 +101,29 @@ _NOTHING_SENT = (
     "leave {second} out, or choose a method under which clients send weights (--model.personal)",
     "{second} where {first}",
 )
+_NOTHING_MEASURED = (
+    "nothing leaves a client, so there is nothing to measure",
+    "leave {second} out, or choose a method under which clients send weights (--model.personal)",
+    "{second} where {first}",
+)
+_CANARIES: tuple[Trait, ...] = ("sample-canaries", "client-canaries")
 _ON_UPLOADS: tuple[Trait, ...] = ("client-dp", "own-noise", "channel", "pruned-uploads", "kept-cells", "chosen-cells")
 
 RULES: tuple[Rule, ...] = (
     *(_rule((f"nothing-sent-{trait}", "error", "nothing-sent", trait), *_NOTHING_SENT) for trait in _ON_UPLOADS),
+    *(_rule((f"nothing-sent-{trait}", "error", "nothing-sent", trait), *_NOTHING_MEASURED) for trait in _CANARIES),
+    _rule(
+        ("channel-client-canaries", "error", "channel", "client-canaries"),
+        "canary clients have no part in the keys of the others, so the sum could not be opened with their updates",
+        "leave {first} out of this run: it changes nothing that those who see the model can measure",
+        cause="{second} under {first}",
+    ),
+    _rule(
+        ("loss-weights-client-canaries", "error", "loss-weights", "client-canaries"),
+        "canary clients have no data, and so no loss to be weighed by",
+        "set --model.server FedAvg",
+        cause="{second} with {first}",
+    ),
     _rule(
         ("two-channels", "error", "channel", "channel"),
         "only one of them would be used",
@@ -226,6 +245,11 @@ RULES: tuple[Rule, ...] = (
         ("channel-hidden-choice", "note", "channel", "hidden-choice"),
         "plain uploads would show which factors a client uses, since those that it uses move; in the sums nobody "
         "sees whose they are",
+    ),
+    _rule(
+        ("client-dp-sample-canaries", "note", "client-dp", "sample-canaries"),
+        "the claim is about clients, so that what is measured per sample stands beside no claim",
+        cause="{second} under {first}",
     ),
     _rule(
         ("dp-then-pruning", "note", "sample-dp", "pruned-uploads"),

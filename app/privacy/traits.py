@@ -23,6 +23,8 @@ Trait = Literal[
     "local-adversary",  # trains an attack on the client's private outputs
     "stops-early",  # ends the run by looking at private data
     "refuses-by-data",  # clients stay out of a round by looking at private data
+    "sample-canaries",  # inserts samples into the clients' data, to measure epsilon
+    "client-canaries",  # inserts clients, to measure epsilon
     "channel",  # replaces the way in which updates reach the server
     # what the federation does
     "batch-norm",  # samples of a batch influence each other

@@ -23,6 +23,7 @@ from app.federation.promises import statements, withheld
 from app.federation.reports import CLIENT_COLUMNS, ClientReport, client_row, cpu_clock
 from app.privacy.ledger import Spend
 from app.result import Result
+from app.results.attacks.attack_epsilon import measured_records
 from app.results.run.attempts import END_OF_RUN, Attempt, end_attempt
 from app.results.run.description import described_run
 from app.results.run.figures import draw_accuracy, draw_budget
@@ -190,12 +191,15 @@ class RunRecorder(FederatedCallback):
         clients = [asdict(self._last[client]) for client in sorted(self._last)]
         learning = federation.learning.warnings(federation)
         summary = {"final": final, "cost": cost, "clients": clients, "warnings": learning}
-        budgets = [statement.record() for statement in statements(federation)]
+        promised = statements(federation)
+        budgets = [statement.record() for statement in promised]
+        measured = measured_records(federation.results, promised)
         channels = [statement.record() for statement in federation.hooks.channel_statements()]
-        if budgets or channels:
-            privacy = {"budgets": budgets, "channels": channels, "combinations": composition_notes(federation)}
+        if budgets or channels or measured:
+            privacy = {"budgets": budgets, "measured": measured, "channels": channels}
+            self._folder.write_json("privacy.json", privacy | {"combinations": composition_notes(federation)})
             summary["privacy"], summary["channels"] = budgets, channels
-            self._folder.write_json("privacy.json", privacy)
+            summary["measured"] = [one["text"] for one in measured]
         summary |= summaries(self._folder)
         self._folder.write_json("summary.json", summary)  # marks the run as finished
         end_attempt(self._folder.path)

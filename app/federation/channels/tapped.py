@@ -1,8 +1,8 @@
-"""A channel that also passes every aggregate to a listener, as a malicious server does."""
+"""Channels around another one: to listen to every aggregate, as a malicious server does, or to send updates more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from torch import Tensor
@@ -37,3 +37,16 @@ class TappedChannel(Channel):
 
     def end(self) -> None:
         self._channel.end()
+
+
+class InsertingChannel(TappedChannel):
+    """Passes everything on to another channel, and sends further updates before a round is closed."""
+
+    def __init__(self, channel: Channel, updates: Callable[[], Iterable[Update]]) -> None:
+        super().__init__(channel, lambda aggregate: None)
+        self._updates = updates
+
+    def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
+        for update in self._updates():
+            self._channel.send(update)
+        return self._channel.close(uncovered, reduce)

@@ -145,6 +145,8 @@ def _of_runs(row_runs: RowRuns) -> Iterator[str]:
     for run in row_runs.runs:
         yield from (f"{run.name}: {note}" for note in (*run.warnings, *run.notes))
         yield from (budget.line() for budget in run.budgets)
+        broken = (claim for record in run.canaries for claim in record.broken)
+        yield from (f"{run.name}: error: {claim.text}" for claim in broken)
         for channel in run.channels:
             if channel.simulated:
                 yield f"{channel.mechanism} was simulated: the same numbers without cryptography, its cost extrapolated"

@@ -10,7 +10,15 @@ from app.common.wording import LOCAL_TEST, RECEIVED, TRAINED
 from app.metrics.fairness import Fairness
 from app.metrics.membership import NotAvailable
 from app.privacy.statements import PrivacyStatement
-from app.results.comparison.rows import NO_GUARANTEE, Column, RowRuns, SeedValues, by_seed, seeds_without_number
+from app.results.comparison.rows import (
+    NO_GUARANTEE,
+    NOT_RUN,
+    Column,
+    RowRuns,
+    SeedValues,
+    by_seed,
+    seeds_without_number,
+)
 from app.results.comparison.table import Measure
 from app.results.run.labels import NO_DEFENSE
 from app.results.run.store import RunRecord
@@ -68,7 +76,14 @@ def utility_columns() -> tuple[Column, ...]:
 def formal_columns() -> tuple[Column, ...]:
     """Formal guarantees."""
     meaning = "privacy budget spent at the end; epsilons of different units (sample, client) cannot be compared"
-    return (Column(Measure("epsilon", "epsilon", meaning, "formal", digits=2), _epsilon, POSITIVE),)
+    measured = (
+        "largest lower bound on epsilon that canaries have shown, at 95 % confidence: above the claimed one, the claim "
+        "is wrong"
+    )
+    return (
+        Column(Measure("epsilon", "epsilon", meaning, "formal", digits=2), _epsilon, POSITIVE),
+        Column(Measure("measured_epsilon", "measured", measured, "formal", digits=2), _measured, POSITIVE),
+    )
 
 
 def cost_columns(rows: Sequence[RowRuns]) -> tuple[Column, ...]:
@@ -153,6 +168,23 @@ def _epsilon(row_runs: RowRuns) -> SeedValues | NotAvailable:
     marks = (shown.unit, *(("nominal",) if any(statement.nominal for statement in finite.values()) else ()))
     values = {seed: statement.epsilon for seed, statement in finite.items()}
     return SeedValues(values, marks=marks, notes=seeds_without_number(row_runs, values))
+
+
+def _measured(row_runs: RowRuns) -> SeedValues | NotAvailable:
+    """The largest bound of every run, of one unit; marked where it breaks a promise."""
+    records = [record for run in row_runs.runs for record in run.canaries if record.measured is not None]
+    if not records:
+        return NOT_RUN
+    unit = min(record.unit for record in records)
+    values = {
+        run.labels.seed: max(one.measured.most for one in run.canaries if one.measured is not None and one.unit == unit)
+        for run in row_runs.runs
+        if any(one.measured is not None and one.unit == unit for one in run.canaries)
+    }
+    broken = any(record.broken for record in records if record.unit == unit)
+    return SeedValues(
+        values, marks=(unit, *(("above claim",) if broken else ())), notes=seeds_without_number(row_runs, values)
+    )
 
 
 def _strongest(budgets: Sequence[PrivacyStatement]) -> PrivacyStatement:

@@ -83,6 +83,7 @@ def _details(row: Row, runs: Sequence[RunRecord], number: int) -> RowDetails:
     ]
     lists = {
         "Privacy budget": [_budget(budget) for run in runs for budget in run.budgets],
+        "Measured epsilon": [text for run in runs for text in run.measured],
         "Channel": [_channel(channel) for run in runs for channel in run.channels],
     }
     return RowDetails(

@@ -24,6 +24,7 @@ from app.metrics.fairness import Fairness
 from app.metrics.membership import MembershipScores
 from app.privacy.statements import ChannelStatement, PrivacyStatement
 from app.result import Measurement, Result, restored
+from app.results.attacks.canaries import CanaryRecord
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.reconstruction import ReconstructionRecord
 from app.results.run.labels import RunLabels, labels_of
@@ -64,6 +65,8 @@ class RunRecord:
     attacks: tuple[AttackRecord, ...]  # results of membership inference, by label
     reconstructions: tuple[ReconstructionRecord, ...]  # results of reconstruction, by label
     measurements: tuple[Measurement, ...] = ()  # results of other attacks and recorders, by label
+    canaries: tuple[CanaryRecord, ...] = ()  # measured epsilon, by label
+    measured: tuple[str, ...] = ()  # everything that was measured about epsilon, in words
     notes: tuple[str, ...] = ()  # what could not be read of it
     warnings: tuple[str, ...] = ()  # signs that it learnt nothing, with the likely cause
 
@@ -102,6 +105,8 @@ def read_run(folder: Path, labels: RunLabels | None = None) -> RunRecord:
         attacks=_attacks(folder, notes),
         reconstructions=_records(ReconstructionRecord, folder, notes),
         measurements=_records(Measurement, folder, notes),
+        canaries=_records(CanaryRecord, folder, notes),
+        measured=_of(notes, "the measured epsilons", lambda: _all(str, summary.get("measured")), ()),
         notes=tuple(notes),
         warnings=_of(notes, "the warnings", lambda: _all(str, summary.get("warnings")), ()),
     )

@@ -13,6 +13,7 @@ from app.common.files import plain_names, write_figure, write_text
 from app.common.progress import track
 from app.common.reading import read_json
 from app.result import Measurement, Result
+from app.results.attacks.canaries import CanaryRecord
 from app.results.attacks.factor_recovery import FactorRecord
 from app.results.attacks.membership import AttackRecord
 from app.results.attacks.reconstruction import ReconstructionRecord
@@ -22,7 +23,7 @@ from app.results.run.tracking import RoundLogger
 
 RESULT_KINDS: tuple[type[Result], ...] = (
     *(FairnessResult, NewcomersResult),
-    *(AttackRecord, ReconstructionRecord, FactorRecord, Measurement),
+    *(AttackRecord, ReconstructionRecord, FactorRecord, CanaryRecord, Measurement),
 )
 """Kinds of results that a reader of the folder finds, in the order of the summary."""
 
