@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from app.common.errors import Problem, UserError, raise_all
+from app.common.ranges import range_problems
 from app.configuration import Parser, complete_config, expand, run_parser
 from app.experiments.matrix import Combination, PlannedRun
 from app.experiments.spec import ComparisonSpec
@@ -119,8 +120,8 @@ def _capacity_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
     capacities = config["model"].get("capacities")
     clients = ((config["data"].get("init_args") or {}).get("partition") or {}).get("init_args", {}).get("clients")
     if isinstance(clients, int):  # otherwise the number of clients follows from the data
-        is_mapping = isinstance(capacities, Mapping)
-        yield from (Capacities(**capacities) if is_mapping else Capacities.of(capacities)).problems(clients)
+        chosen = Capacities.of(capacities)
+        yield from list(range_problems(chosen, "model.capacities")) or chosen.problems(clients)
 
 
 def _with_names(problem: Problem, names: list[str]) -> Problem:

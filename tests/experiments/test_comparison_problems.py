@@ -178,6 +178,15 @@ def test_recipes_of_a_run_that_contradict_each_other(tmp_path):
     assert problem.cause.startswith("digits-heterofl-none: capacities are given by large and by rates")
 
 
+def test_a_width_that_is_taken_back_without_another_one(tmp_path):
+    """A width of null is out of range, and is not compared with others before."""
+    with pytest.raises(UserError) as error:
+        parse_all(planned_runs(spec_of(tmp_path, set={"model.capacities.small": None})))
+    assert [problem.cause.partition(": ")[2] for problem in error.value.problems] == [
+        "--model.capacities.small is None"
+    ]
+
+
 def test_rounds_and_settings_of_good_runs(tmp_path):
     """The parser of `rampart fit` says what each combination is run with; nothing is built."""
     parsed = parse_all(planned_runs(spec_of(tmp_path, **{**SMALL, "set": {"trainer.max_epochs": 7}, "seeds": [0, 1]})))
