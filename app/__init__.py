@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.results.report.report import Report, report
     from app.run import Run, build_run, fit
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 __all__ = [
     "Audit",
     "Capacities",
