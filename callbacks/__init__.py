@@ -8,6 +8,7 @@ from callbacks.attacks.malicious_server import MaliciousServer
 from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
+from callbacks.defenses.distributed_dp import DistributedDP
 from callbacks.defenses.dp_fedavg import DPFedAvg
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
@@ -31,6 +32,7 @@ __all__ = [
     "ClientEarlyStopping",
     "DPFedAvg",
     "DPSGD",
+    "DistributedDP",
     "Dropout",
     "L2",
     "LabelSmoothing",

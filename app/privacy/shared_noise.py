@@ -85,7 +85,7 @@ def variance_for(mechanism: DiscreteMechanism, noise: float, shares: int, moved:
 
 
 def _boundary(holds: Callable[[float], bool], inside: float, outside: float) -> float:
-    """A number for which a condition holds, as it does `inside`, and close to where it ceases to on the way `outside`."""
+    """A number for which a condition holds, close to where it ceases to hold between `inside` and `outside`."""
     near, far = math.log(inside), math.log(outside)
     while abs(far - near) > 1e-6:
         middle = (near + far) / 2
