@@ -26,8 +26,8 @@ from app.privacy.noise import NoiseStream
 
 DiscreteMechanism = Literal["gaussian", "skellam"]
 
-WIDEST = 2.0**12
-"""Largest standard deviation of a client's noise: a finer grid would gain nothing, and tables would grow."""
+WIDEST = 2.0**16
+"""Largest standard deviation: tables have 36 entries per unit, and are made in a second or two there."""
 
 _BITS = 128
 _FIXED = 260

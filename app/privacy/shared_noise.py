@@ -21,6 +21,9 @@ from app.privacy.rotation import padded_size, rounded_norm
 COARSEST = 1.25
 """Largest factor by which rounding may raise the norm of a client's integers, and with it the noise."""
 
+WIDE = 2.0**12
+"""Standard deviation of a client's noise beyond which a finer grid would gain next to nothing."""
+
 _LONGEST = 2.0**30
 """Largest norm of a client's integers; it is reached only with little noise."""
 
@@ -140,15 +143,18 @@ class SharedNoise:
             UserError: where rounding on it would raise the noise too much.
         """
 
-        def fits(scale: float) -> bool:
-            return self.fits(self.at(scale, blocks, size), blocks)
-
-        coarsest = math.sqrt(size) / 4 / self.clip
-        if fits(coarsest):
-            grid = self.at(_boundary(fits, coarsest, _LONGEST / self.clip), blocks, size)
-            if grid.moved.norm <= COARSEST * grid.scale * self.clip:
+        for widest in (WIDE, WIDEST):
+            grid = self._finest(blocks, size, widest)
+            if grid is not None and grid.moved.norm <= COARSEST * grid.scale * self.clip:
                 return grid
         raise self._too_few(blocks)
+
+    def _finest(self, blocks: tuple[Block, ...], size: int, widest: float) -> Grid | None:
+        def fits(scale: float) -> bool:
+            return self.fits(self.at(scale, blocks, size), blocks, widest)
+
+        coarsest = math.sqrt(size) / 4 / self.clip
+        return self.at(_boundary(fits, coarsest, _LONGEST / self.clip), blocks, size) if fits(coarsest) else None
 
     def at(self, scale: float, blocks: tuple[Block, ...], size: int) -> Grid:
         """The grid of a scale."""
@@ -156,9 +162,9 @@ class SharedNoise:
         most = max(block.shares for block in blocks)
         return Grid(scale, moved, variance_for(self.mechanism, self.noise, most, moved))
 
-    def fits(self, grid: Grid, blocks: tuple[Block, ...]) -> bool:
-        """Whether noise is narrow enough to be drawn, and sums to be told apart modulo 2^bits."""
-        if max(grid.share(block) for block in blocks) > WIDEST**2:
+    def fits(self, grid: Grid, blocks: tuple[Block, ...], widest: float = WIDEST) -> bool:
+        """Whether noise has a standard deviation of at most `widest`, and sums can be told apart modulo 2^bits."""
+        if max(grid.share(block) for block in blocks) > widest**2:
             return False
         return self.bits is None or self.wrapping(grid, blocks) <= math.log(self.failure)
 
@@ -184,7 +190,7 @@ class SharedNoise:
 
     def _too_few(self, blocks: tuple[Block, ...]) -> UserError:
         clients = max(block.contributors for block in blocks)
-        room = "a noise of 4096 units per client" if self.bits is None else f"{self.bits} bits"
+        room = f"a noise of {WIDEST:g} units per client" if self.bits is None else f"{self.bits} bits"
         return UserError.of(
             f"{room} are too few for sums over {clients} clients with noise {self.noise:.3g} times clip {self.clip:g}",
             "changes would be rounded so coarsely that the noise would have to be raised by a quarter or more, or sums "

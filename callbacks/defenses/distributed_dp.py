@@ -132,7 +132,8 @@ class DistributedDP(AccountedDefense):
         contributors = Contributors.of(theta.numel(), uploaded_indices(federation, federation.plan_of(0)))
         weights = weight_code(federation, 1.0)
         noise = self._planned(federation, 0)
-        return self._code_with(noise, federation, 0, contributors, FixedPoint(8, 1.0), weights, theta, "clip").grid
+        made = self._made_with(federation, 0, noise)
+        return NoisyCode(contributors, FixedPoint(8, 1.0), weights, theta, "clip", *made).grid
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -141,16 +142,14 @@ class DistributedDP(AccountedDefense):
         def coding(
             contributors: Contributors, point: FixedPoint, weights: WeightCode, theta: Tensor, outside: Outside
         ) -> NoisyCode:
-            round_ = trainer.current_epoch
-            noise = self._noise_of(round_)
-            code = self._code_with(noise, federation, round_, contributors, point, weights, theta, outside)
-            self._code = code
-            return code
+            made = self._made_with(federation, trainer.current_epoch, self._noise_of(trainer.current_epoch))
+            self._code = NoisyCode(contributors, point, weights, theta, outside, *made)
+            return self._code
 
         pl_module.coding = coding
 
-    def _code_with(self, noise: float, federation: FederatedModule, round_: int, *given: Any) -> NoisyCode:
-        """The code of a round; `given` is what every code gets."""
+    def _made_with(self, federation: FederatedModule, round_: int, noise: float) -> tuple[SharedNoise, Randomness]:
+        """What the integers of a round are made with."""
         seed, source = federation.seed, self._source
         masked = any(isinstance(one, SecureAggregation) for one in federated_callbacks(federation.trainer))
         bits = self.bits if masked else None
@@ -159,7 +158,7 @@ class DistributedDP(AccountedDefense):
             signs=lambda block: derive_bytes(seed, "distributed-dp-signs", round_, block),
             noise=lambda client: source.stream(seed, "distributed-dp", round_, client),
         )
-        return NoisyCode(*given, shared=shared, randomness=randomness)
+        return shared, randomness
 
     def hindrance(self, federation: FederatedModule) -> Problem | None:
         if not (noise := self._multiplier or self._planned(federation, 0)):

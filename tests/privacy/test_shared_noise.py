@@ -13,7 +13,7 @@ from app.common.errors import UserError
 from app.privacy.accounting import ORDERS, Steps, epsilon
 from app.privacy.discrete_noise import WIDEST
 from app.privacy.rotation import padded_size
-from app.privacy.shared_noise import Block, Sensitivity, SharedNoise, multiplier, variance_for
+from app.privacy.shared_noise import WIDE, Block, Sensitivity, SharedNoise, multiplier, variance_for
 
 MECHANISMS = ("gaussian", "skellam")
 DELTA = 1e-5
@@ -119,13 +119,22 @@ def test_more_bits_make_finer_grids(mechanism):
     grids = [noise(mechanism, bits=bits).grid(blocks, size) for bits in (14, 16, 18, 20, None)]
     assert [grid.scale for grid in grids] == sorted(grid.scale for grid in grids)
     for grid in grids:
-        assert max(map(grid.share, blocks)) <= WIDEST**2
+        assert max(map(grid.share, blocks)) <= WIDE**2
         assert min(grid.share(block) * block.shares for block in blocks) == pytest.approx(grid.variance)
         assert multiplier(mechanism, grid.variance, blocks[0].shares, grid.moved) >= 1.0
         assert multiplier(mechanism, grid.variance, blocks[1].shares, grid.moved) >= 1.0
     assert grids[-1].variance == pytest.approx((1.0 * grids[-1].scale) ** 2, rel=1e-3)
     with pytest.raises(UserError, match="10 bits are too few"):
         noise(mechanism, bits=10).grid(blocks, size)
+
+
+def test_much_noise_for_many_coordinates_gets_wider_tables():
+    """Where the usual width would force too coarse a grid; what even the widest cannot hold is refused."""
+    block = noise().block(2**22, 20)
+    grid = noise(z=50.0, bits=None).grid((block,), 2**22)
+    assert WIDE**2 < grid.share(block) <= WIDEST**2
+    with pytest.raises(UserError, match="a noise of 65536 units per client are too few"):
+        noise(z=1000.0, bits=None).grid((block,), 2**22)
 
 
 def test_sums_wrap_around_no_more_often_than_stated():

@@ -44,7 +44,7 @@ def clipped_sum(recorder, round_, clip, weights=None, clients=range(8)):
     total = torch.zeros_like(start)
     for client, vector, index in recorder.updates[8 * round_ : 8 * round_ + 8]:
         change = vector - start[index]
-        factor = min(1.0, clip / float(change.norm())) * (weights[client] if weights else 1)
+        factor = min(1.0, clip / float(change.norm().clamp(min=1e-9))) * (weights[client] if weights else 1)
         if client in clients:
             total[index] += factor * change
     return total
@@ -103,13 +103,13 @@ def test_all_sums_have_the_stated_noise(channel, mechanism):
 def test_drop_outs_leave_the_stated_noise(gone):
     """A third may drop out and one client reveal its noise: 2 of 3 and 6 of 8 must stay, 1 and 5 noises be enough."""
     noise, clip = 3.0, 0.1
-    defense = DistributedDP(noise=noise, clip=clip, dropouts=0.3)
+    defense = DistributedDP(noise=noise, clip=clip)
     recorder, federation = trained(over(Dying(gone, "masked"), MASKED), defense)
     clients = set(range(8)) - set(gone)
     values, narrow = noise_of(recorder, 0, clip, clients=clients), narrow_cells(federation)
     wide = len(clients & {0, 4, 6})
     assert is_noise(values[narrow], noise * clip * math.sqrt(len(clients) / 5))
-    assert is_noise(values[~narrow], noise * clip * math.sqrt(wide / 2 if wide > 2 else wide))
+    assert is_noise(values[~narrow], noise * clip * math.sqrt(wide))
 
 
 @pytest.mark.parametrize(("channel", "step"), [("masked", "masked"), ("paillier", "ciphertext")])
@@ -151,7 +151,7 @@ def test_no_update_moves_a_sum_by_more_than_the_norm(value, first):
 
 
 def test_huge_noise_destroys_the_model():
-    """A multiplier of 1000."""
+    """A multiplier of 200."""
 
     def accuracy(noise):
         federation = small_federation(local=whole_batch(lr=2.0, epochs=10))
@@ -160,7 +160,7 @@ def test_huge_noise_destroys_the_model():
         return federation.report.server.accuracy
 
     assert accuracy(0.0) > 0.9
-    assert accuracy(1000.0) < 0.7
+    assert accuracy(200.0) < 0.7
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "skellam"])
@@ -180,8 +180,7 @@ def test_only_rounds_that_a_client_takes_part_in_count():
     """Four of eight in every round: nobody in all six."""
     defense = DistributedDP(target_epsilon=4.0, bits=24, dropouts=0.0)
     channel = SecureAggregation(allow_singletons=True)
-    with pytest.warns(UserWarning, match="isolate"):
-        _, federation = trained(channel, defense, rounds=6, participation=0.5, capacities=None)
+    _, federation = trained(channel, defense, rounds=6, participation=0.5, capacities=None)
     spent = dict(defense.statement(federation).clients)
     rounds = {client: sum(client in federation.client_pool.participants(one) for one in range(6)) for client in spent}
     assert len(set(rounds.values())) > 1
