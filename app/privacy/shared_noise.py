@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from app.common.errors import UserError
+from app.common.wording import counted
 from app.privacy.discrete_noise import WIDEST, DiscreteMechanism
 from app.privacy.rotation import padded_size, rounded_norm
 
@@ -142,7 +143,6 @@ class SharedNoise:
         Raises:
             UserError: where rounding on it would raise the noise too much.
         """
-
         for widest in (WIDE, WIDEST):
             grid = self._finest(blocks, size, widest)
             if grid is not None and grid.moved.norm <= COARSEST * grid.scale * self.clip:
@@ -189,10 +189,10 @@ class SharedNoise:
         return math.log(2 * block.size) + signal * tilt**2 / 2 + noise * (math.cosh(tilt) - 1) - tilt * room
 
     def _too_few(self, blocks: tuple[Block, ...]) -> UserError:
-        clients = max(block.contributors for block in blocks)
+        clients = counted(max(block.contributors for block in blocks), "client")
         room = f"a noise of {WIDEST:g} units per client" if self.bits is None else f"{self.bits} bits"
         return UserError.of(
-            f"{room} are too few for sums over {clients} clients with noise {self.noise:.3g} times clip {self.clip:g}",
+            f"{room} are too few for sums over {clients} with noise {self.noise:.3g} times clip {self.clip:g}",
             "changes would be rounded so coarsely that the noise would have to be raised by a quarter or more, or sums "
             "would wrap around",
             "raise --defenses.NAME.bits, allow a larger --defenses.NAME.target_epsilon, or fewer clients per round "

@@ -60,8 +60,10 @@ def composed():
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("defense", "method"), composed())
 def test_defense_over_method(finished, defense, method):
-    """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other, but for the channel
-    that distributed noise needs."""
+    """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other.
+
+    Distributed noise brings the channel that it needs.
+    """
     run = finished(method, defense)
     report = run.federation.report
     assert report.round == run.trainer.max_epochs
