@@ -129,7 +129,7 @@ class EncryptedChannel(Channel):
         key = self._plan.key(client)
         if key not in self._down:
             coordinates = received_coordinates(self._federation, self._plan, client)
-            self._down[key] = len(self._slots.ciphertexts(coordinates))
+            self._down[key] = len(self._slots.ciphertexts(self._code.needed(coordinates)))
         return self._down[key] * self._public.ciphertext_bytes
 
     @property

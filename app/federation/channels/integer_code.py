@@ -92,6 +92,10 @@ class IntegerCode:
             self._positions[submodel] = index
         return self._positions[submodel]
 
+    def needed(self, coordinates: np.ndarray) -> np.ndarray:
+        """Positions of the sums from which the values of some coordinates (int64) are read."""
+        return coordinates
+
     def weight(self, update: Update) -> int:
         """A client's weight in units; a `ValueError` where it exceeds what the sums have room for."""
         weight, most = self._weights.integer(update.weight), self._weights.largest[update.client]

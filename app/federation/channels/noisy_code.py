@@ -96,6 +96,10 @@ class NoisyCode(IntegerCode):
             self._positions[submodel] = np.concatenate([self.contributors.submodels[submodel], *filling])
         return self._positions[submodel]
 
+    def needed(self, coordinates: np.ndarray) -> np.ndarray:
+        blocks = np.intersect1d(self.contributors.block_of[coordinates], list(self.blocks))
+        return np.flatnonzero(np.isin(self.block_of, blocks))
+
     def encode(self, update: Update) -> np.ndarray:
         """A client's integers (int64) modulo 2^bits, with its share of the noise; see `IntegerCode.encode`."""
         change = clipped(self._change(update), self._shared.clip) * (self.weight(update) * self._weights.unit)

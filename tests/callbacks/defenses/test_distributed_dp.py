@@ -222,6 +222,42 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert 8.9 < longer.statement(federation).epsilon <= 9.0
 
 
+class Watch(FederatedCallback):
+    """Looks whether whatever leaves was entered before."""
+
+    kind = "recorder"
+
+    def __init__(self):
+        self.entered, self.left = [], []
+
+    def on_spend(self, trainer, federation, spend):
+        """Round, client and noise."""
+        self.entered += [(spend.round, client, steps.noise) for client, steps in spend.steps.items()]
+
+    def on_message(self, trainer, federation, message):
+        """A masked update is on its way."""
+        assert (message.round, message.client, 2.0) in self.entered
+        self.left.append((message.round, message.client))
+
+
+def test_the_budget_is_entered_before_an_update_leaves():
+    """And a client whose update never left is given back its own."""
+
+    class Away(FederatedCallback):
+        """Client 3 stays out of the second round."""
+
+        def withdraws(self, federation, client):
+            return client == 3 and federation.plan.round == 1
+
+    watch, defense = Watch(), DistributedDP(noise=2.0)
+    _, federation = trained(SIMULATED(), defense, Away(), watch, rounds=2)
+    assert len(watch.left) == 15
+    assert {client: len(defense.ledger.history(client)) for client in range(8)} == dict.fromkeys(range(8), 1)
+    counts = {client: sum(steps.count for steps in defense.ledger.history(client)) for client in range(8)}
+    assert counts == {client: 1 if client == 3 else 2 for client in range(8)}
+    assert federation.report.round == 2
+
+
 def test_secret_noise_is_another_one_in_every_run():
     """And every attempt would count."""
     means = [trained(MASKED(), DistributedDP(noise=1.0, secret_noise=secret))[0] for secret in (True, True, False)]
