@@ -11,6 +11,7 @@ from callbacks.attacks.sample_canaries import SampleCanaryAudit
 from callbacks.attacks.source_inference import SourceInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
+from callbacks.defenses.distributed_dp import DistributedDP
 from callbacks.defenses.dp_fedavg import DPFedAvg
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
@@ -34,6 +35,7 @@ __all__ = [
     "ClientEarlyStopping",
     "DPFedAvg",
     "DPSGD",
+    "DistributedDP",
     "Dropout",
     "L2",
     "LabelSmoothing",

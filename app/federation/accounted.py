@@ -73,3 +73,16 @@ class AccountedDefense(FederatedCallback):
         """Where secret noise and no recorder would leave attempts uncounted."""
         kept = overriding(federation.hooks.callbacks, "on_spend")
         return (KEPT_IN_CHECKPOINTS,) if self._source.secret and not kept else ()
+
+
+def bounded_weight(federation: FederatedModule, client: int, max_samples: int | None) -> float:
+    """Weight of a client, at most 1: 1, or its samples over `max_samples`, by default those of the largest client."""
+    sizes = federation.client_pool.sizes
+    if federation.weighting == "uniform":
+        return 1.0
+    return min(1.0, sizes[client] / (max_samples or max(sizes)))
+
+
+def client_delta(federation: FederatedModule, delta: float | None) -> float:
+    """Delta of clients: as set, or a tenth of one over their number, at most 1e-5."""
+    return delta if delta is not None else min(1e-5, 0.1 / len(federation.client_pool.sizes))

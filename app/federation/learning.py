@@ -24,7 +24,7 @@ DEVIATIONS = 3.0
 """Standard deviations of the accuracy of guesses within which an accuracy counts as chance."""
 
 NOISE: frozenset[Trait] = frozenset(
-    {"sample-dp", "client-dp", "upload-dp", "nominal-dp", "own-noise", "partial-noise", "server-noise"}
+    {"sample-dp", "client-dp", "sum-dp", "upload-dp", "nominal-dp", "own-noise", "partial-noise", "server-noise"}
 )
 """Traits of defenses that add noise."""
 

@@ -28,6 +28,7 @@ from app.federation.aggregation import FedAvg, ServerOptimizer, ServerOptimizerF
 from app.federation.all_clients import Newcomers
 from app.federation.capacities import Capacities
 from app.federation.channels.base import Aggregate, Channel, PlainChannel, UncoveredCells
+from app.federation.channels.integer_code import Coding, IntegerCode
 from app.federation.checks.federation import (
     defense_problems,
     federation_problems,
@@ -74,6 +75,7 @@ class FederatedModule(Described, LightningModule):
         inserted: names of its parameters that the announced network does not have.
         client_pool: the clients, as the server knows them.
         channel: how updates reach the server; a defense may replace it in its `setup`.
+        coding: how channels that add up integers make them of updates; a defense may replace it in its `setup`.
         results: what attacks and recorders have found, in order.
         transcript: what adversaries have seen; None where nothing was recorded.
         cache: folder for what attacks can use again in other runs; None to keep nothing.
@@ -146,6 +148,7 @@ class FederatedModule(Described, LightningModule):
         self.executor_kind, self.workers, self.block_size = executor, workers, block_size
         self.seed = seed
         self.channel: Channel = PlainChannel()
+        self.coding: Coding = IntegerCode
         self.results: list[Result] = []
         self.transcript: Transcript | None = None
         self.cache: Path | None = None

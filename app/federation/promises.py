@@ -14,7 +14,7 @@ from app.privacy.traits import Trait
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
-BUDGETS: frozenset[Trait] = frozenset({"sample-dp", "client-dp", "upload-dp"})
+BUDGETS: frozenset[Trait] = frozenset({"sample-dp", "client-dp", "sum-dp", "upload-dp"})
 """Traits of defenses that promise a privacy budget."""
 
 UNNOISED = {

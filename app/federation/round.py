@@ -70,10 +70,10 @@ class Round:
         """Process one client's result: drop it where it was refused or is not finite, else defend and upload it.
 
         The server sees who was dropped. Where differential privacy is promised towards it, nothing private decides
-        that: not the loss, and not a vector to which `upload-dp` has yet to add its noise.
+        that: not the loss, and not a vector that has yet to get its noise.
         """
         size, defended, dropped_for = None, 0.0, ""
-        private_vector = "upload-dp" in self._traits
+        private_vector = bool({"upload-dp", "sum-dp"} & self._traits)
         private_loss = private_vector or "sample-dp" in self._traits
         if private_vector and not trained.finite:
             trained = replace(trained, vector=trained.task.received.clone(), finite=True)

@@ -24,6 +24,9 @@ from app.common.errors import UserError
 AccountantName = Literal["rdp", "prv"]
 """Rényi differential privacy (fast), or privacy-loss random variables (tighter, slower)."""
 
+Composition = AccountantName | Literal["rdp-whole"]
+"""Also Rényi differential privacy at whole orders, for mechanisms whose bounds hold for these only."""
+
 ORDERS: tuple[float, ...] = (
     *(1 + step / 100 for step in range(1, 10)),
     *(1 + step / 10 for step in range(1, 110)),
@@ -31,6 +34,8 @@ ORDERS: tuple[float, ...] = (
     *(64.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 320.0, 384.0, 512.0, 768.0, 1024.0),
 )
 """Rényi orders that are tried: Opacus's own, and wider on both sides for very large and very small budgets."""
+
+_WHOLE_ORDERS = tuple(order for order in ORDERS if order.is_integer())
 
 _STRIDES = (32, 8, 2, 1)
 """Between the orders that are looked at, one look after the other."""
@@ -60,7 +65,7 @@ History = tuple[tuple[float, float, int], ...]
 """Noise, rate and count of distinct steps, in a fixed order: equal budgets have equal histories."""
 
 
-def epsilon(history: Iterable[Steps], delta: float, accountant: AccountantName = "rdp") -> float:
+def epsilon(history: Iterable[Steps], delta: float, accountant: Composition = "rdp") -> float:
     """Epsilon that a history of steps has spent; its order does not matter.
 
     Args:
@@ -131,7 +136,7 @@ def composed_noise_for(target: float, delta: float, count: int, past: Iterable[S
 
 
 def noise_for(
-    target: float, delta: float, plan: Sequence[Steps], accountant: AccountantName = "rdp", past: Sequence[Steps] = ()
+    target: float, delta: float, plan: Sequence[Steps], accountant: Composition = "rdp", past: Sequence[Steps] = ()
 ) -> float:
     """Smallest noise multiplier (to 0.1 %, never too small) with which planned steps stay within epsilon `target`.
 
@@ -194,17 +199,17 @@ def _merged(history: Iterable[Steps]) -> History:
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(history: History, delta: float, accountant: AccountantName) -> float:
+def _epsilon(history: History, delta: float, accountant: Composition) -> float:
     if not history:
         return 0.0
     if any(noise == 0 for noise, _, _ in history):
         return math.inf
-    bound = _rdp_epsilon(history, delta)
+    bound = _rdp_epsilon(history, delta, _WHOLE_ORDERS if accountant == "rdp-whole" else ORDERS)
     return min(bound, _prv_epsilon(history, delta)) if accountant == "prv" and bound < _PRV_LIMIT else bound
 
 
-def _rdp_epsilon(history: History, delta: float) -> float:
-    return max(0.0, _least(history, delta, ORDERS))
+def _rdp_epsilon(history: History, delta: float, orders: Sequence[float]) -> float:
+    return max(0.0, _least(history, delta, orders))
 
 
 def _least(history: History, delta: float, orders: Sequence[float]) -> float:

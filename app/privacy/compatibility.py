@@ -82,6 +82,14 @@ _AFTER_CLIPPING = (
     _LATER,
     "{second} after {first}",
 )
+_BY_DATA = (
+    "which weights a client sends depends on its data, and so would the denominators",
+    "use a variant that sends all weights: --defenses.NAME.variant zero",
+)
+_BY_LOSS = (
+    "clients would count by their loss, so no bound holds on the influence of one",
+    "set --model.server FedAvg",
+)
 _TWO_UNITS = (
     "their epsilons mean different things",
     "report both and do not add them",
@@ -107,7 +115,15 @@ _NOTHING_MEASURED = (
     "{second} where {first}",
 )
 _CANARIES: tuple[Trait, ...] = ("sample-canaries", "client-canaries")
-_ON_UPLOADS: tuple[Trait, ...] = ("client-dp", "own-noise", "channel", "pruned-uploads", "kept-cells", "chosen-cells")
+_ON_UPLOADS: tuple[Trait, ...] = (
+    "client-dp",
+    "sum-dp",
+    "own-noise",
+    "channel",
+    "pruned-uploads",
+    "kept-cells",
+    "chosen-cells",
+)
 
 RULES: tuple[Rule, ...] = (
     *(_rule((f"nothing-sent-{trait}", "error", "nothing-sent", trait), *_NOTHING_SENT) for trait in _ON_UPLOADS),
@@ -151,21 +167,27 @@ RULES: tuple[Rule, ...] = (
         "which rows a client sends depends on its data, and so would the denominators",
         _NO_MASKS,
     ),
+    _rule(("client-dp-chosen-cells", "error", "client-dp", "chosen-cells"), *_BY_DATA),
+    _rule(("sum-dp-chosen-cells", "error", "sum-dp", "chosen-cells"), *_BY_DATA),
+    _rule(("sum-dp-label-masks", "error", "sum-dp", "label-masks"), *_LABEL_MASKS),
     _rule(
-        ("client-dp-chosen-cells", "error", "client-dp", "chosen-cells"),
-        "which weights a client sends depends on its data, and so would the denominators",
-        "use a variant that sends all weights: --defenses.NAME.variant zero",
+        ("sum-dp-running-statistics", "error", "sum-dp", "running-statistics"),
+        "statistics would be clipped and get noise with the weights, and a running variance could become negative",
+        *_STATISTICS[1:],
+    ),
+    _rule(
+        ("sum-dp-client-dp", "error", "sum-dp", "client-dp"),
+        "both clip updates and make noise for whole clients, so that there would be twice the noise",
+        "keep one of them",
+        cause="{first} and {second}",
     ),
     _rule(
         ("sample-dp-mixes-samples", "error", "sample-dp", "mixes-samples"),
         "a gradient would depend on two samples, so clipping it would not bound the influence of one",
         "leave {second} out",
     ),
-    _rule(
-        ("client-dp-loss-weights", "error", "client-dp", "loss-weights"),
-        "clients would count by their loss, so no bound holds on the influence of one",
-        "set --model.server FedAvg",
-    ),
+    _rule(("client-dp-loss-weights", "error", "client-dp", "loss-weights"), *_BY_LOSS),
+    _rule(("sum-dp-loss-weights", "error", "sum-dp", "loss-weights"), *_BY_LOSS),
     _rule(
         ("sample-dp-loss-weights", "error", "sample-dp", "loss-weights"),
         "clients would send their loss on private data without noise",
@@ -201,6 +223,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(("two-units", "warning", "sample-dp", "nominal-dp"), *_TWO_UNITS),
     _rule(("two-units-client", "warning", "sample-dp", "client-dp"), *_TWO_UNITS),
+    _rule(("two-units-sum", "warning", "sample-dp", "sum-dp"), *_TWO_UNITS),
     _rule(
         ("dp-local-adversary", "error", "sample-dp", "local-adversary"),
         "its attack network learns from all samples without noise and steers the gradient of every other sample, "
@@ -209,9 +232,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(("dp-early-stopping", "warning", "sample-dp", "stops-early"), *_EARLY_STOPPING),
     _rule(("client-dp-early-stopping", "warning", "client-dp", "stops-early"), *_EARLY_STOPPING),
+    _rule(("sum-dp-early-stopping", "warning", "sum-dp", "stops-early"), *_EARLY_STOPPING),
     _rule(("upload-dp-early-stopping", "warning", "upload-dp", "stops-early"), *_EARLY_STOPPING),
     _rule(("sample-dp-refusals", "warning", "sample-dp", "refuses-by-data"), *_REFUSALS),
     _rule(("client-dp-refusals", "warning", "client-dp", "refuses-by-data"), *_REFUSALS),
+    _rule(("sum-dp-refusals", "warning", "sum-dp", "refuses-by-data"), *_REFUSALS),
     _rule(("upload-dp-refusals", "warning", "upload-dp", "refuses-by-data"), *_REFUSALS),
     _rule(
         ("pruning-before-dp-noise", "warning", "pruned-uploads", "nominal-dp"),

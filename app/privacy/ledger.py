@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.privacy.accounting import AccountantName, Steps, epsilon
+from app.privacy.accounting import Composition, Steps, epsilon
 
 ALL_CLIENTS = -1
 """Stands for the clients of a mechanism whose releases concern all of them at once."""
@@ -42,7 +42,7 @@ class Ledger:
     once. Under secret noise every attempt at a round is a release of its own, and counts.
     """
 
-    def __init__(self, accountant: AccountantName = "rdp") -> None:
+    def __init__(self, accountant: Composition = "rdp") -> None:
         self.accountant = accountant
         self._rounds: dict[tuple[int, str], dict[int, Steps]] = {}
         self._counts: dict[int, Counter[tuple[float, float]]] = {}  # steps of every client by noise and rate

@@ -55,7 +55,7 @@ class NoiseStream:
         if deviation == 0:
             return torch.zeros_like(values)
         pairs = (values.numel() + 1) // 2
-        words = self._words(2 * pairs).to(values.device if values.is_cuda else "cpu")
+        words = self.words(2 * pairs).to(values.device if values.is_cuda else "cpu")
         # radius with 53 bits, so that tails reach to 8.5 standard deviations; the angle in the precision of the values
         radius = (-2 * _uniform(words[:pairs]).log()).sqrt().mul(deviation).to(values.dtype)
         angle = words[pairs:].to(values.dtype) * (math.pi / 2**63)
@@ -64,9 +64,13 @@ class NoiseStream:
 
     def coins(self, count: int, probability: float) -> Tensor:
         """(count) bool on the CPU, each independently True with the given probability."""
-        return _uniform(self._words(count)) <= probability
+        return self.uniform(count) <= probability
 
-    def _words(self, count: int) -> Tensor:
+    def uniform(self, count: int) -> Tensor:
+        """(count) float64 on the CPU, uniform in (0, 1] with 53 bits."""
+        return _uniform(self.words(count))
+
+    def words(self, count: int) -> Tensor:
         """(count) int64, all 64 bits random."""
         buffer = bytearray(8 * count + 16)  # room for a block more, which the cipher asks for
         self._stream.update_into(bytes(8 * count), buffer)

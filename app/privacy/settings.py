@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from app.common.errors import Problem, UserError
+from app.common.wording import counted
 
 
 def setting_problem(defense: str, name: str, value: object, consequence: str, allowed: str) -> Problem:
@@ -31,6 +32,15 @@ def budget_problems(
     if math.isinf(clip) and noise != 0:
         remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
         yield Problem(f"clip of {defense} is infinite", f"no noise hides {what} without a bound", remedy)
+
+
+def client_budget_problems(
+    defense: str, target_epsilon: float | None, noise: float | None, clip: float, delta: float | None, clients: int
+) -> Iterator[Problem]:
+    """Problems of a budget of whole clients; a `delta` of None is chosen by their number."""
+    yield from budget_problems(defense, target_epsilon, noise, clip, "changes")
+    if delta is not None:
+        yield from delta_problems(defense, delta, clients, f"there are {counted(clients, 'client')}", "client")
 
 
 def delta_problems(defense: str, delta: float, records: int, count: str, one: str) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from app.common.errors import Problem, UserError
 from app.common.ranges import Bound, Count, Inside, NonNegative, Positive
 from app.common.wording import counted
-from app.federation.accounted import AccountedDefense
+from app.federation.accounted import AccountedDefense, bounded_weight, client_delta
 from app.federation.channels.base import Aggregate, Update
 from app.federation.execution.distributed import from_first, gather
 from app.federation.hooks import Around, Knob
@@ -23,7 +23,7 @@ from app.federation.plan import Plan
 from app.privacy.accounting import AccountantName, Steps, epsilon, noise_for, version
 from app.privacy.ledger import ALL_CLIENTS, Ledger
 from app.privacy.noise import NoiseSource, NoiseStream, clip_factor
-from app.privacy.settings import budget_problems, delta_problems, raised_problems
+from app.privacy.settings import client_budget_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -99,11 +99,7 @@ class DPFedAvg(AccountedDefense):
         return Problem(cause, remedy=f"{weaker}, let more clients take part, or try another clip")
 
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
-        yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
-        if self.delta is not None:
-            yield from delta_problems(
-                "DPFedAvg", self.delta, clients, f"there are {counted(clients, 'client')}", "client"
-            )
+        return client_budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, self.delta, clients)
 
     def _calibrated(self, federation: FederatedModule) -> float:
         """The noise multiplier: as set, or the smallest one that keeps to the budget."""
@@ -188,10 +184,7 @@ class DPFedAvg(AccountedDefense):
         return expected
 
     def _weight(self, federation: FederatedModule, client: int) -> float:
-        sizes = federation.client_pool.sizes
-        if federation.weighting == "uniform":
-            return 1.0
-        return min(1.0, sizes[client] / (self.max_samples or max(sizes)))
+        return bounded_weight(federation, client, self.max_samples)
 
     def _measure(self, federation: FederatedModule, total: Tensor, expected: Tensor) -> None:
         clipped = [one for part in gather(self._clipped) for one in part]
@@ -250,7 +243,7 @@ class DPFedAvg(AccountedDefense):
         return self.ledger.epsilon(ALL_CLIENTS, self._delta(federation), more, everything)
 
     def _delta(self, federation: FederatedModule) -> float:
-        return self.delta if self.delta is not None else min(1e-5, 0.1 / len(federation.client_pool.sizes))
+        return client_delta(federation, self.delta)
 
     def state_dict(self) -> dict[str, Any]:
         return {"ledger": self.ledger.state_dict(), "numbers": dict(self._numbers)}

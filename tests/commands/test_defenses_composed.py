@@ -14,7 +14,8 @@ from app.recipes import shipped_recipes
 from app.run import run_of
 
 DEFENSES = [recipe.name for recipe in shipped_recipes() if recipe.kind == "defense"]
-CHANNELS = ["paillier", "paillier-simulated", "secure-aggregation"]
+CHANNELS = ["paillier", "paillier-simulated", "secure-aggregation", "distributed-dp"]
+"""Recipes with a channel that hides updates."""
 METHODS = ["fedavg", "heterofl", "mapp-fl", "fdropout", "fedrolex"]
 LOCAL = ["adversarial-regularisation", "dropout", "l2", "label-smoothing", "mixup", "stop-early"]
 """Defenses that act within a client, who does not know how its coordinates were chosen."""
@@ -24,6 +25,8 @@ REFUSED = {
     ("dp-sgd", "fjord"): "draws narrower networks step by step",
     ("dp-sgd", "qffl"): "by their loss",
     ("dp-fedavg", "qffl"): "by their loss",
+    ("distributed-dp", "qffl"): "by their loss",
+    ("distributed-dp", "fdropout"): "change by a single client from one round to the next",
     ("secure-aggregation", "fdropout"): "change by a single client from one round to the next",
 }
 """Pairs that would not protect what they promise to protect."""
@@ -57,13 +60,16 @@ def composed():
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("defense", "method"), composed())
 def test_defense_over_method(finished, defense, method):
-    """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other."""
+    """Recipes add up; the run ends with a model that can be evaluated, and has its defense and no other.
+
+    Distributed noise brings the channel that it needs.
+    """
     run = finished(method, defense)
     report = run.federation.report
     assert report.round == run.trainer.max_epochs
     assert 0 <= report.server.accuracy <= 1
     assert not any(client.dropped for client in report.clients)
-    assert len(run.config["defenses"]) == 1
+    assert len(run.config["defenses"]) == (2 if defense == "distributed-dp" else 1)
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -23,7 +23,9 @@ def test_rules_of_channels(trait):
         assert [(clash.rule.code, clash.rule.severity) for clash in clashes(parts)] == [FOUND[trait]]
 
 
-@pytest.mark.parametrize("trait", ["sample-dp", "nominal-dp", "batch-norm", "running-statistics", "stops-early"])
+@pytest.mark.parametrize(
+    "trait", ["sample-dp", "sum-dp", "nominal-dp", "batch-norm", "running-statistics", "stops-early"]
+)
 def test_nothing_to_say(trait):
     """A channel does not care."""
     assert not list(clashes([Component("A", frozenset({"channel"})), Component("B", frozenset({trait}))]))

@@ -22,7 +22,7 @@ class Averaging(Adaptation):
     what = "models are averaged over the rounds that were kept"
     called_by: ClassVar[CalledBy] = {
         "uploads": frozenset({"own-noise", "partial-noise", "sample-dp"}),
-        "global": frozenset({"server-noise"}),
+        "global": frozenset({"server-noise", "sum-dp"}),
     }
     needs_rounds = 2
 

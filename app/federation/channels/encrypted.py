@@ -5,6 +5,7 @@ What real and simulated encryption have in common. Weights and the submodels' co
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
@@ -21,7 +22,7 @@ from app.crypto.paillier.encryption import Exponent
 from app.crypto.paillier.keys import KeyLength, PublicKey
 from app.crypto.paillier.packing import Packing, SlotLayout
 from app.federation.channels.base import Aggregate, Channel, Form, Message, Reduce, UncoveredCells, Update
-from app.federation.channels.integer_code import IntegerCode, encoded, weight_code
+from app.federation.channels.integer_code import encoded, weight_code
 from app.federation.execution.distributed import gather
 from app.federation.plan import Plan
 from app.federation.private_coordinates import received_coordinates, uploaded_indices
@@ -83,7 +84,7 @@ class EncryptedChannel(Channel):
         settings = self._settings
         contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
-        self._code = IntegerCode(contributors, settings.point, weights, theta, settings.outside)
+        self._code = self._federation.coding(contributors, settings.point, weights, theta, settings.outside)
         self._packing = Packing.fit(settings.key_length, self._code.largest_sum)
         self._slots = SlotLayout.of(self._code.block_of, self._packing.slots)
         self._arrived: dict[int, int] = {}
@@ -107,19 +108,30 @@ class EncryptedChannel(Channel):
     def close(self, uncovered: UncoveredCells, reduce: Reduce) -> Aggregate:
         self._arrived = {client: weight for part in gather(self._arrived) for client, weight in part.items()}
         self.work.values, self.work.clipped = self._code.coded, self._code.clipped
-        sums = self._sums()
+        sums = None if self._bare() else self._sums()
         self.work = _total(gather(self.work))
         if sums is None:
             self._arrived = {}
             sums = np.zeros(self._code.length, dtype=np.int64)
         return self._code.decode(sums, self._arrived, uncovered)
 
+    def _bare(self) -> int:
+        """How many sums have less noise than they need after drop-outs; then no client decrypts any."""
+        bare = self._code.unprotected(self._arrived)
+        if bare and self._federation.global_rank == 0:
+            warnings.warn(
+                f"round {self._plan.round + 1}: after drop-outs, {bare} of {self._code.length} sums have less noise "
+                "than they need; the round is given up and no client's update is used.",
+                stacklevel=2,
+            )
+        return bare
+
     def bytes_down(self, client: int, received: Tensor) -> int:
         """The client receives its coordinates encrypted and decrypts them itself, including the initial model."""
         key = self._plan.key(client)
         if key not in self._down:
             coordinates = received_coordinates(self._federation, self._plan, client)
-            self._down[key] = len(self._slots.ciphertexts(coordinates))
+            self._down[key] = len(self._slots.ciphertexts(self._code.needed(coordinates)))
         return self._down[key] * self._public.ciphertext_bytes
 
     @property

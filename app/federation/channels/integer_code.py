@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from app.common.errors import UserError
 from app.crypto.contributors import Contributors
 from app.crypto.fixed_point import FixedPoint, Outside, OutsideRangeError
 from app.crypto.messages import DeliveryFailure
+from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate, UncoveredCells, Update
 from app.federation.checks.federation import stack_traits, weighs_by_loss
 from app.federation.execution.distributed import precise
@@ -70,6 +71,11 @@ class IntegerCode:
         return self._point.largest * sum(self._weights.largest[client] for client in self.contributors.clients)
 
     @cached_property
+    def word(self) -> np.dtype:
+        """Unsigned integers that masked sums are taken in."""
+        return word_for(self.largest_sum)
+
+    @cached_property
     def block_of(self) -> np.ndarray:
         """(length) contributor block of every integer: of the coordinates, then a weight and a curvature per block."""
         own = np.arange(self.contributors.blocks if self._weights.secret else 0)
@@ -86,6 +92,10 @@ class IntegerCode:
             self._positions[submodel] = index
         return self._positions[submodel]
 
+    def needed(self, coordinates: np.ndarray) -> np.ndarray:
+        """Positions of the sums from which the values of some coordinates (int64) are read."""
+        return coordinates
+
     def weight(self, update: Update) -> int:
         """A client's weight in units; a `ValueError` where it exceeds what the sums have room for."""
         weight, most = self._weights.integer(update.weight), self._weights.largest[update.client]
@@ -101,10 +111,7 @@ class IntegerCode:
         Raises `ValueError` where the update has other coordinates than planned, or its weight or curvature is out of
         bounds, and `OutsideRangeError` where changes are outside the range.
         """
-        index = self.contributors.index(update.client)
-        if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
-            raise ValueError(f"client {update.client} sends other weights than planned")
-        change = np.subtract(plain_array(update.vector), plain_array(update.received), dtype=np.float64)
+        change = self._change(update)
         weight = self.weight(update)
         values = self._point.quantise(change, self._outside, self._weights.inward)
         self.coded += len(values)
@@ -118,6 +125,13 @@ class IntegerCode:
         curvature = self._curvature(update)
         blocks = len(self.contributors.blocks_of(update.client))
         return np.concatenate([values, np.full(blocks, weight), np.full(blocks, curvature)])
+
+    def _change(self, update: Update) -> np.ndarray:
+        """A client's change (float64); a `ValueError` where it is one of other coordinates than planned."""
+        index = self.contributors.index(update.client)
+        if update.index.numel() != len(index) or not np.array_equal(update.index.cpu().numpy(), index):
+            raise ValueError(f"client {update.client} sends other weights than planned")
+        return np.subtract(plain_array(update.vector), plain_array(update.received), dtype=np.float64)
 
     def restored(self, update: Update, values: np.ndarray) -> Tensor:
         """A client's vector from its integers, as a reader of its upload alone can compute it."""
@@ -141,6 +155,10 @@ class IntegerCode:
         largest = self._point.largest * self.contributors.sum_over(weights)
         return int((np.abs(sums) > largest[self.block_of]).sum())
 
+    def unprotected(self, arrived: Iterable[int]) -> int:
+        """How many sums over the clients that arrived have less noise than they need, so that none may be read."""
+        return 0
+
     def decode(self, sums: np.ndarray, arrived: Mapping[int, int], uncovered: UncoveredCells) -> Aggregate:
         """The mean of every coordinate, from the sums (length) and the weights in units of the clients in them."""
         coordinates, blocks = self.contributors.coordinates, self.contributors.blocks
@@ -149,15 +167,22 @@ class IntegerCode:
             weights, curvatures = np.split(sums[coordinates:], 2)
         block_of = torch.from_numpy(self.contributors.block_of).to(self._theta.device)
         weight, curvature = self._tensor(weights)[block_of], self._tensor(curvatures)[block_of]
-        change = self._tensor(self._point.restore(sums[:coordinates])) / weight.clamp(min=1)
+        change = self._tensor(self._changes(sums)) / weight.clamp(min=1)
         theta = self._theta.to(weight.dtype)
         fill = theta if uncovered == "keep" or not arrived else torch.zeros_like(theta)
         mean = torch.where(weight > 0, theta + change, fill)
         return Aggregate(mean, weight * self._weights.unit, curvature * self._weights.unit, len(arrived))
 
+    def _changes(self, sums: np.ndarray) -> np.ndarray:
+        """(coordinates) float64: sums of changes times weights in units."""
+        return self._point.restore(sums[: self.contributors.coordinates])
+
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values.astype(np.float64)).to(self._theta.device, precise(self._theta.device))
 
+
+Coding = Callable[[Contributors, FixedPoint, WeightCode, Tensor, Outside], IntegerCode]
+"""Makes the code of a round; `FederatedModule.coding` may be replaced by a defense."""
 
 FINE = 2.0**-16
 """Unit of weights that are no integers."""
@@ -171,7 +196,7 @@ def weight_code(federation: FederatedModule, max_weight: float) -> WeightCode:
     sizes = federation.client_pool.sizes
     if weighs_by_loss(federation):
         return WeightCode(FINE, dict.fromkeys(range(len(sizes)), round(max_weight / FINE)), secret=True)
-    bounded = "client-dp" in stack_traits(federation)
+    bounded = bool({"client-dp", "sum-dp"} & stack_traits(federation))
     if federation.weighting == "uniform":
         return WeightCode(1.0, dict.fromkeys(range(len(sizes)), 1), inward=bounded)
     if bounded:  # weights are at most 1

@@ -37,9 +37,8 @@ from app.crypto.secure_aggregation.layout import VectorLayout
 from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError, require_threshold
 from app.crypto.secure_aggregation.server import AggregationServer
-from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate, Channel, Message, Reduce, UncoveredCells, Update
-from app.federation.channels.integer_code import IntegerCode, encoded, warn_of_failures, weight_code
+from app.federation.channels.integer_code import encoded, warn_of_failures, weight_code
 from app.federation.channels.received import Received, ReceivedModels
 from app.federation.channels.release_guard import ReleaseGuard
 from app.federation.execution.distributed import from_first, gather
@@ -108,7 +107,7 @@ class MaskedChannel(Channel):
         settings = self._settings
         self._contributors = Contributors.of(theta.numel(), uploaded_indices(self._federation, plan))
         weights = weight_code(self._federation, settings.max_weight)
-        self._code = IntegerCode(self._contributors, settings.point, weights, theta, settings.outside)
+        self._code = self._federation.coding(self._contributors, settings.point, weights, theta, settings.outside)
         self._received = ReceivedModels(self._contributors, self._federation.space)
         self._theta, self._round = theta, plan.round + 1
         self._guard.open(plan)
@@ -138,7 +137,7 @@ class MaskedChannel(Channel):
         if clients < threshold:
             raise AbortedRoundError(f"{clients} of the {threshold} clients that are needed take part")
         positions = {client: self._code.positions(client) for client in plan.participants}
-        self._layout = VectorLayout(self._code.length, word_for(self._code.largest_sum), positions, threshold)
+        self._layout = VectorLayout(self._code.length, self._code.word, positions, threshold)
         self._session = from_first(new_session())
         self._delivery = MessageDelivery(self._registry, self._transport, self._settings.attempts)
         self._server = AggregationServer(self._session, self._round, self._layout, self._registry)
@@ -243,6 +242,10 @@ class MaskedChannel(Channel):
         self.dropped = len(gone)
         self._require(survivors, "sent masked updates")
         self._clients = {client: one for client, one in self._clients.items() if client in survivors}
+        if bare := self._code.unprotected(survivors):
+            raise AbortedRoundError(
+                f"after drop-outs, {bare} of {self._code.length} sums have less noise than they need"
+            )
         self._guard.check(survivors)
         signed = self._exchange(self._answers(lambda one: one.sign_survivors(survivors)))
         self._guard.remember(survivors, released=False)

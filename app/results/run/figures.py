@@ -59,6 +59,7 @@ BUDGETS = {
     "privacy/epsilon": ("epsilon per sample, client that has spent most", "tab:red", "-"),
     "privacy/epsilon_mean": ("epsilon per sample, mean of the clients", "tab:red", ":"),
     "dp_fedavg/epsilon": ("epsilon per client", "tab:purple", "-"),
+    "distributed_dp/epsilon": ("epsilon per client, client that has spent most", "tab:purple", "-"),
 }
 """Metrics that are privacy budgets: label, colour and line."""
 
