@@ -9,6 +9,7 @@ from callbacks.attacks.membership_inference import MembershipInference
 from callbacks.defenses.adversarial_regularisation import AdversarialRegularisation
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
 from callbacks.defenses.dp_fedavg import DPFedAvg
+from callbacks.defenses.dp_ftrl import DPFTRL
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
 from callbacks.defenses.l2 import L2
@@ -29,6 +30,7 @@ from callbacks.recorders.run_recorder import RunRecorder
 __all__ = [
     "AdversarialRegularisation",
     "ClientEarlyStopping",
+    "DPFTRL",
     "DPFedAvg",
     "DPSGD",
     "Dropout",

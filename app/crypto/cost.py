@@ -104,10 +104,7 @@ def masked_round(
         one.set_peers(server.masking_clients)
         server.add_masked(one.mask(np.ones(length, dtype=np.int64), None))
     survivors = [one.sign_survivors(range(clients)) for one in everybody]
-    reveals = [
-        one.reveal_shares(message for message in survivors if message.sender in layout.holders(one.client))
-        for one in everybody
-    ]
+    reveals = [one.reveal_shares(survivors) for one in everybody]
     if (server.unmask(reveals, None) != clients).any():
         raise AssertionError("masks did not cancel")
     return keys[0], shares[0], survivors[0], reveals[0]

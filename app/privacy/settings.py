@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from app.common.errors import Problem, UserError
+from app.privacy.accounting import AccountantName
+from app.privacy.pld import library
 
 
 def setting_problem(defense: str, name: str, value: object, consequence: str, allowed: str) -> Problem:
@@ -31,6 +33,12 @@ def budget_problems(
     if math.isinf(clip) and noise != 0:
         remedy = "set --defenses.NAME.clip to a finite norm, or --defenses.NAME.noise 0"
         yield Problem(f"clip of {defense} is infinite", f"no noise hides {what} without a bound", remedy)
+
+
+def accountant_problems(accountant: AccountantName) -> Iterator[Problem]:
+    """An accountant whose library is not installed."""
+    if accountant == "pld":
+        yield from raised_problems(library)
 
 
 def delta_problems(defense: str, delta: float, records: int, count: str, one: str) -> Iterator[Problem]:

@@ -64,9 +64,9 @@ class SecureAggregation(FederatedCallback):
         outside: stop where a change is larger, or cut it to the range.
         max_weight: largest weight of a client under --model.server QFFL, whose weights are masked, too.
         attempts: how often a damaged message is sent before the client is left out of the round.
-        neighbours: with how many clients each masks and shares its secrets (SecAgg+, Bell et al. 2020): `all`, a number,
-            or `auto`: all below 128 clients in a round, and from there on as few as `dropouts` and `colluders` allow,
-            with a chance of 2^-40 that a client is exposed and of 2^-20 that a round has to be given up.
+        neighbours: with how many clients each masks and shares its secrets (SecAgg+, Bell et al. 2020): `all`, a
+            number, or `auto`: all below 128 clients in a round, and from there on as few as `dropouts` and `colluders`
+            allow, with a chance of 2^-40 that a client is exposed and of 2^-20 that a round has to be given up.
         dropouts: share of a round's clients that may drop out where not all are neighbours.
         colluders: share of a round's clients, and of those behind every weight, that may help a server that lies, where
             not all are neighbours.

@@ -184,8 +184,9 @@ class AggregationClient(SecretHolder):
     def reveal_shares(self, signatures: Iterable[SignedMessage]) -> SignedMessage:
         """Shares of the self mask of survivors and of the masking key of those who dropped out, never both of one.
 
-        `signatures` holds the `survivors` messages of at least as many of the survivors that hold this client's shares,
-        itself included, as restore its secrets. A server that shows two lists then gets too few shares of a second kind.
+        `signatures` holds the `survivors` messages of at least the threshold of survivors, this client included. On a
+        neighbour graph, too, they are of all clients: neighbours alone could not notice that clients elsewhere, which
+        mask some weights with this one, are shown another list.
 
         Raises:
             AbortedRoundError: where too few of them signed the list that this client signed.
@@ -196,11 +197,10 @@ class AggregationClient(SecretHolder):
         agreed = set()
         for message in signatures:
             self._rules.registry.check(message, self.session, self.round, "survivors")
-            if message.body == self._survivors_digest:
+            if message.body == self._survivors_digest and message.sender in self._survivors:
                 agreed.add(message.sender)
-        witnesses = self._survivors & self.layout.holders(self.client).keys()
         what = f"signed the list of survivors that client {self.client} got"
-        require_threshold(len(agreed & witnesses), self.layout.needed, what, witnesses - agreed)
+        require_threshold(len(agreed), self.layout.threshold, what, self._survivors - agreed)
         wanted = {
             owner: SecretKind.SELF_MASK if owner in self._survivors else SecretKind.MASKING_KEY for owner in self._peers
         }

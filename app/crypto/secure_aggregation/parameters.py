@@ -89,8 +89,8 @@ def sufficient(clients: int, degree: int, dropouts: float, colluders: float) -> 
     - the server learns not both secrets, whatever it says about drop-outs: 2 t > degree + 1 + c (chance 2^-40);
     - its secrets can be restored: at least `t` neighbours stay (chance 2^-20);
     - clients that stay and do not collude are connected: no degree / 2 that follow each other on the ring all collude
-      or drop out. The server chooses who drops out after it knows the graph, so clients refuse lists with more than `gap`
-      drop-outs there (chance 2^-20 without a lie), and `gap` plus colluders are fewer than degree / 2 (chance 2^-40).
+      or drop out. The server chooses who drops out after it knows the graph, so clients refuse lists with more than
+      `gap` drop-outs there (chance 2^-20 without a lie), and colluders with them are fewer than degree / 2 (2^-40).
     """
     lost, against, half = counted_up(dropouts, clients), counted_up(colluders, clients), degree // 2
     secure, works = 2.0**-SECURITY_BITS / clients, 2.0**-FAILURE_BITS / clients

@@ -257,9 +257,7 @@ class MaskedChannel(Channel):
         self._guard.check(survivors)
         signed = self._exchange(self._answers(lambda one: one.sign_survivors(survivors)))
         self._guard.remember(survivors, released=False)
-        holders = self._layout.holders
-        witnesses = {one: [message for message in signed if message.sender in holders(one)] for one in self._clients}
-        reveals = self._exchange(self._answers(lambda one: one.reveal_shares(witnesses[one.client])))
+        reveals = self._exchange(self._answers(lambda one: one.reveal_shares(signed)))
         sums = self._server.unmask(reveals, self._known_bindings() if gone else None)
         if impossible := self._code.impossible(sums, self._arrived):
             raise AbortedRoundError(
