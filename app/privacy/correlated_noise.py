@@ -64,15 +64,16 @@ class CorrelatedNoise:
         """Row of C^-1 z, by back substitution."""
         noise = draw()
         for earlier, coefficient in zip(reversed(self._kept), self._coefficients[1:], strict=False):
-            noise = noise - float(coefficient) * earlier
+            noise = noise - float(coefficient) * earlier.to(noise)
         most = len(self._coefficients) - 1
         self._kept = [*self._kept, noise][-most:] if most else []
         return noise
 
     def _next_of_tree(self, draw: Draw) -> Tensor:
         """Change of the prefix sum's noise. A subtree's sum is estimated from its root and its two halves."""
-        before, level = [*self._kept], 0
-        estimate, variance = draw(), 1.0
+        estimate, variance, level = draw(), 1.0, 0
+        self._kept = [one.to(estimate) for one in self._kept]
+        before = [*self._kept]
         while self._levels and self._levels[-1] == level:
             left = self._kept.pop()
             self._levels.pop()

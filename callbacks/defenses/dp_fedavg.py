@@ -144,6 +144,8 @@ class DPFedAvg(AccountedDefense):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         assert isinstance(pl_module, FederatedModule)
+        if not trainer.current_epoch:
+            self._norm = self.clip
         self._multiplier = self._planned(pl_module, trainer.current_epoch)
         trainer.should_stop |= self._is_spent(pl_module, trainer.current_epoch)
 

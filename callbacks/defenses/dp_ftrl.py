@@ -99,6 +99,8 @@ class DPFTRL(DPFedAvg):
 
     def _planned(self, federation: FederatedModule, done: int) -> float:
         """The noise of the numbers, which stays throughout the run, also where its first rounds are repeated."""
+        if not done:
+            self._own, self._correlated = None, CorrelatedNoise(self.correlation, self.bands)
         if self._own is None:
             ahead = ((round_, self.ledger.ahead(round_)) for round_ in range(federation.rounds))
             own = (steps[ALL_CLIENTS].noise * self._added(federation, one) ** 0.5 for one, steps in ahead if steps)

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from app.common.errors import Problem
 from app.common.ranges import Bits, Count, Decay, Majority, Positive, Several
+from app.common.wording import counted
 from app.crypto.fixed_point import FixedPoint, Outside
 from app.crypto.secure_aggregation.parameters import SECURITY_BITS, GraphSettings
 from app.crypto.secure_aggregation.streams import word_for
@@ -137,7 +138,7 @@ class SecureAggregation(FederatedCallback):
         if isinstance(self.graph.neighbours, str) or (least and least.degree >= self.graph.neighbours):
             return
         yield Problem(
-            f"{self.graph.neighbours} neighbours among {clients} clients are fewer than the "
+            f"{self.graph.neighbours} neighbours among {counted(clients, 'client')} are fewer than the "
             f"{least.degree if least else clients - 1} that withstand {self.graph.dropouts:.0%} of drop-outs and "
             f"{self.graph.colluders:.0%} of colluders",
             "the server could learn single updates, or rounds would be given up",

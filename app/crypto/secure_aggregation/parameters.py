@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.stats import hypergeom
 
 SECURITY_BITS = 40
 """A round's graph protects no client with a chance of at most 2^-40."""
@@ -92,6 +91,8 @@ def sufficient(clients: int, degree: int, dropouts: float, colluders: float) -> 
       or drop out. The server chooses who drops out after it knows the graph, so clients refuse lists with more than
       `gap` drop-outs there (chance 2^-20 without a lie), and colluders with them are fewer than degree / 2 (2^-40).
     """
+    from scipy.stats import hypergeom  # slow to import, and only needed for sparse graphs
+
     lost, against, half = counted_up(dropouts, clients), counted_up(colluders, clients), degree // 2
     secure, works = 2.0**-SECURITY_BITS / clients, 2.0**-FAILURE_BITS / clients
     thresholds, gaps = np.arange(half + 1, degree + 1), np.arange(half)
