@@ -106,15 +106,15 @@ class DPFedAvg(AccountedDefense):
         if not (noise := self._multiplier or self._calibrated(federation)):
             return None
         weaker = "raise --defenses.NAME.target_epsilon" if self.noise is None else "lower --defenses.NAME.noise"
-        cause = f"DPFedAvg adds noise of {noise:.3g} times clip {self.clip:g} to the sum of the updates"
+        cause = f"{type(self).__name__} adds noise of {noise:.3g} times clip {self.clip:g} to the sum of the updates"
         return Problem(cause, remedy=f"{weaker}, let more clients take part, or try another clip")
 
     def _setting_problems(self, clients: int) -> Iterable[Problem]:
-        yield from budget_problems("DPFedAvg", self.target_epsilon, self.noise, self.clip, "changes")
+        yield from budget_problems(type(self).__name__, self.target_epsilon, self.noise, self.clip, "changes")
         yield from accountant_problems(self.accountant)
         if self.delta is not None:
             yield from delta_problems(
-                "DPFedAvg", self.delta, clients, f"there are {counted(clients, 'client')}", "client"
+                type(self).__name__, self.delta, clients, f"there are {counted(clients, 'client')}", "client"
             )
 
     def _change_noise(self, federation: FederatedModule, noise: float) -> float:
@@ -163,7 +163,7 @@ class DPFedAvg(AccountedDefense):
         noise = noise_for(self.target_epsilon, delta, [steps], self.accountant, past)
         if federation.trainer.is_global_zero:
             warnings.warn(
-                f"DPFedAvg: the budget was planned for fewer rounds; {left} more within epsilon "
+                f"{type(self).__name__}: the budget was planned for fewer rounds; {left} more within epsilon "
                 f"{self.target_epsilon:g} need noise {noise:.3g} instead of {used:.3g}.",
                 stacklevel=2,
             )
@@ -261,7 +261,7 @@ class DPFedAvg(AccountedDefense):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warnings.warn(
-                    f"DPFedAvg: the budget is spent after {counted(following, 'round')}; the run ends "
+                    f"{type(self).__name__}: the budget is spent after {counted(following, 'round')}; the run ends "
                     f"here. More noise (--defenses.{self.given_name}.noise) or fewer clients per round "
                     "(--model.participation) make it last longer.",
                     stacklevel=2,
