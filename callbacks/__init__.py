@@ -13,6 +13,7 @@ from callbacks.defenses.adversarial_regularisation import AdversarialRegularisat
 from callbacks.defenses.client_early_stopping import ClientEarlyStopping
 from callbacks.defenses.distributed_dp import DistributedDP
 from callbacks.defenses.dp_fedavg import DPFedAvg
+from callbacks.defenses.dp_ftrl import DPFTRL
 from callbacks.defenses.dp_sgd import DPSGD
 from callbacks.defenses.dropout import Dropout
 from callbacks.defenses.l2 import L2
@@ -33,6 +34,7 @@ from callbacks.recorders.run_recorder import RunRecorder
 __all__ = [
     "AdversarialRegularisation",
     "ClientEarlyStopping",
+    "DPFTRL",
     "DPFedAvg",
     "DPSGD",
     "DistributedDP",

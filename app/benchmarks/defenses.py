@@ -16,6 +16,9 @@ from torch.optim import Adam, Optimizer
 from app.benchmarks.competitors import rampart
 from app.benchmarks.measurements import Effort, Table, compare, cpu_seconds_of, measured_row, progress
 from app.benchmarks.work import LEARNING_RATE, Competitor, Work
+from app.crypto.cost import masked_round
+from app.crypto.secure_aggregation.parameters import GraphSettings
+from app.crypto.secure_aggregation.streams import word_for
 from app.federation.execution.distributed import keep_freed_memory, one_thread, spare_driver_lookups
 from app.models.cnn import CNN
 from app.privacy.noise import NoiseStream
@@ -37,6 +40,7 @@ def defense_tables(quick: bool) -> Iterator[Table]:
     work, effort = (Work(4, 128, 128, tests=16), Effort(1, 1)) if quick else (Work(10, 1000, 128), Effort(5, 1))
     yield defended_rounds(work, effort)
     yield summed_rounds(replace(work, clients=4 if quick else 20), effort)
+    yield masked_sums((20, 40), 1000) if quick else masked_sums((100, 1000), 100_000)
 
 
 def private_steps(repeats: int) -> Table:
@@ -73,6 +77,18 @@ def summed_rounds(work: Work, effort: Effort) -> Table:
     competitors: dict[str, Competitor] = {"plain": rampart, "SecureAggregation": partial(rampart, defenses=_secagg)}
     title = f"a round of {work.clients} clients, {work.samples} samples each, with secure aggregation"
     return compare(title, work, competitors, {"SecureAggregation": 1.02}, effort, clock="cpu")
+
+
+def masked_sums(clients: tuple[int, int], length: int) -> Table:
+    """CPU time of all steps of secure aggregation, of all clients and the server, for few clients and for many."""
+    word, (few, many) = word_for(2**30), clients
+    masked_round(word, few)  # warms up
+    seconds = {count: cpu_seconds_of(partial(masked_round, word, count, length, GraphSettings())) for count in clients}
+    rows = tuple(
+        measured_row(f"{count} clients", [taken], seconds[few], 10.0 if count == many else None)
+        for count, taken in seconds.items()
+    )
+    return Table(f"a round of secure aggregation, {length:,} values", "CPU s", f"{few} clients", rows)
 
 
 # Functions by name, since competitors run in processes of their own.

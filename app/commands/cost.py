@@ -68,7 +68,8 @@ def cost(arguments: Sequence[str]) -> int:
     clients = costs[0].clients
     taking_part = f"{counted(clients, 'client')} in round {number}"
     print(f"{federation.method.title}: {federation.space.size:,} weights, {taking_part}\n")
-    print(_table(costs), "", *map(bullet, _legend(_paillier(federation))), sep="\n")
+    neighbours = max(cost.neighbours for cost in costs)
+    print(_table(costs), "", *map(bullet, _legend(_paillier(federation), neighbours)), sep="\n")
     if settings.json is not None:
         _write(Path(settings.json), costs)
     return 0
@@ -79,7 +80,8 @@ def _costs(federation: FederatedModule, number: int) -> Iterator[ChannelCost]:
     plan = federation.plan_of(number - 1)
     costs = RoundCosts(federation, plan, masking.point, masking.max_weight)
     yield costs.plain()
-    yield costs.masked(measure_masking(word_for(largest_sum(federation, masking.point, masking.max_weight))))
+    word = word_for(largest_sum(federation, masking.point, masking.max_weight))
+    yield costs.masked(measure_masking(word), masking.graph)
     packed = RoundCosts(federation, plan, paillier.point, paillier.max_weight)
     for bits in track(get_args(KeyLength), "measuring Paillier", "keys"):
         yield packed.paillier(bits, measure_paillier(generate(bits), paillier.exponent))
@@ -103,7 +105,7 @@ def _table(costs: list[ChannelCost]) -> str:
     return text_table(("channel", "up / client", "up / round", "x plain", "down / round", *SECONDS), rows)
 
 
-def _legend(paillier: Paillier) -> Iterator[str]:
+def _legend(paillier: Paillier, neighbours: int) -> Iterator[str]:
     yield "Seconds are of one core of this machine, extrapolated from measured samples; bytes follow from the plan."
     yield (
         "client s: an average client masks or encrypts; server s: the server adds up; decrypt s: one client decrypts "
@@ -111,7 +113,7 @@ def _legend(paillier: Paillier) -> Iterator[str]:
     )
     yield (
         f"Paillier: {paillier.point.bits} bits per value, precision {paillier.point.step:.2g}, {paillier.exponent} "
-        "exponents. Secure aggregation: nobody drops out."
+        f"exponents. Secure aggregation: nobody drops out, {counted(neighbours, 'neighbour')} per client."
     )
 
 

@@ -15,7 +15,9 @@ from app.crypto.paillier.encryption import Encryptor, Exponent, decrypt
 from app.crypto.paillier.keys import PrivateKey
 from app.crypto.paillier.sums import EncryptedSum
 from app.crypto.secure_aggregation.client import AggregationClient
+from app.crypto.secure_aggregation.graph import NeighbourGraph
 from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.parameters import GraphSettings
 from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.server import AggregationServer
 from app.crypto.secure_aggregation.streams import add_stream
@@ -52,6 +54,7 @@ def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.threa
 
 
 _WORDS = 1 << 20
+_ALL = GraphSettings("all")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class MaskingCost:
 def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:
     """Run the protocol once with one value per client (3 or more clients), and make one long mask of such words."""
     started = time.process_time()
-    messages = _small_round(word, clients)
+    messages = masked_round(word, clients)
     seconds = time.process_time() - started
     words = np.zeros(_WORDS, dtype=word)
     add_stream(words, bytes(32))  # the first one warms up
@@ -79,25 +82,29 @@ def measure_masking(word: np.dtype, clients: int = 12) -> MaskingCost:
     return MaskingCost(seconds / (clients * (clients - 1)), per_word, shared, size - (clients - 1) * shared)
 
 
-def _small_round(word: np.dtype, clients: int) -> tuple[SignedMessage, ...]:
+def masked_round(
+    word: np.dtype, clients: int, length: int = 1, graph: GraphSettings = _ALL
+) -> tuple[SignedMessage, ...]:
     """All steps with every client present; returns the messages of one of them, but for its masked vector."""
-    session, positions = new_session(), dict.fromkeys(range(clients), np.zeros(1, dtype=np.int64))
-    layout = VectorLayout(1, word, positions, -(-2 * clients // 3))
+    session, positions = new_session(), dict.fromkeys(range(clients), np.arange(length))
+    held = Contributors.of(length, positions)
+    neighbours = NeighbourGraph.of(held, graph, session)
+    layout = VectorLayout(length, word, positions, -(-2 * clients // 3), neighbours)
     identities = [SigningKey(client) for client in range(clients)]
-    rules = ClientRules(KeyRegistry(), Contributors.of(1, positions), 2)
+    rules = ClientRules(KeyRegistry(), held, 2, neighbours)
     for identity in identities:
         rules.registry.enrol(identity.client, identity.public)
     everybody = [AggregationClient(one.client, one, session, 1, layout, rules) for one in identities]
     server = AggregationServer(session, 1, layout, rules.registry)
     keys = server.collect_keys(one.advertise_keys() for one in everybody)
-    shares = [one.share_secrets(keys) for one in everybody]
+    shares = [one.share_secrets(server.keys_for(one.client, keys)) for one in everybody]
     relayed = server.relay_shares(shares)
     for client, one in enumerate(everybody):
         one.receive_shares(relayed[client])
         one.set_peers(server.masking_clients)
-        server.add_masked(one.mask(np.ones(1, dtype=np.int64), None))
+        server.add_masked(one.mask(np.ones(length, dtype=np.int64), None))
     survivors = [one.sign_survivors(range(clients)) for one in everybody]
     reveals = [one.reveal_shares(survivors) for one in everybody]
-    if server.unmask(reveals, None).tolist() != [clients]:
+    if (server.unmask(reveals, None) != clients).any():
         raise AssertionError("masks did not cancel")
     return keys[0], shares[0], survivors[0], reveals[0]

@@ -20,9 +20,11 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from app.common.errors import UserError
+from app.privacy.pld import library_version, pld_epsilon
 
-AccountantName = Literal["rdp", "prv"]
-"""Rényi differential privacy (fast), or privacy-loss random variables (tighter, slower)."""
+AccountantName = Literal["rdp", "prv", "pld"]
+"""Rényi differential privacy (fast), privacy-loss random variables (tighter, slower), or privacy-loss distributions (as
+tight, an upper bound, with dp-accounting)."""
 
 Composition = AccountantName | Literal["rdp-whole"]
 """Also Rényi differential privacy at whole orders, for mechanisms whose bounds hold for these only."""
@@ -71,8 +73,8 @@ def epsilon(history: Iterable[Steps], delta: float, accountant: Composition = "r
     Args:
         history: all steps that touched the same records.
         delta: in (0, 1).
-        accountant: how steps are composed. `prv` falls back on the bound of `rdp` where that one is smaller, where its
-            own numbers overflow, and where epsilon exceeds 100.
+        accountant: how steps are composed. `prv` and `pld` fall back on the bound of `rdp` where that one is smaller,
+            where their own numbers overflow, and where epsilon exceeds 100.
 
     Returns:
         0 without any step, infinity where a step had no noise.
@@ -186,9 +188,9 @@ def _enough_noise(excess: Callable[[float], float]) -> float:
     return enough
 
 
-def version() -> str:
-    """The library behind the accountants, with its version."""
-    return f"opacus {opacus.__version__}"
+def version(accountant: AccountantName = "rdp") -> str:
+    """The library behind an accountant, with its version."""
+    return library_version() if accountant == "pld" else f"opacus {opacus.__version__}"
 
 
 def _merged(history: Iterable[Steps]) -> History:
@@ -205,7 +207,9 @@ def _epsilon(history: History, delta: float, accountant: Composition) -> float:
     if any(noise == 0 for noise, _, _ in history):
         return math.inf
     bound = _rdp_epsilon(history, delta, _WHOLE_ORDERS if accountant == "rdp-whole" else ORDERS)
-    return min(bound, _prv_epsilon(history, delta)) if accountant == "prv" and bound < _PRV_LIMIT else bound
+    if accountant not in ("prv", "pld") or bound >= _PRV_LIMIT:
+        return bound
+    return min(bound, (_prv_epsilon if accountant == "prv" else pld_epsilon)(history, delta))
 
 
 def _rdp_epsilon(history: History, delta: float, orders: Sequence[float]) -> float:

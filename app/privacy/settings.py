@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 from app.common.errors import Problem, UserError
 from app.common.wording import counted
+from app.privacy.accounting import AccountantName
+from app.privacy.pld import library
 
 
 def setting_problem(defense: str, name: str, value: object, consequence: str, allowed: str) -> Problem:
@@ -41,6 +43,12 @@ def client_budget_problems(
     yield from budget_problems(defense, target_epsilon, noise, clip, "changes")
     if delta is not None:
         yield from delta_problems(defense, delta, clients, f"there are {counted(clients, 'client')}", "client")
+
+
+def accountant_problems(accountant: AccountantName) -> Iterator[Problem]:
+    """An accountant whose library is not installed."""
+    if accountant == "pld":
+        yield from raised_problems(library)
 
 
 def delta_problems(defense: str, delta: float, records: int, count: str, one: str) -> Iterator[Problem]:

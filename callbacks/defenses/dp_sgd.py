@@ -24,7 +24,7 @@ from app.privacy.accounting import AccountantName, Steps, version
 from app.privacy.budgets import Budgets, RoundOfSteps
 from app.privacy.noise import NoiseSource, NoiseStream
 from app.privacy.private_steps import ClippingMethod, Mechanism, PrivateSteps, unsupported_layers
-from app.privacy.settings import budget_problems, delta_problems, raised_problems
+from app.privacy.settings import accountant_problems, budget_problems, delta_problems, raised_problems
 from app.privacy.statements import PrivacyStatement
 from app.privacy.traits import Trait
 
@@ -105,6 +105,7 @@ class DPSGD(AccountedDefense):
         return Problem(cause, remedy=f"{weaker}, give clients more samples per step, or try another clip")
 
     def _budget_problems(self, largest: int) -> Iterator[Problem]:
+        yield from accountant_problems(self.accountant)
         yield from budget_problems("DPSGD", self.target_epsilon, self.noise, self.clip, "gradients")
         if self.delta is not None:
             count = f"the largest client has {counted(largest, 'sample')}"
@@ -233,7 +234,7 @@ class DPSGD(AccountedDefense):
             delta=self.budgets.largest_delta,
             adjacency="add or remove one",
             sampling=f"{drawn}, rate {' to '.join(f'{rate:.3g}' for rate in sorted({min(rates), max(rates)}))}",
-            accountant=f"{self.accountant} ({version()})",
+            accountant=f"{self.accountant} ({version(self.accountant)})",
             noise=self.budgets.noise or 0.0,
             clip=self.clip,
             nominal=self.sampling == "shuffled",

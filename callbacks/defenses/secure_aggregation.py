@@ -9,8 +9,10 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 
 from app.common.errors import Problem
-from app.common.ranges import Bits, Count, Majority, Positive, Several
+from app.common.ranges import Bits, Count, Decay, Majority, Positive, Several
+from app.common.wording import counted
 from app.crypto.fixed_point import FixedPoint, Outside
+from app.crypto.secure_aggregation.parameters import SECURITY_BITS, GraphSettings
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.base import Aggregate
 from app.federation.channels.integer_code import largest_sum
@@ -63,6 +65,12 @@ class SecureAggregation(FederatedCallback):
         outside: stop where a change is larger, or cut it to the range.
         max_weight: largest weight of a client under --model.server QFFL, whose weights are masked, too.
         attempts: how often a damaged message is sent before the client is left out of the round.
+        neighbours: with how many clients each masks and shares its secrets (SecAgg+, Bell et al. 2020): `all`, a
+            number, or `auto`: all below 128 clients in a round, and from there on as few as `dropouts` and `colluders`
+            allow, with a chance of 2^-40 that a client is exposed and of 2^-20 that a round has to be given up.
+        dropouts: share of a round's clients that may drop out where not all are neighbours.
+        colluders: share of a round's clients, and of those behind every weight, that may help a server that lies, where
+            not all are neighbours.
     """
 
     def __init__(
@@ -78,11 +86,15 @@ class SecureAggregation(FederatedCallback):
         outside: Outside = "refuse",
         max_weight: Positive = 16.0,
         attempts: Count = 2,
+        neighbours: Literal["auto", "all"] | Several = "auto",
+        dropouts: Decay = 0.05,
+        colluders: Decay = 0.1,
     ) -> None:
         self.k, self.guard, self.allow_singletons = k, guard, allow_singletons
         self.model_bound, self.refuse_repeated, self.threshold = model_bound, refuse_repeated, threshold
         self.point, self.outside = FixedPoint(bits, range), outside
         self.max_weight, self.attempts = max_weight, attempts
+        self.graph = GraphSettings(neighbours, dropouts, colluders)
         self._channel: MaskedChannel | None = None
         self._guard = ReleaseGuard(guard == "strict", refuse_repeated)
         self._findings: list[GuardFinding] = []
@@ -113,12 +125,25 @@ class SecureAggregation(FederatedCallback):
                 "a sum over one client is its update, so every round would be given up",
                 "raise --model.participation",
             )
+        yield from self._graph_problems(client_pool.most)
         if self.guard == "strict" and self.allow_singletons:
             yield Problem(
                 "SecureAggregation has guard strict and allow_singletons true",
                 "one refuses what the other accepts",
                 "set --defenses.NAME.guard warn, or --defenses.NAME.allow_singletons false",
             )
+
+    def _graph_problems(self, clients: int) -> Iterable[Problem]:
+        least = self.graph.parameters(clients)
+        if isinstance(self.graph.neighbours, str) or (least and least.degree >= self.graph.neighbours):
+            return
+        yield Problem(
+            f"{self.graph.neighbours} neighbours among {counted(clients, 'client')} are fewer than the "
+            f"{least.degree if least else clients - 1} that withstand {self.graph.dropouts:.0%} of drop-outs and "
+            f"{self.graph.colluders:.0%} of colluders",
+            "the server could learn single updates, or rounds would be given up",
+            "set --defenses.NAME.neighbours auto, or smaller --defenses.NAME.dropouts or --defenses.NAME.colluders",
+        )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         assert isinstance(pl_module, FederatedModule)
@@ -128,6 +153,7 @@ class SecureAggregation(FederatedCallback):
             outside=self.outside,
             max_weight=self.max_weight,
             threshold=self.threshold,
+            graph=self.graph,
             model_bound=self.model_bound,
             least=1 if self.allow_singletons else self.k,
             attempts=self.attempts,
@@ -194,12 +220,25 @@ class SecureAggregation(FederatedCallback):
             mechanism=f"secure aggregation, threshold {self.threshold:.0%}, k = {self.k}",
             hides="a server that follows the protocol, and whose models differ from round to round, sees sums of "
             + ("updates, some of few clients" if accepted else f"at least {self.k} updates"),
-            trusts="the registry of the clients' identity keys, which the server cannot change; fewer than "
-            f"{self.threshold:.0%} of a round's clients help a server that follows the protocol, fewer than "
-            f"{2 * self.threshold - 1:.0%} one that lies about keys or about who has dropped out",
+            trusts="the registry of the clients' identity keys, which the server cannot change; "
+            + self._trusted_clients(federation.client_pool.most),
             step=self.point.step,
             accepted=accepted,
             notes=tuple(notes),
+        )
+
+    def _trusted_clients(self, clients: int) -> str:
+        """Which clients may help the server, in rounds of so many."""
+        graph = self.graph.sparse(clients)
+        if graph is None:
+            return (
+                f"fewer than {self.threshold:.0%} of a round's clients help a server that follows the protocol, fewer "
+                f"than {2 * self.threshold - 1:.0%} one that lies about keys or about who has dropped out"
+            )
+        return (
+            f"at most {self.graph.colluders:.0%} of a round's clients, and of those behind every weight, help the "
+            "server, and they were chosen before the public randomness of the run was opened; a round with "
+            f"{graph.degree} neighbours per client then exposes a client with a chance of at most 2^-{SECURITY_BITS}"
         )
 
     def _repetition_notes(self) -> list[str]:

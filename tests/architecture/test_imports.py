@@ -50,6 +50,7 @@ FRONT = ("app.__main__", "app.cli", "app.commands")
 HEAVY = {
     "wandb": {"app.results.run.tracking"},
     "opacus": {"app.privacy.accounting", "app.privacy.private_steps"},
+    "dp_accounting": {"app.privacy.pld"},
     "phe": None,
     "ray": None,
     "optuna": {"app.experiments.tuning.study"},

@@ -74,3 +74,11 @@ def test_settings_of_secure_aggregation_count(tmp_path, capsys):
     assert told["up"] == 8 * 4 * CELLS
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("secure aggregation"))
     assert row.split()[2:6] == ["4.88", "kB", "19.5", "kB"]
+
+
+def test_neighbours_bound_the_words_of_masks(tmp_path):
+    """A client masks with its neighbours only, and its shares go to them."""
+    sparse = ("--defenses.sa", "SecureAggregation", "--defenses.sa.neighbours", "14", "--defenses.sa.colluders", "0.05")
+    told = estimated(tmp_path, "--data.partition.clients", "24", *sparse)["secure aggregation"]
+    assert (told["neighbours"], told["client"]) == (14, 15 * CELLS)
+    assert estimated(tmp_path, "--data.partition.clients", "24")["secure aggregation"]["client"] == 24 * CELLS

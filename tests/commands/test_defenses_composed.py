@@ -24,8 +24,9 @@ DEFENDED = [("heterofl", defense) for defense in DEFENSES]
 REFUSED = {
     ("dp-sgd", "fjord"): "draws narrower networks step by step",
     ("dp-sgd", "qffl"): "by their loss",
-    ("dp-fedavg", "qffl"): "by their loss",
-    ("distributed-dp", "qffl"): "by their loss",
+    **{
+        (recipe, "qffl"): "by their loss" for recipe in ("dp-fedavg", "dp-fedavg-adaptive", "dp-ftrl", "distributed-dp")
+    },
     ("distributed-dp", "fdropout"): "change by a single client from one round to the next",
     ("secure-aggregation", "fdropout"): "change by a single client from one round to the next",
 }

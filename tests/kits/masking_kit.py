@@ -49,7 +49,8 @@ class Round:
         self.delivery, self.number, self.session, self.values = federation.delivery, number, new_session(), values
         self.layout, self.dies, self.bindings = layout, dies, bindings
         self.server = AggregationServer(self.session, number, layout, federation.registry)
-        self.rules = ClientRules(federation.registry, Contributors.of(layout.length, layout.positions), least)
+        held = Contributors.of(layout.length, layout.positions)
+        self.rules = ClientRules(federation.registry, held, least, layout.graph)
         self.clients = {
             client: AggregationClient(client, federation.identities[client], self.session, number, layout, self.rules)
             for client in layout.positions
@@ -76,7 +77,8 @@ class Round:
     def shares(self):
         """Everybody shares secrets and settles on who goes on."""
         senders = self.alive("shares", self.server.roster)
-        shared = self.send(self.clients[client].share_secrets(self.advertised) for client in senders)
+        keys = {client: self.server.keys_for(client, self.advertised) for client in senders}
+        shared = self.send(self.clients[client].share_secrets(keys[client]) for client in senders)
         mail = self.server.relay_shares(shared)
         self.rejected = [error for client in senders for error in self.clients[client].receive_shares(mail[client])]
         self.server.exclude(error.client for error in self.rejected)

@@ -41,7 +41,8 @@ class AggregationClient(SecretHolder):
     the registry of their identity keys. The session id (16 bytes) is fresh in every round.
 
     Raises:
-        AbortedRoundError: where the layout's threshold is below 2 or not above half of the clients.
+        AbortedRoundError: where the layout's threshold is below 2 or not above half of the clients, or its graph is not
+            the one that the client's rules give.
     """
 
     def __init__(
@@ -72,10 +73,11 @@ class AggregationClient(SecretHolder):
         return self._signed("keys", SERVER, self._keys.to_bytes())
 
     def share_secrets(self, advertised: Iterable[SignedMessage]) -> SignedMessage:
-        """Shares of both secrets, encrypted for each other client that advertised keys, in the order of their numbers.
+        """Shares of both secrets, encrypted for each other holder that advertised keys, in the order of their numbers.
 
         The server takes the message apart; what it passes on authenticates itself: encryption keys were signed.
-        `advertised` holds the `keys` messages of all clients, this one's included, as their senders signed them.
+        `advertised` holds the `keys` messages of all clients, or of this one, its neighbours and those that mask with
+        it, as their senders signed them.
 
         Raises:
             AbortedRoundError: where they are fewer than the threshold, or shares were made already.
@@ -84,16 +86,18 @@ class AggregationClient(SecretHolder):
         if self._roster:
             raise AbortedRoundError(f"client {self.client} has shared its secrets already; they are shared once")
         roster = self._verified(advertised)
-        require_threshold(len(roster), self.layout.threshold, "advertised their keys")
+        holders, needed = self.layout.holders(self.client), self.layout.needed
+        require_threshold(len(roster.keys() & holders.keys()), needed, "advertised their keys")
         if roster.get(self.client) != self._keys or not roster.keys() <= self.layout.positions.keys():
             raise AbortedRoundError(f"the roster that client {self.client} got is not one of this round's clients")
         self._roster = roster
-        points, threshold = self.layout.points, self.layout.threshold
-        keys = split(self._masking.secret(), len(points), threshold)
-        seeds = split(self._seed, len(points), threshold)
+        keys = split(self._masking.secret(), len(holders), needed)
+        seeds = split(self._seed, len(holders), needed)
         bodies: dict[int, list[HeldShare]] = {}
-        for other in sorted(roster):
-            mine = (SecretKind.MASKING_KEY, keys[points[other] - 1]), (SecretKind.SELF_MASK, seeds[points[other] - 1])
+        for other, point in holders.items():
+            if other not in roster:
+                continue
+            mine = (SecretKind.MASKING_KEY, keys[point - 1]), (SecretKind.SELF_MASK, seeds[point - 1])
             bodies[other] = [HeldShare(self.client, secret, share) for secret, share in mine]
         self._held[self.client] = bodies.pop(self.client)
         return self._signed("shares", SERVER, b"".join(self._sealed(other, pack(bodies[other])) for other in bodies))
@@ -124,8 +128,12 @@ class AggregationClient(SecretHolder):
         require_threshold(len(ordered), self.layout.threshold, "shared their secrets")
         if self.client not in ordered:
             raise AbortedRoundError(f"client {self.client} is not among the {len(ordered)} clients that go on")
-        if missing := [peer for peer in ordered if peer not in self._held]:
+        owners = self.layout.holders(self.client).keys() & set(ordered)
+        require_threshold(len(owners), self.layout.needed, f"hold shares of client {self.client}")
+        if missing := owners - self._held.keys():
             raise AbortedRoundError(f"client {self.client} holds no shares of clients {listed(missing)}")
+        if unknown := set(self.layout.partners(self.client)) & set(ordered) - self._roster.keys():
+            raise AbortedRoundError(f"client {self.client} got no keys of clients {listed(unknown)}")
         if self._peers:
             raise AbortedRoundError(f"client {self.client} has its peers already")
         self._peers = ordered
@@ -151,7 +159,9 @@ class AggregationClient(SecretHolder):
         self._masked = True
         add_stream(words, self._seed)
         keys = PairwiseKeys(self._masking, self.session, self.round, lambda peer: self._roster[peer].masking, binding)
-        words += pairwise_mask(self.layout, keys, (peer for peer in self._peers if peer != self.client))
+        partners = self.layout.partners(self.client)
+        peers = (peer for peer in self._peers if peer != self.client and peer in partners)
+        words += pairwise_mask(self.layout, keys, peers)
         return self._signed("masked", SERVER, words.tobytes())
 
     def sign_survivors(self, survivors: Iterable[int]) -> SignedMessage:
@@ -174,7 +184,9 @@ class AggregationClient(SecretHolder):
     def reveal_shares(self, signatures: Iterable[SignedMessage]) -> SignedMessage:
         """Shares of the self mask of survivors and of the masking key of those who dropped out, never both of one.
 
-        `signatures` holds the `survivors` messages of at least the threshold of survivors, this client included.
+        `signatures` holds the `survivors` messages of at least the threshold of survivors, this client included. On a
+        neighbour graph, too, they are of all clients: neighbours alone could not notice that clients elsewhere, which
+        mask some weights with this one, are shown another list.
 
         Raises:
             AbortedRoundError: where too few of them signed the list that this client signed.
@@ -192,7 +204,8 @@ class AggregationClient(SecretHolder):
         wanted = {
             owner: SecretKind.SELF_MASK if owner in self._survivors else SecretKind.MASKING_KEY for owner in self._peers
         }
-        shares = [held for owner in self._peers for held in self._held[owner] if held.secret == wanted[owner]]
+        kept = self._held
+        shares = [held for owner in self._peers for held in kept.get(owner, ()) if held.secret == wanted[owner]]
         return self._signed("reveal", SERVER, pack(shares))
 
     def _refuse(self, alive: frozenset[int]) -> None:
@@ -232,7 +245,8 @@ class AggregationClient(SecretHolder):
         return aead_encrypt(key, body, about)
 
     def _opened(self, sender: int, sealed: bytes) -> list[HeldShare]:
-        if sender not in self._roster or sender in self._held:
+        holders = self.layout.holders(sender) if sender in self._roster else {}
+        if self.client not in holders or sender in self._held:
             raise RejectedMessageError(sender, "shares", "it is not in the roster, or its shares came before")
         key, about = self._channel(sender, sender, self.client)
         body = aead_decrypt(key, sealed, about)
@@ -241,8 +255,7 @@ class AggregationClient(SecretHolder):
                 sender, "shares", f"it does not open with the key that client {self.client} expects"
             )
         shares = read(sender, "shares", body)
-        point, threshold = self.layout.points[self.client], self.layout.threshold
-        expected = [(sender, secret, point, threshold) for secret in SecretKind]
+        expected = [(sender, secret, holders[self.client], self.layout.needed) for secret in SecretKind]
         if [(held.owner, held.secret, held.share.point, held.share.threshold) for held in shares] != expected:
             raise RejectedMessageError(sender, "shares", f"it does not hold the two shares of client {self.client}")
         return shares

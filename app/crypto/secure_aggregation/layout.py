@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+
+from app.crypto.secure_aggregation.graph import NeighbourGraph
 
 Where = slice | np.ndarray
 """Positions inside a vector: a slice where they are contiguous, int64 positions elsewhere."""
@@ -44,6 +46,8 @@ class VectorLayout:
     # how many clients must survive, in [1, clients]. Above half of the clients, the server cannot play two halves off
     # against each other and learn both secrets of a client
     threshold: int
+    # who masks with whom and who holds whose shares; all with all without one
+    graph: NeighbourGraph | None = None
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -54,14 +58,27 @@ class VectorLayout:
             if array.dtype != np.int64 or not inside or (np.diff(array) <= 0).any():
                 raise ValueError(f"positions must be int64, strictly ascending and within [0, {self.length})")
 
-    def __reduce__(self) -> tuple[type[VectorLayout], tuple[int, np.dtype, dict[int, np.ndarray], int]]:
+    def __reduce__(self) -> tuple[type[VectorLayout], tuple[object, ...]]:
         """Leave the cache out: its keys are the identities of arrays."""
-        return VectorLayout, (self.length, self.word, dict(self.positions), self.threshold)
+        return VectorLayout, (self.length, self.word, dict(self.positions), self.threshold, self.graph)
 
     @cached_property
     def points(self) -> dict[int, int]:
-        """Point at which each client's shares are evaluated: 1, 2, ... in the order of the clients' numbers."""
+        """Point of every client's shares where all hold all: 1, 2, ... in the order of the clients' numbers."""
         return {client: place for place, client in enumerate(sorted(self.positions), start=1)}
+
+    def holders(self, client: int) -> Mapping[int, int]:
+        """The clients that hold shares of a client's secrets, itself among them, ascending, with their points."""
+        return self.points if self.graph is None else self.graph.points[client]
+
+    @property
+    def needed(self) -> int:
+        """How many shares restore a secret."""
+        return self.threshold if self.graph is None else self.graph.threshold
+
+    def partners(self, client: int) -> Collection[int]:
+        """The clients with which a client masks; itself may be among them."""
+        return self.positions.keys() if self.graph is None else self.graph.partners[client]
 
     def size(self, client: int) -> int:
         """Number of values of a client."""

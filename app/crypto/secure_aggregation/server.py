@@ -60,6 +60,11 @@ class AggregationServer:
         self.roster = keys
         return advertised
 
+    def keys_for(self, client: int, advertised: Iterable[SignedMessage]) -> list[SignedMessage]:
+        """Those of the signed messages that a client needs: of itself, its neighbours and those that mask with it."""
+        own = self.layout.holders(client).keys() | set(self.layout.partners(client))
+        return [message for message in advertised if message.sender in own]
+
     def relay_shares(self, messages: Iterable[SignedMessage]) -> dict[int, dict[int, bytes]]:
         """Encrypted shares by recipient and sender; may be called several times.
 
@@ -74,7 +79,7 @@ class AggregationServer:
             sender, body = message.sender, message.body
             if sender not in self.roster:
                 raise RejectedMessageError(sender, "shares", "it is not in the roster")
-            others = [client for client in self.roster if client != sender]
+            others = [client for client in self.layout.holders(sender) if client in self.roster and client != sender]
             size = len(body) // max(1, len(others))
             for place, recipient in enumerate(others):
                 mail[recipient][sender] = body[place * size : (place + 1) * size]
@@ -156,23 +161,26 @@ class AggregationServer:
         for client in self.dropped:
             keys = self._keys_of(client, self._recovered(shares, client, SecretKind.MASKING_KEY), bindings)
             # Survivors carry the opposite of what the client would have added: adding it makes both vanish.
-            total[self.layout.place(client)] += pairwise_mask(self.layout, keys, arrived)
+            partners = self.layout.partners(client)
+            peers = (peer for peer in arrived if peer in partners)
+            total[self.layout.place(client)] += pairwise_mask(self.layout, keys, peers)
         return from_words(total, self.layout.word)
 
     def _collect(self, reveals: Iterable[SignedMessage]) -> tuple[Shares, set[int]]:
         """The revealed shares, and the clients that revealed them."""
-        points, threshold = self.layout.points, self.layout.threshold
         shares: Shares = {}
         answered = set()
         for message in reveals:
             self._expect(message, "reveal")
-            if message.sender not in self.arrived:
-                raise RejectedMessageError(message.sender, "reveal", "its masked vector did not arrive")
-            for held in read(message.sender, "reveal", message.body):
-                if (held.share.point, held.share.threshold) != (points[message.sender], threshold):
-                    raise RejectedMessageError(message.sender, "reveal", "it holds shares of another client")
+            sender = message.sender
+            if sender not in self.arrived:
+                raise RejectedMessageError(sender, "reveal", "its masked vector did not arrive")
+            for held in read(sender, "reveal", message.body):
+                point = self.layout.holders(held.owner).get(sender) if held.owner in self.roster else None
+                if (held.share.point, held.share.threshold) != (point, self.layout.needed):
+                    raise RejectedMessageError(sender, "reveal", "it holds shares of another client")
                 shares.setdefault((held.owner, held.secret), {})[held.share.point] = held.share
-            answered.add(message.sender)
+            answered.add(sender)
         return shares, answered
 
     def _recovered(self, shares: Shares, owner: int, secret: SecretKind) -> bytes:
@@ -180,7 +188,7 @@ class AggregationServer:
 
         One wrong share among more than needed does no harm: neighbouring points, around the circle, are tried in turn.
         """
-        held, threshold = shares.get((owner, secret), {}), self.layout.threshold
+        held, threshold = shares.get((owner, secret), {}), self.layout.needed
         points, title = sorted(held), secret.name.lower().replace("_", " ")
         if len(points) < threshold:
             reason = f"{len(points)} shares of at least {threshold}"

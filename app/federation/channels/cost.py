@@ -15,6 +15,8 @@ from app.crypto.contributors import Contributors
 from app.crypto.cost import MaskingCost, OperationCost
 from app.crypto.fixed_point import FixedPoint
 from app.crypto.paillier.packing import Packing, SlotLayout
+from app.crypto.secure_aggregation.graph import NeighbourGraph
+from app.crypto.secure_aggregation.parameters import GraphSettings
 from app.crypto.secure_aggregation.streams import word_for
 from app.federation.channels.encrypted import OVERHEAD
 from app.federation.channels.integer_code import IntegerCode, weight_code
@@ -24,6 +26,8 @@ from app.federation.private_coordinates import received_coordinates, uploaded_in
 if TYPE_CHECKING:
     from app.federation.module import FederatedModule
 
+
+_ALL_PAIRS = GraphSettings("all")
 
 _BLOCKS = 1 << 14
 """Blocks of coordinates that are looked at together; bounds memory."""
@@ -41,6 +45,7 @@ class ChannelCost:
     server: float = 0.0  # CPU seconds of the server
     decrypt: float = 0.0  # CPU seconds to decrypt the sum once; 0 where nothing is encrypted
     values: int = 0  # values per ciphertext; 0 where nothing is encrypted
+    neighbours: int = 0  # clients with which a client shares its secrets; 0 where nothing is masked
 
     @property
     def shared_decrypt(self) -> float:
@@ -69,15 +74,21 @@ class RoundCosts:
         up = sum(len(self._code.contributors.index(client)) for client in self._clients) * self._element
         return ChannelCost("plain", len(self._clients), up, self._down)
 
-    def masked(self, cost: MaskingCost) -> ChannelCost:
+    def masked(self, cost: MaskingCost, settings: GraphSettings = _ALL_PAIRS) -> ChannelCost:
         """Cost of secure aggregation without dropouts."""
-        clients, words = len(self._clients), self._words_of_masks()
+        clients = len(self._clients)
+        # all graphs of a plan are alike but for the order of the clients, which only the run's randomness gives
+        graph = NeighbourGraph.of(self._code.contributors, settings, bytes(32))
+        words = self._words_of_masks(graph)
         size = word_for(self._code.largest_sum).itemsize
         sent = sum(len(self._code.positions(client)) for client in self._clients)
-        pairs = clients * (clients - 1)
+        pairs = clients * (clients - 1) if graph is None else sum(len(held) - 1 for held in graph.points.values())
         up = sent * size + round(clients * cost.client_bytes + pairs * cost.pair_bytes)
         seconds = (words * cost.word + pairs * cost.pair) / max(1, clients)
-        return ChannelCost("secure aggregation", clients, up, self._down, seconds, sent * cost.word)
+        neighbours = clients - 1 if graph is None else graph.shares.degree
+        return ChannelCost(
+            "secure aggregation", clients, up, self._down, seconds, sent * cost.word, neighbours=neighbours
+        )
 
     def paillier(self, key_length: int, cost: OperationCost) -> ChannelCost:
         """Cost of packed Paillier encryption; `key_length` in bits."""
@@ -103,14 +114,18 @@ class RoundCosts:
             values=packing.slots,
         )
 
-    def _words_of_masks(self) -> int:
-        """Mask words of all clients: one mask of their own, one for every other client with common weights."""
+    def _words_of_masks(self, graph: NeighbourGraph | None) -> int:
+        """Mask words of all clients: one mask of their own, one for every partner with common weights."""
         contributors = self._code.contributors
         sizes = np.bincount(contributors.block_of, minlength=contributors.blocks).astype(np.float64)
         common = np.zeros((len(contributors.submodels),) * 2)
         for start in range(0, contributors.blocks, _BLOCKS):
             held = contributors.holds[:, start : start + _BLOCKS].astype(np.float64)
             common += (held * sizes[start : start + _BLOCKS]) @ held.T
+        if graph is not None:
+            of = contributors.submodel_of
+            pairs = [(of[one], of[other]) for one in self._clients for other in (one, *graph.partners[one])]
+            return round(float(common[tuple(np.array(pairs).T)].sum()))
         members = np.bincount(
             [contributors.submodel_of[client] for client in self._clients], minlength=len(contributors.submodels)
         )

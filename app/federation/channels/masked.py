@@ -3,7 +3,8 @@
 Five steps a round: clients exchange signed keys, share the secrets that could undo their masks, send masked updates,
 sign the list of updates that arrived, and after that reveal just what is needed to remove the masks that are left over.
 Clients may drop out after any step. Masks of two clients cover the coordinates that both of them train, so unequal
-submodels cancel coordinate by coordinate.
+submodels cancel coordinate by coordinate. In large rounds a client masks and shares with its neighbours in a random
+graph only (Bell et al. 2020), which all clients derive from public randomness that was fixed before the first round.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ from app.crypto.messages import (
     Transport,
     new_session,
 )
+from app.crypto.secure_aggregation.beacon import RandomnessBeacon, commitment
 from app.crypto.secure_aggregation.client import AggregationClient
+from app.crypto.secure_aggregation.graph import NeighbourGraph
 from app.crypto.secure_aggregation.layout import VectorLayout
+from app.crypto.secure_aggregation.parameters import GraphSettings
 from app.crypto.secure_aggregation.rules import ClientRules
 from app.crypto.secure_aggregation.secret_sharing import AbortedRoundError, require_threshold
 from app.crypto.secure_aggregation.server import AggregationServer
@@ -58,6 +62,7 @@ class Masking:
     outside: Outside  # what is done with changes outside the range
     max_weight: float  # largest weight of a client where weights depend on losses
     threshold: float  # share of a round's clients that must stay to the end, in (0.5, 1]
+    graph: GraphSettings  # who masks with whom
     model_bound: bool  # whether masks cancel only among clients that received the same values
     least: int  # fewest clients behind a sum that clients agree to unmask; 1 unmasks any
     attempts: int  # how often a damaged message is requested before the client is left out
@@ -96,12 +101,12 @@ class MaskedChannel(Channel):
         self.dropped = self.protocol_bytes = 0
         self.given_up = False
         self.clipped_share = 0.0
-        self._identities: dict[int, SigningKey] = {}
-        self._registry = KeyRegistry()
-        self._clients: dict[int, AggregationClient] = {}
+        self.end()
 
     def end(self) -> None:
-        self._clients, self._identities, self._registry = {}, {}, KeyRegistry()
+        self._clients: dict[int, AggregationClient] = {}
+        self._identities: dict[int, SigningKey] = {}
+        self._registry, self._beacon = KeyRegistry(), RandomnessBeacon()
 
     def open(self, plan: Plan, theta: Tensor) -> None:
         settings = self._settings
@@ -122,12 +127,17 @@ class MaskedChannel(Channel):
             self._failure = str(error)
 
     def _enrol(self) -> None:
-        """Make the identity keys of all clients, the same on every process, and enter them in the registry."""
+        """Make the identity keys and the public randomness of all clients, the same on every process."""
         secret = from_first(secrets.token_bytes(32))
-        for client in range(len(self._federation.client_pool.sizes)):
+        clients = range(len(self._federation.client_pool.sizes))
+        parts = {client: hmac.digest(secret, b"rampart beacon %d" % client, "sha256") for client in clients}
+        for client in clients:
             own = hmac.digest(secret, b"rampart identity %d" % client, "sha256")
             identity = self._identities[client] = SigningKey(client, own)
             self._registry.enrol(client, identity.public)
+            self._beacon.commit(client, commitment(parts[client]))
+        for client in clients:
+            self._beacon.open(client, parts[client])
 
     def _begin(self, plan: Plan) -> None:
         """Make the round's server and clients."""
@@ -137,11 +147,12 @@ class MaskedChannel(Channel):
         if clients < threshold:
             raise AbortedRoundError(f"{clients} of the {threshold} clients that are needed take part")
         positions = {client: self._code.positions(client) for client in plan.participants}
-        self._layout = VectorLayout(self._code.length, self._code.word, positions, threshold)
+        graph = NeighbourGraph.of(self._contributors, self._settings.graph, self._beacon.value(self._round))
+        self._layout = VectorLayout(self._code.length, self._code.word, positions, threshold, graph)
         self._session = from_first(new_session())
         self._delivery = MessageDelivery(self._registry, self._transport, self._settings.attempts)
         self._server = AggregationServer(self._session, self._round, self._layout, self._registry)
-        rules = ClientRules(self._registry, self._contributors, self._settings.least)
+        rules = ClientRules(self._registry, self._contributors, self._settings.least, graph)
         mine = plan.share(self._federation.global_rank, self._federation.trainer.world_size)
         self._clients = {
             client: AggregationClient(client, self._identities[client], self._session, self._round, self._layout, rules)
@@ -155,7 +166,8 @@ class MaskedChannel(Channel):
         roster = self._server.roster
         self._clients = {client: one for client, one in self._clients.items() if client in roster}
         self._require(roster, "advertised their keys")
-        shares = self._exchange(self._answers(lambda one: one.share_secrets(advertised)))
+        keys = partial(self._server.keys_for, advertised=advertised)
+        shares = self._exchange(self._answers(lambda one: one.share_secrets(keys(one.client))))
         relayed = self._server.relay_shares(shares)
         refused = [error for client, one in self._clients.items() for error in one.receive_shares(relayed[client])]
         refusals = [error for part in gather([(error.client, str(error)) for error in refused]) for error in part]

@@ -163,7 +163,7 @@ def test_the_run_ends_when_the_budget_is_spent():
     with pytest.warns(UserWarning, match="budget is spent after"):
         trainer.fit(federation, datamodule=Blobs())
     assert 1 < trainer.current_epoch < 50
-    assert defense.statement(federation).epsilon <= 6.0 < defense._epsilon(federation, further=1)
+    assert defense.statement(federation).epsilon <= 6.0 < defense._epsilon(federation, following=0)
 
 
 def test_resuming_keeps_the_budget(tmp_path):
