@@ -24,6 +24,7 @@ Trait = Literal[
     "stops-early",  # ends the run by looking at private data
     "refuses-by-data",  # clients stay out of a round by looking at private data
     "channel",  # replaces the way in which updates reach the server
+    "unreadable-mean",  # the server cannot read the mean of the updates either
     # what the federation does
     "batch-norm",  # samples of a batch influence each other
     "running-statistics",  # clients send statistics of their data
@@ -32,6 +33,8 @@ Trait = Literal[
     "fixed-participation",  # always equally many clients take part
     "ordered-dropout",  # clients draw narrower networks step by step
     "nothing-sent",  # every weight stays on its client
+    "control-variates",  # clients correct their steps by what earlier uploads of all clients add up to (SCAFFOLD)
+    "own-models",  # every client trains a model of its own beside the one whose update it sends (Ditto)
     "hidden-choice",  # the network has parameters that clients never send, such as which factors they use
 ]
 
