@@ -127,7 +127,7 @@ class AllClients:
         index = self._plan.index(client)
         vector = self._theta[index]
         if values is not None:
-            (own or self._own).put(values, index, vector)
+            (self._own if own is None else own).put(values, index, vector)
         return vector
 
     def _values(self, client: int, choice: Choice) -> Tensor | None:

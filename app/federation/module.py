@@ -42,6 +42,7 @@ from app.federation.execution.client_trainer import LocalContext
 from app.federation.execution.distributed import autocast_of
 from app.federation.execution.executors import ANOMALIES, Executor, ExecutorKind, available_cores, make_executor
 from app.federation.execution.helpers import Helpers
+from app.federation.execution.tasks import ClientTask
 from app.federation.hooks import RoundHooks, federated_callbacks, overriding, turn
 from app.federation.learning import LearningWatch
 from app.federation.local_training import LocalTraining
@@ -288,7 +289,8 @@ class FederatedModule(Described, LightningModule):
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Train a block of clients and pass their updates to the channel; after the last block, aggregate."""
         clients = [client for client in batch.tolist() if client != NO_CLIENT and not self.hooks.withdrawn(client)]
-        results, tasks = self.executor.run(self._round.task(client) for client in clients), []
+        results = self.executor.run(self._round.task(client) for client in clients)
+        tasks: list[ClientTask] = []  # of the clients that train models of their own, too
         with noted(f"round {self.current_epoch + 1} of a network with {self.space.size:,} parameters"):
             while True:
                 with self.clock.phase("clients"):

@@ -94,10 +94,10 @@ class Round:
             else:
                 self._warn_dropped(trained, "has an update that is not finite after the defenses", DEFENDED)
                 dropped_for = DEFENDED
-        models_down = 1 if self._federation.controls is None else 2  # the server's control variate comes along
+        sent_down = 1 + self._federation.local.scaffold  # the model, and the server's control variate
         measured = {
             "bytes_up": size or 0,
-            "bytes_down": models_down * self._federation.channel.bytes_down(trained.task.client, trained.task.received),
+            "bytes_down": sent_down * self._federation.channel.bytes_down(trained.task.client, trained.task.received),
             "defend_seconds": defended,
             "dropped_for": dropped_for,
         }

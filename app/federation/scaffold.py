@@ -61,7 +61,7 @@ class ControlVariates:
         index = update.index.cpu()
         own = torch.zeros(len(index), dtype=self.server.dtype)
         self.clients.restore(update.client, index, own)
-        gradient = (update.received.double() - update.vector.double()).cpu() / self._distance(update.lr)
+        gradient = (update.received.cpu().double() - update.vector.cpu().double()) / self._distance(update.lr)
         self.clients.keep(update.client, index, own - self.server[index] + gradient)
 
     def move(self, theta: Tensor, aggregate: Aggregate, lr: float) -> None:
@@ -70,8 +70,8 @@ class ControlVariates:
             self.clients.forget()
             return
         self.clients.synchronise()
-        gradient = (theta.double() - aggregate.mean.double()).cpu() / self._distance(lr)
-        change = aggregate.weight.double().cpu() / self._holders * (gradient - self.server)
+        gradient = (theta.cpu().double() - aggregate.mean.cpu().double()) / self._distance(lr)
+        change = aggregate.weight.cpu().double() / self._holders * (gradient - self.server)
         self.server = self.server + torch.where(self._corrected, change, 0.0)
 
     def _distance(self, lr: float) -> float:

@@ -183,7 +183,7 @@ def test_settings_that_do_not_fit_are_refused(wrong, message):
         run(small_federation(TINY_MLP, **wrong), Blobs(SIZES), 3)
 
 
-def test_a_mean_that_nobody_reads_is_refused():
+def test_a_mean_that_the_server_cannot_read_is_refused():
     """Under Paillier's encryption the server could not work out its control variate."""
     with pytest.raises(UserError, match="could not read"):
         run(small_federation(local=LOCAL), Blobs(SIZES), 1, [Paillier(simulate=True)])
